@@ -1,0 +1,32 @@
+"""The errors that users of the engine meet.
+
+Every message names the value that was met, what was expected, and what to do about it. Wrong arguments raise
+`ValueError` or `TypeError` as in the rest of Python; the classes here are for what happens while a run is under way.
+"""
+
+
+class PetraError(Exception):
+    """Base of the errors below."""
+
+
+class NonFiniteError(PetraError):
+    """A loss became infinite or not a number.
+
+    Attributes:
+        micro_batch: number of the micro-batch whose loss it was, counted from 0.
+        stage: the lowest stage in which something is not finite (0 = stem).
+
+    """
+
+    def __init__(self, message: str, *, micro_batch: int, stage: int) -> None:
+        super().__init__(message)
+        self.micro_batch = micro_batch
+        self.stage = stage
+
+
+class ScheduleError(PetraError):
+    """A schedule breaks a dependency; the message names tick, stage and action."""
+
+
+class CheckpointError(PetraError):
+    """A checkpoint is damaged, of another format, or belongs to another pipeline."""

@@ -1,0 +1,142 @@
+"""The methods of the paper as values of one engine.
+
+Every method is the same machine with three settings. When the gradient of a micro-batch comes back to a stage, the stage
+needs the *input* of its forward and the *weights* to differentiate with; and micro-batches either pass one at a
+time or follow each other at every tick:
+
+    method                        input of the backward   weights of the backward   micro-batches
+    BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
+    REVERSIBLE_BACKPROPAGATION    reconstructed           current (= forward's)     one at a time
+    DELAYED_GRADIENTS (PipeDream) in the kept graph       forward's, stashed        one a tick
+    DSP                           stashed, recomputed     current                   one a tick
+    APPROXIMATE_INPUTS            reconstructed           forward's, stashed        one a tick
+    PETRA                         reconstructed           current                   one a tick
+
+(arXiv 2406.02052, Table 1 and section 3.) "Reconstructed" holds for stages that can be inverted; a stage that
+cannot keeps its input first-in first-out and recomputes, under every method that does not keep graphs.
+"""
+
+import difflib
+import enum
+from dataclasses import dataclass
+
+
+class Inputs(enum.Enum):
+    """Where the backward of a stage takes its input from."""
+
+    GRAPH = "graph"  # the forward's autograd graph, input included, is kept
+    STASH = "stash"  # the input is kept, the graph is recomputed from it
+    RECONSTRUCTION = "reconstruction"  # the input is rebuilt from the output by inverting the stage
+
+
+class Weights(enum.Enum):
+    """Which weights the backward of a stage differentiates with."""
+
+    CURRENT = "current"
+    STASH = "stash"  # those of the forward of the same micro-batch, one copy for every version in flight
+
+
+@dataclass(frozen=True)
+class Method:
+    """One training method: a value, not a class hierarchy.
+
+    Attributes:
+        name: its identifier, as in `methods.PETRA`.
+        title: how tables and figures call it.
+        inputs: where the backward takes its input from.
+        weights: which weights the backward uses.
+        pipelined: whether a new micro-batch enters at every tick (else only once the one before it is finished).
+
+    """
+
+    name: str
+    title: str
+    inputs: Inputs
+    weights: Weights
+    pipelined: bool
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the graph of a forward lives until its backward."""
+        return self.inputs is Inputs.GRAPH
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether stages that can be inverted rebuild their inputs."""
+        return self.inputs is Inputs.RECONSTRUCTION
+
+    @property
+    def stashes_weights(self) -> bool:
+        """Whether the forward's weights are kept for the backward."""
+        return self.weights is Weights.STASH
+
+    def entry_interval(self, stages: int) -> int:
+        """Ticks between the entries of two micro-batches into a pipeline of `stages` stages.
+
+        A micro-batch needs 2J - 1 ticks from its entry to its last backward (`petra_core.schedule`).
+        """
+        return 1 if self.pipelined else 2 * stages - 1
+
+    def delay(self, stage: int, stages: int) -> int:
+        """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
+        return 2 * (stages - 1 - stage) if self.pipelined else 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BACKPROPAGATION = Method("BACKPROPAGATION", "Backpropagation", Inputs.GRAPH, Weights.CURRENT, pipelined=False)
+REVERSIBLE_BACKPROPAGATION = Method(
+    "REVERSIBLE_BACKPROPAGATION", "Reversible backpropagation", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=False
+)
+DELAYED_GRADIENTS = Method("DELAYED_GRADIENTS", "Delayed gradients", Inputs.GRAPH, Weights.STASH, pipelined=True)
+DSP = Method("DSP", "Delayed gradients + checkpointing (DSP)", Inputs.STASH, Weights.CURRENT, pipelined=True)
+APPROXIMATE_INPUTS = Method(
+    "APPROXIMATE_INPUTS", "Approximate inputs", Inputs.RECONSTRUCTION, Weights.STASH, pipelined=True
+)
+PETRA = Method("PETRA", "PETRA", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=True)
+
+ALL: tuple[Method, ...] = (
+    BACKPROPAGATION,
+    REVERSIBLE_BACKPROPAGATION,
+    DELAYED_GRADIENTS,
+    DSP,
+    APPROXIMATE_INPUTS,
+    PETRA,
+)
+
+
+def by_name(name: str) -> Method:
+    """The method called `name`; case, spaces and hyphens do not matter.
+
+    Raises:
+        ValueError: there is none; the message lists the near matches.
+
+    """
+    wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
+    known = {method.name: method for method in ALL}
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4) or list(known)
+    raise ValueError(f"there is no method {name!r}; did you mean {', '.join(near)}?")
+
+
+MAX_ACCUMULATION = 32
+
+
+def check_accumulation(accumulation: int) -> int:
+    """Return `accumulation` (k) if it is an int in 1..32, the range of the paper's sweep.
+
+    Raises:
+        TypeError: it is not an int.
+        ValueError: it is out of range.
+
+    """
+    if isinstance(accumulation, bool) or not isinstance(accumulation, int):
+        raise TypeError(f"accumulation k must be an int in 1..{MAX_ACCUMULATION}, got {accumulation!r}")
+    if not 1 <= accumulation <= MAX_ACCUMULATION:
+        raise ValueError(
+            f"accumulation k={accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; "
+            f"for a larger effective batch raise the micro-batch size instead"
+        )
+    return accumulation

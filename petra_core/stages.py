@@ -1,0 +1,388 @@
+"""Stages: plain modules that also know how their backward gets a graph.
+
+The obvious way to cut a network into stages, `nn.Sequential` over chunks of it, lets autograd keep one graph from loss to
+input, so no stage can work before the next has finished. Here every stage has a graph of its own, a `Tape`, that
+begins at a detached input and ends at a detached output; gradients pass between stages as messages. A tape is made in one of
+two ways:
+
+    record(inputs)         from a known input: the forward itself, or its recomputation from a kept input
+    reconstruct(outputs)   from the output alone: reversible stages only
+
+`ReversibleStage` is the coupling of the paper (section 3.1): one residual function F and a swap of the two streams,
+
+    forward   (x, x~) -> (y, y~) = (x~ + F(x), x)
+    inverse   (y, y~) -> (x, x~) = (y~, y - F(y~))
+    backward  (dy, dy~) -> (dF(x)^T dy + dy~, dy)
+
+The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
+serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
+
+Values between stages are a tensor or a tuple of tensors; "streams" below is always the tuple. Floating-point streams are
+never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
+thirty stages.
+
+This module exports Stage, ReversibleStage, BufferedStage, HeadStage, merge.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+Streams = tuple[Tensor, ...]
+Value = Tensor | Streams
+StageWeights = Mapping[str, Tensor]  # parameters of a stage's function by name, in place of its own
+
+__all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "merge"]
+
+
+def as_streams(value: Value) -> Streams:
+    """A value as a tuple of tensors.
+
+    Raises:
+        TypeError: it is neither a tensor nor a tuple of tensors.
+
+    """
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, tuple | list) and value and all(isinstance(stream, Tensor) for stream in value):
+        return tuple(value)
+    kind = f"tuple of {[type(item).__name__ for item in value]}" if isinstance(value, tuple) else type(value).__name__
+    raise TypeError(f"a stage takes and returns a tensor or a tuple of tensors, got {kind}")
+
+
+def as_value(streams: Streams) -> Value:
+    """Streams as modules take and return them: a lone tensor without its tuple."""
+    return streams[0] if len(streams) == 1 else streams
+
+
+def detached(streams: Streams) -> Streams:
+    """The same values outside every graph (no copy)."""
+    return tuple(stream.detach() for stream in streams)
+
+
+def _widened(value: Value) -> Streams:
+    """Streams with bf16 and fp16 tensors as float32, inside the graph."""
+    return tuple(s.float() if s.dtype in (torch.bfloat16, torch.float16) else s for s in as_streams(value))
+
+
+def _leaf(stream: Tensor) -> Tensor:
+    """A graph leaf with the value of `stream`; integer tensors (token numbers) have no gradient."""
+    return stream.detach().requires_grad_(stream.is_floating_point())
+
+
+class Tape(abc.ABC):
+    """The graph of one evaluation of one stage, from a detached input to a detached output.
+
+    Attributes:
+        inputs: the stage's input, outside the graph: given, or rebuilt by `ReversibleStage.reconstruct`.
+        outputs: the stage's output, outside the graph; None if the tape was made by reconstruction.
+
+    """
+
+    inputs: Streams
+    outputs: Streams | None
+
+    @abc.abstractmethod
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate, and free the graph.
+
+        Args:
+            grad_outputs: gradient of the loss with respect to each output stream, of the output's shapes.
+            parameters: leaves of the graph to differentiate with respect to.
+            input_gradient: whether the gradient of the input is wanted (the first stage's is not).
+
+        Returns:
+            The gradient with respect to each input stream (None if not wanted), and with respect to each
+            parameter (None where the graph does not reach it).
+
+        """
+
+
+def _differentiate(
+    results: Sequence[Tensor], leaves: Sequence[Tensor], parameters: Sequence[Tensor], grad_results: Sequence[Tensor | None]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
+    wanted = [*leaves, *parameters]
+    reached = [(r, g) for r, g in zip(results, grad_results, strict=True) if r.requires_grad]
+    if not wanted or not reached:
+        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
+    else:
+        # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
+        seeds = [None if g is None else g.to(r.dtype) for r, g in reached]
+        found = torch.autograd.grad([r for r, _ in reached], wanted, seeds, allow_unused=True)
+    of_leaves = tuple(
+        torch.zeros_like(leaf) if grad is None else grad
+        for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
+    )
+    return of_leaves, found[len(leaves) :]
+
+
+class _ModuleTape(Tape):
+    """The graph of a whole module: (inputs) -> (outputs)."""
+
+    def __init__(self, leaves: Streams, results: Streams) -> None:
+        self.inputs = detached(leaves)
+        self.outputs = detached(results)
+        self._leaves = leaves
+        self._results = results
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
+        of_leaves, of_parameters = _differentiate(self._results, leaves, parameters, grad_outputs)
+        if not input_gradient:
+            return None, of_parameters
+        found = iter(of_leaves)
+        return tuple(next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves), of_parameters
+
+
+class _CouplingTape(Tape):
+    """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand."""
+
+    def __init__(self, inputs: Streams, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self._leaf = leaf
+        self._residual = residual
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        grad_y, grad_y_tilde = grad_outputs
+        leaves = [self._leaf] if input_gradient else []
+        of_leaves, of_parameters = _differentiate([self._residual], leaves, parameters, [grad_y])
+        if not input_gradient:
+            return None, of_parameters
+        return (of_leaves[0] + grad_y_tilde, grad_y), of_parameters
+
+
+class Stage(nn.Module, abc.ABC):
+    """A stage of the pipeline. Called as a module it is the plain computation, so `nn.Sequential(*stages)` is the network."""
+
+    #: whether `reconstruct` rebuilds the input from the output
+    invertible: bool = False
+
+    @property
+    @abc.abstractmethod
+    def function(self) -> nn.Module:
+        """The module that holds the stage's parameters and buffers."""
+
+    @abc.abstractmethod
+    def forward(self, value: Value) -> Value:
+        """Plain computation, as in `nn.Sequential`."""
+
+    @abc.abstractmethod
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        """Evaluate with a graph, from known inputs.
+
+        Args:
+            inputs: the stage's input streams; only their values are used.
+            weights: parameters to use in place of the function's own, by name (stashed weights).
+
+        """
+
+    def compute(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
+        """Evaluate without a tape: the forward of methods that keep no graph."""
+        del weights  # a forward's weights are always the current ones; stashed copies come in at the backward
+        return as_streams(self(as_value(inputs)))
+
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+        """Rebuild the input from the output with one evaluation, whose graph is the tape.
+
+        Raises:
+            TypeError: the stage is not invertible.
+
+        """
+        raise TypeError(f"{type(self).__name__} cannot be inverted; its input has to be kept")
+
+    def parts(self) -> tuple["Stage", ...]:
+        """The blocks that a backward goes through one by one; more than one only after `merge`."""
+        return (self,)
+
+    def _call(self, value: Value, weights: StageWeights | None) -> Value:
+        function = self.function
+        result: Value = function(value) if weights is None else functional_call(function, dict(weights), (value,))
+        return result
+
+
+def _check_module(module: object, owner: str) -> nn.Module:
+    if isinstance(module, Stage):
+        raise TypeError(f"{owner} takes a plain module, got the stage {type(module).__name__}; use merge() to join stages")
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{owner} takes a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+class ReversibleStage(Stage):
+    """One residual function and a swap of two streams, inverted by its own evaluation.
+
+    Args:
+        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
+
+    """
+
+    invertible = True
+
+    def __init__(self, residual: nn.Module) -> None:
+        super().__init__()
+        self.residual = _check_module(residual, "ReversibleStage")
+
+    @property
+    def function(self) -> nn.Module:
+        return self.residual
+
+    def forward(self, value: Value) -> Value:
+        x, x_tilde = self._two_streams(as_streams(value))
+        return x_tilde + self._evaluate(x, None), x
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        x, x_tilde = self._two_streams(inputs)
+        leaf = _leaf(x)
+        residual = self._evaluate(leaf, weights)
+        return _CouplingTape(detached(inputs), (x_tilde.detach() + residual.detach(), x.detach()), leaf, residual)
+
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+        y, y_tilde = self._two_streams(outputs)
+        leaf = _leaf(y_tilde)
+        residual = self._evaluate(leaf, weights)
+        return _CouplingTape((y_tilde.detach(), y.detach() - residual.detach()), None, leaf, residual)
+
+    def _two_streams(self, streams: Streams) -> tuple[Tensor, Tensor]:
+        if len(streams) != 2 or streams[0].shape != streams[1].shape:
+            shapes = ", ".join(str(tuple(stream.shape)) for stream in streams)
+            raise ValueError(
+                f"a reversible stage takes two streams of one shape, got {len(streams)}: {shapes}; "
+                f"let the stage before it return a tuple of two equal tensors (petra_core.models.SplitStreams)"
+            )
+        return streams[0], streams[1]
+
+    def _evaluate(self, x: Tensor, weights: StageWeights | None) -> Tensor:
+        residual = self._call(x, weights)
+        if not isinstance(residual, Tensor) or residual.shape != x.shape:
+            got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
+            raise ValueError(
+                f"the residual function of a reversible stage must keep the shape of its input {tuple(x.shape)}, "
+                f"got {got}; a stage that changes shapes is a BufferedStage"
+            )
+        return residual
+
+
+class BufferedStage(Stage):
+    """A stage that cannot be inverted: it keeps its input, first in first out, until the backward.
+
+    Args:
+        module: takes a tensor, or a tuple of tensors where the stage before returns one; returns likewise.
+
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = _check_module(module, "BufferedStage")
+
+    @property
+    def function(self) -> nn.Module:
+        return self.module
+
+    def forward(self, value: Value) -> Value:
+        return as_value(_widened(self._call(value, None)))
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        leaves = tuple(_leaf(stream) for stream in inputs)
+        return _ModuleTape(leaves, _widened(self._call(as_value(leaves), weights)))
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class HeadStage(Stage):
+    """The last stage: a module that returns the network's output, and the loss.
+
+    As a module it computes the network's output (logits) without the loss.
+
+    Args:
+        module: from the streams before it to the output, shape [batch, classes] for cross-entropy.
+        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given.
+
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss = F.cross_entropy) -> None:
+        super().__init__()
+        self.module = _check_module(module, "HeadStage")
+        if not callable(loss):
+            raise TypeError(f"loss must be callable as loss(output, target), got {type(loss).__name__}")
+        self.loss = loss
+
+    @property
+    def function(self) -> nn.Module:
+        return self.module
+
+    def forward(self, value: Value) -> Value:
+        return as_value(_widened(self._call(value, None)))
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
+
+    def record_loss(self, inputs: Streams, target: Tensor, weights: StageWeights | None = None) -> Tape:
+        """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
+        leaves = tuple(_leaf(stream) for stream in inputs)
+        output = as_value(_widened(self._call(as_value(leaves), weights)))
+        if not isinstance(output, Tensor):
+            raise TypeError(f"the head must return one tensor, got {len(output)}")
+        loss = self.loss(output, target)
+        if loss.dim() != 0:
+            raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")
+        return _ModuleTape(leaves, (loss,))
+
+
+class _MergedStage(Stage):
+    """Several stages that work as one: one turn a tick for all of them, and the delay of one stage.
+
+    A backward still goes through the parts one at a time, each with its own graph and its own rule for the input, so
+    merging shortens the delay and lengthens the tick but costs no memory for graphs.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    @property
+    def function(self) -> nn.Module:
+        return self
+
+    @property
+    def invertible(self) -> bool:  # type: ignore[override]  # fixed by the parts, read-only
+        """Whether every part is."""
+        return all(part.invertible for part in self.parts())
+
+    def parts(self) -> tuple[Stage, ...]:
+        return tuple(part for stage in self.stages for part in stage.parts())  # type: ignore[operator]  # ModuleList forgets types
+
+    def forward(self, value: Value) -> Value:
+        for stage in self.stages:
+            value = stage(value)
+        return value
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        raise TypeError("a merged stage is differentiated part by part: use parts()")
+
+
+def merge(stages: Sequence[Stage]) -> Stage:
+    """Join consecutive stages into one, so that the number of stages J can be chosen apart from the number of blocks.
+
+    Raises:
+        ValueError: there is nothing to merge, or a head is not the last.
+
+    """
+    parts = [part for stage in stages for part in stage.parts()]
+    if not parts:
+        raise ValueError("merge() needs at least one stage, got none")
+    if any(isinstance(part, HeadStage) for part in parts[:-1]):
+        raise ValueError("a HeadStage can only be the last of the stages that are merged")
+    return stages[0] if len(stages) == 1 else _MergedStage(stages)
