@@ -1,0 +1,411 @@
+"""Who does what at which tick, as data.
+
+The obvious way to run a pipeline is to let every worker react to the messages that reach it. Then the order of actions
+is decided by timing: it cannot be printed before the run, nor checked, and two runs need not agree. Here the order is
+decided by one small counter, the `Clock`, that the engine asks before every tick; what it answers is the schedule that
+is printed, validated (`petra_core.validation`) and drawn (`petra_core.drawing`).
+
+The rule (arXiv 2406.02052, Algorithm 1; a message takes one tick). A micro-batch m that enters at tick e meets
+
+    forward at stage j      at tick e + j
+    backward at stage j     at tick e + 2(J-1) - j       so the head, j = J-1, does both in one tick
+
+so its *age* alone, t - e, says where it is, and one list of 2J-1 micro-batches by age is all that a clock remembers.
+Within a turn the order is forward F, then reconstruction R of the graph and backward B (of an older micro-batch, except
+at the head), then the update U if this was the stage's k-th backward. PETRA with J = 3 stages and k = 1:
+
+    PETRA J=3 k=1
+    tick 0 | F0          | -           | -
+    tick 1 | F1          | F0          | -
+    tick 2 | F2          | F1          | F0 B0 U0
+    tick 3 | F3          | F2 R0 B0 U0 | F1 B1 U1
+    tick 4 | F4 R0 B0 U0 | F3 R1 B1 U1 | F2 B2 U2
+
+The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-batch, k the accumulation; we count from 0.
+"""
+
+import enum
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from petra_core.errors import CheckpointError
+from petra_core.methods import Method, by_name, check_accumulation
+
+__all__ = [
+    "Action",
+    "Clock",
+    "Kind",
+    "Schedule",
+    "Tick",
+    "Turn",
+    "generate",
+    "idle_fraction",
+    "units_per_micro_batch",
+]
+
+
+class Kind(enum.Enum):
+    """What an action does; the value is its letter in the text form."""
+
+    FORWARD = "F"
+    RECONSTRUCT = "R"  # make the graph of the backward: by inversion or, from a kept input, by recomputation
+    BACKWARD = "B"
+    UPDATE = "U"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that a stage does.
+
+    Attributes:
+        kind: what.
+        number: the micro-batch m of a forward, reconstruction or backward; for an update its own number at this stage
+            (U0 ends version 0 of the weights).
+
+    """
+
+    kind: Kind
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}{self.number}"
+
+
+Turn = tuple[Action, ...]  # what one stage does in one tick, in order; empty: idle
+Tick = tuple[Turn, ...]  # one turn for every stage
+
+
+class Clock:
+    """The one place that knows when what happens: ask it, tick by tick.
+
+    It knows nothing of tensors and never looks ahead: the caller decides at each tick whether a micro-batch enters.
+
+    Args:
+        method: decides whether graphs are rebuilt and whether micro-batches follow each other at every tick.
+        stages: J, at least 1 (a lone head).
+        accumulation: k, in 1..32.
+
+    Attributes:
+        tick_number: ticks done so far, which is the number of the tick to come.
+        in_flight: micro-batches that have entered and whose backward at stage 0 is still to come.
+
+    """
+
+    def __init__(self, method: Method, stages: int, accumulation: int) -> None:
+        if isinstance(stages, bool) or not isinstance(stages, int):
+            raise TypeError(f"the number of stages J must be an int, got {stages!r}")
+        if stages < 1:
+            raise ValueError(f"a pipeline needs at least one stage (the head), got J={stages}")
+        self.method = method
+        self.stages = stages
+        self.accumulation = check_accumulation(accumulation)
+        self.tick_number = 0
+        self.in_flight = 0
+        self._entered = 0
+        # Micro-batch by age; the last place is that of a micro-batch at its backward at stage 0.
+        self._by_age: deque[int | None] = deque([None] * (2 * stages - 1), maxlen=2 * stages - 1)
+
+    @property
+    def may_enter(self) -> bool:
+        """Whether a micro-batch may enter at the next tick."""
+        return self.method.pipelined or self.in_flight == 0
+
+    def tick(self, *, enter: bool) -> Tick:
+        """Advance by one tick.
+
+        Args:
+            enter: whether a new micro-batch enters stage 0; micro-batches are numbered 0, 1, 2, … as they enter.
+
+        Returns:
+            The turn of every stage, stage 0 first.
+
+        Raises:
+            ValueError: a micro-batch may not enter now (`may_enter`).
+
+        """
+        if enter and not self.may_enter:
+            raise ValueError(
+                f"micro-batch {self._entered} cannot enter at tick {self.tick_number}: {self.method} lets one pass at "
+                f"a time and {self.in_flight} is in flight; call tick(enter=False) until may_enter is true"
+            )
+        self._by_age.appendleft(self._entered if enter else None)
+        if enter:
+            self._entered += 1
+            self.in_flight += 1
+        if self._by_age[-1] is not None:
+            self.in_flight -= 1
+        self.tick_number += 1
+        ages = list(self._by_age)
+        return tuple(
+            self._turn(stage, forward, backward)
+            for stage, (forward, backward) in enumerate(zip(ages[: self.stages], reversed(ages), strict=False))
+        )
+
+    def _turn(self, stage: int, forward: int | None, backward: int | None) -> Turn:
+        turn: list[Action] = []
+        if forward is not None:
+            turn.append(Action(Kind.FORWARD, forward))
+        if backward is not None:
+            if stage < self.stages - 1 and not self.method.keeps_graph:
+                turn.append(Action(Kind.RECONSTRUCT, backward))
+            turn.append(Action(Kind.BACKWARD, backward))
+            # Backwards come in the order of entry, so that of m is the stage's (m+1)-th and needs no counter of its own.
+            update, rest = divmod(backward + 1, self.accumulation)
+            if rest == 0:
+                turn.append(Action(Kind.UPDATE, update - 1))
+        return tuple(turn)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a clock remembers, as plain strings, ints and lists."""
+        return {
+            "method": self.method.name,
+            "stages": self.stages,
+            "accumulation": self.accumulation,
+            "tick_number": self.tick_number,
+            "entered": self._entered,
+            "by_age": list(self._by_age),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where another clock of the same method, J and k was.
+
+        Raises:
+            CheckpointError: the state belongs to another pipeline, or is none.
+
+        """
+        own = self.state_dict()
+        if state.keys() != own.keys():
+            raise CheckpointError(
+                f"the state of a clock has the keys {', '.join(own)}, got {', '.join(map(str, state))}; "
+                f"it was written by another version or is no clock's"
+            )
+        for key in ("method", "stages", "accumulation"):
+            if state[key] != own[key]:
+                raise CheckpointError(
+                    f"the state has {key} {state[key]!r}, this pipeline has {own[key]!r}; make the pipeline with the "
+                    f"settings of the run that is resumed"
+                )
+        if len(state["by_age"]) != len(self._by_age):
+            raise CheckpointError(
+                f"a clock of {self.stages} stages has {len(self._by_age)} places, the state has {len(state['by_age'])}"
+            )
+        self.tick_number = state["tick_number"]
+        self._entered = state["entered"]
+        self._by_age.extend(state["by_age"])
+        self.in_flight = sum(number is not None for number in list(self._by_age)[:-1])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What every stage does at every tick.
+
+    `str()` gives the picture of the module docstring, `parse` reads it back.
+
+    Attributes:
+        method: the method that runs.
+        stages: J.
+        accumulation: k.
+        ticks: one `Tick` after the other.
+        first_tick: number of the first of them; above 0 where a run was recorded from its middle.
+
+    """
+
+    method: Method
+    stages: int
+    accumulation: int
+    ticks: tuple[Tick, ...]
+    first_tick: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.ticks:  # there is nothing to number, and all empty schedules print alike
+            object.__setattr__(self, "first_tick", 0)
+
+    def stage(self, stage: int) -> tuple[Action, ...]:
+        """The actions of one stage in their order.
+
+        Raises:
+            IndexError: there is no such stage.
+
+        """
+        if not 0 <= stage < self.stages:
+            raise IndexError(f"there is no stage {stage}: this schedule has the stages 0..{self.stages - 1}")
+        return tuple(action for tick in self.ticks for action in tick[stage])
+
+    def __str__(self) -> str:
+        rows = [[" ".join(map(str, turn)) or "-" for turn in tick] for tick in self.ticks]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        digits = len(str(self.first_tick + len(self.ticks) - 1))
+        lines = [f"{self.method} J={self.stages} k={self.accumulation}"]
+        for number, row in enumerate(rows, self.first_tick):
+            cells = " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append(f"tick {number:>{digits}} | {cells}".rstrip())
+        return "\n".join(lines)
+
+    @classmethod
+    def parse(cls, text: str) -> "Schedule":
+        """Read the text form; indentation, blank lines and the widths of columns do not matter.
+
+        Only the form is read: whether the schedule is a possible one is for `petra_core.validation.validate` to say.
+
+        Raises:
+            ValueError: the text is not of this form; the message has the line's number, what was found and what
+                was expected.
+
+        """
+        lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if not lines:
+            raise ValueError(f"an empty text is no schedule; expected a first line like {_HEADER_EXAMPLE!r}")
+        number, header = lines[0]
+        match = _HEADER.fullmatch(header)
+        if match is None:
+            raise ValueError(f"line {number}: found {header!r}, expected the header, like {_HEADER_EXAMPLE!r}")
+        try:
+            method, accumulation = by_name(match["method"]), check_accumulation(int(match["accumulation"]))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        stages = int(match["stages"])
+        if stages < 1:
+            raise ValueError(f"line {number}: found J={stages}, expected at least one stage")
+        first_tick, ticks = _parse_ticks(lines[1:], stages)
+        return cls(method, stages, accumulation, ticks, first_tick)
+
+
+_HEADER_EXAMPLE = "PETRA J=4 k=1"
+_HEADER = re.compile(r"(?P<method>\w+)\s+J=(?P<stages>\d+)\s+k=(?P<accumulation>\d+)")
+_LABEL = re.compile(r"tick\s+(\d+)")
+_ACTION = re.compile(r"([FRBU])(\d+)")
+
+
+def _parse_ticks(lines: Iterable[tuple[int, str]], stages: int) -> tuple[int, tuple[Tick, ...]]:
+    first_tick = 0
+    ticks: list[Tick] = []
+    for number, line in lines:
+        label, *cells = (cell.strip() for cell in line.split("|"))
+        match = _LABEL.fullmatch(label)
+        if match is None:
+            raise ValueError(f"line {number}: found {label!r}, expected 'tick' and its number before the first '|'")
+        tick = int(match[1])
+        if not ticks:
+            first_tick = tick
+        elif tick != first_tick + len(ticks):
+            raise ValueError(f"line {number}: found tick {tick}, expected tick {first_tick + len(ticks)}")
+        if len(cells) != stages:
+            raise ValueError(f"line {number}: found the turns of {len(cells)} stages, expected J={stages}")
+        ticks.append(tuple(_parse_turn(cell, number, stage) for stage, cell in enumerate(cells)))
+    return first_tick, tuple(ticks)
+
+
+def _parse_turn(cell: str, line: int, stage: int) -> Turn:
+    if cell == "-":
+        return ()
+    actions = []
+    for word in cell.split() or [cell]:
+        match = _ACTION.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"line {line}, stage {stage}: found {word!r}, expected actions like F3 (F, R, B or U and a number) "
+                f"or '-' for an idle turn"
+            )
+        actions.append(Action(Kind(match[1]), int(match[2])))
+    return tuple(actions)
+
+
+def generate(method: Method, stages: int, micro_batches: int, accumulation: int) -> Schedule:
+    """The schedule of a whole run: micro-batches enter as soon as they may, then the pipeline drains.
+
+    Args:
+        method: the method.
+        stages: J.
+        micro_batches: how many enter; none gives a schedule without ticks.
+        accumulation: k. It need not divide `micro_batches`; the rest stays accumulated without an update.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    """
+    if micro_batches < 0:
+        raise ValueError(f"the number of micro-batches cannot be negative, got {micro_batches}")
+    clock = Clock(method, stages, accumulation)
+    ticks = []
+    to_enter = micro_batches
+    while to_enter or clock.in_flight:
+        enter = to_enter > 0 and clock.may_enter
+        to_enter -= enter
+        ticks.append(clock.tick(enter=enter))
+    return Schedule(method, stages, accumulation, tuple(ticks))
+
+
+def idle_fraction(schedule: Schedule) -> float:
+    """Share of the turns in which a stage has nothing to do: the "bubble", 0 for a filled pipeline.
+
+    Raises:
+        ValueError: the schedule has no ticks.
+
+    """
+    turns = [turn for tick in schedule.ticks for turn in tick]
+    if not turns:
+        raise ValueError("a schedule without ticks has no idle fraction; give it at least one micro-batch")
+    return sum(not turn for turn in turns) / len(turns)
+
+
+#: Cost of an action in the units of Table 1, in which a forward of any stage costs 1; updates are not counted there.
+_UNITS = {Kind.FORWARD: 1, Kind.RECONSTRUCT: 1, Kind.BACKWARD: 2, Kind.UPDATE: 0}
+
+
+def units_per_micro_batch(schedule: Schedule, *, overlap: bool) -> int:
+    """Mean time per micro-batch in steady state, in units of one stage's forward (arXiv 2406.02052, Table 1).
+
+    One at a time, a micro-batch costs the sum of all its actions. Pipelined, the stages work side by side and the
+    busiest one sets the pace. Against the last column of Table 1 (J at least 2):
+
+        method                        Table 1   overlap=True   overlap=False
+        BACKPROPAGATION               3J        3J             3J
+        REVERSIBLE_BACKPROPAGATION    4J        4J - 1         4J - 1       the head rebuilds nothing
+        DELAYED_GRADIENTS             2         2              3
+        DSP                           3         3              4
+        APPROXIMATE_INPUTS, PETRA     3         3              4
+
+    Args:
+        schedule: one with a steady state: more than 2(J-1) micro-batches if pipelined, else one that finishes.
+        overlap: the convention of Table 1: a stage has one worker for its forwards and another for its backwards
+            (with their reconstructions), and the slower of the two sets the pace. This is a bound on throughput: it
+            lets the head, too, do a forward beside the backward of the micro-batch before. Else a stage does all
+            actions of a turn one after the other, as one device does. Without a pipeline there is nothing to overlap.
+
+    Raises:
+        ValueError: the schedule never reaches its steady state.
+
+    """
+    if not schedule.method.pipelined:
+        return _units_one_at_a_time(schedule)
+    full = [
+        tick
+        for tick in schedule.ticks
+        if all({Kind.FORWARD, Kind.BACKWARD} <= {action.kind for action in turn} for turn in tick)
+    ]
+    if not full:
+        raise ValueError(
+            f"there is no tick at which all {schedule.stages} stages are at work; "
+            f"generate the schedule with at least {2 * schedule.stages - 1} micro-batches"
+        )
+    return max(_units_of_turn(turn, overlap) for tick in full for turn in tick)
+
+
+def _units_of_turn(turn: Turn, overlap: bool) -> int:
+    forward = sum(_UNITS[action.kind] for action in turn if action.kind is Kind.FORWARD)
+    backward = sum(_UNITS[action.kind] for action in turn if action.kind is not Kind.FORWARD)
+    return max(forward, backward) if overlap else forward + backward
+
+
+def _units_one_at_a_time(schedule: Schedule) -> int:
+    finished = {action.number for action in schedule.stage(0) if action.kind is Kind.BACKWARD}
+    entered = {action.number for action in schedule.stage(0) if action.kind is Kind.FORWARD}
+    whole = finished & entered
+    if not whole:
+        raise ValueError("no micro-batch passes from its entry to its last backward; record or generate at least one")
+    one = min(whole)  # all cost the same
+    actions = [a for j in range(schedule.stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE]
+    return sum(_UNITS[action.kind] for action in actions if action.number == one)
