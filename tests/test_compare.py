@@ -1,0 +1,52 @@
+"""A comparison that cannot fail would make every other test worthless."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.compare import assert_bitwise_equal, assert_close, relative_error
+
+ONE = torch.ones(3, dtype=torch.float64)
+
+
+def test_relative_error_is_relative_to_the_largest_expected_magnitude() -> None:
+    expected = torch.tensor([100.0, 0.0])
+    assert relative_error(torch.tensor([100.0, 1.0]), expected) == pytest.approx(0.01)
+    assert relative_error(torch.tensor([0.5, 0.0]), torch.zeros(2)) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "complaint"),
+    [
+        (ONE + 1e-9, ONE, "relative error"),
+        (ONE * torch.nan, ONE, "relative error nan"),
+        (ONE.float(), ONE, "torch.float32 instead of torch.float64"),
+        (ONE[:2], ONE, "instead of"),
+        (None, ONE, "NoneType instead of a tensor"),
+        ({"a": ONE}, {"b": ONE}, "keys differ"),
+        ([ONE], [ONE, ONE], "1 items instead of 2"),
+        ({"a": [ONE, ONE + 1]}, {"a": [ONE, ONE]}, r"value\['a'\]\[1\]"),
+        (3, 4, "3 instead of 4"),
+    ],
+)
+def test_differences_are_found_and_named(actual: Any, expected: Any, complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        assert_close(actual, expected)
+    with pytest.raises(AssertionError):
+        assert_bitwise_equal(actual, expected)
+
+
+def test_close_allows_what_the_dtype_allows() -> None:
+    assert_close({"a": (ONE + 1e-11, 7)}, {"a": (ONE, 7)})
+    assert_close(ONE + 1e-4, ONE, tolerance=1e-3)
+    with pytest.raises(AssertionError):
+        assert_close(torch.tensor([2]), torch.tensor([3]))
+
+
+def test_bitwise_looks_at_bits() -> None:
+    assert_bitwise_equal([torch.tensor(torch.nan), torch.empty(0), 2], [torch.tensor(torch.nan), torch.empty(0), 2])
+    with pytest.raises(AssertionError, match="bits differ"):
+        assert_bitwise_equal(torch.tensor(0.0), torch.tensor(-0.0))
+    with pytest.raises(AssertionError, match="bool instead of int"):
+        assert_bitwise_equal(True, 1)
