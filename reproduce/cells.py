@@ -1,0 +1,276 @@
+"""Cells: experiments as complete, frozen configurations.
+
+An experiment is known by its configuration. The obvious configuration, a command line plus whatever defaults the code has
+that day, changes its meaning silently when a default changes, and two people's "same" run are different ones. A cell
+therefore has every setting written out, its identity is the hash of that text, and whatever was derived by a rule (the learning
+rate) is in it as the number that came out.
+
+What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
+of a cell; it is in the record's environment (`reproduce.records`).
+
+This module exports Cell, TrainingCell, ComplexityCell, CellError, from_dict.
+"""
+
+import abc
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from petra_core import methods
+
+__all__ = ["Cell", "CellError", "ComplexityCell", "TrainingCell", "from_dict"]
+
+PRECISIONS = ("float32", "bf16")
+AUGMENTATIONS = ("none", "flip_crop")
+DATASETS = ("digits",)
+LOADERS = ("memory",)
+RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
+CHAIN_STEMS = ("stride1", "stride2", "stride4")
+RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in ("revnet", "resnet") for depth in (18, 34, 50))
+
+
+class CellError(ValueError):
+    """A setting of a cell is unknown, of the wrong type or out of range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(abc.ABC):
+    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
+
+    Attributes:
+        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand); never mixed in a table.
+
+    """
+
+    kind: ClassVar[str]
+
+    scale: str
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
+        if not re.fullmatch(r"[a-z0-9_]+", self.scale):
+            raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
+        self._check()
+
+    @abc.abstractmethod
+    def _check(self) -> None:
+        """Raise CellError for values out of range."""
+
+    @property
+    @abc.abstractmethod
+    def slug(self) -> str:
+        """What a person calls the cell; not unique, see `name`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting with its value, `kind` first; `from_dict` is the inverse."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+    @property
+    def canonical(self) -> str:
+        """The configuration as JSON text of which there is only one: sorted keys, no spaces, ASCII."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the canonical text, 64 hex digits."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Folder name of its record: the slug and the first 12 digits of the identity."""
+        return f"{self.slug}-{self.identity[:12]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCell(Cell):
+    """Train one network with one method on one data set, with one seed.
+
+    Attributes:
+        dataset: name of the data set.
+        image_size: height and width of the images, pixels.
+        model: `revnet18` … `resnet50`, or `chain<n>` for n reversible blocks of constant width.
+        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`.
+        width: channels of the first blocks, per stream (64 in the paper).
+        method: name of a method in `petra_core.methods`.
+        accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
+        batch_size: samples in a micro-batch.
+        epochs: passes over the training set.
+        warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
+        drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
+        drop_factor: see `drops`.
+        learning_rate: base learning rate, the result of the rule 0.1 · batch · k / 256 unless set by hand.
+        momentum: Nesterov momentum.
+        weight_decay: decay of weights (not of biases or BatchNorm parameters).
+        augmentation: `none` or `flip_crop` (flip, and crop after padding by 4).
+        loader: which loader delivers the batches.
+        precision: `float32`, or `bf16` (autocast; the streams stay float32).
+        seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
+
+    """
+
+    kind: ClassVar[str] = "training"
+
+    dataset: str
+    image_size: int
+    model: str
+    stem: str
+    width: int
+    method: str
+    accumulation: int
+    batch_size: int
+    epochs: int
+    warmup_epochs: float
+    drops: tuple[int, ...]
+    drop_factor: float
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    augmentation: str
+    loader: str
+    precision: str
+    seed: int
+
+    def _check(self) -> None:
+        _one_of("dataset", self.dataset, DATASETS)
+        _check_model(self.model, self.stem)
+        _check_method(self)
+        _one_of("augmentation", self.augmentation, AUGMENTATIONS)
+        _one_of("loader", self.loader, LOADERS)
+        _one_of("precision", self.precision, PRECISIONS)
+        _at_least(self, 1, "image_size", "width", "batch_size", "epochs")
+        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
+        if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
+            raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
+
+    @property
+    def slug(self) -> str:
+        method = self.method.lower().replace("_", "-")
+        return f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}-s{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexityCell(Cell):
+    """Measure one row of Table 1: bytes, messages, FLOPs and ticks of a method on a chain of equal stages.
+
+    Attributes:
+        model: `chain<n>`: n reversible blocks between stem and head.
+        stem: `stride1`, `stride2` or `stride4`.
+        image_size: height and width of the images, pixels.
+        width: channels per stream.
+        method: name of a method in `petra_core.methods`.
+        accumulation: k, 1..32.
+        batch_size: samples in a micro-batch.
+        seed: of the initialisation and the random images.
+
+    """
+
+    kind: ClassVar[str] = "complexity"
+
+    model: str
+    stem: str
+    image_size: int
+    width: int
+    method: str
+    accumulation: int
+    batch_size: int
+    seed: int
+
+    def _check(self) -> None:
+        _check_model(self.model, self.stem)
+        _check_method(self)
+        _at_least(self, 1, "image_size", "width", "batch_size")
+        _at_least(self, 0, "seed")
+
+    @property
+    def slug(self) -> str:
+        method = self.method.lower().replace("_", "-")
+        return f"complexity-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
+
+
+KINDS: dict[str, type[Cell]] = {cell.kind: cell for cell in (TrainingCell, ComplexityCell)}
+
+
+def from_dict(values: Mapping[str, Any]) -> Cell:
+    """The cell with these settings, all of them, `kind` included; lists stand for tuples, as in JSON.
+
+    Raises:
+        CellError: a key is unknown (near matches are listed) or missing, or a value is of the wrong type or out of range.
+
+    """
+    given = dict(values)
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
+    known = [field.name for field in dataclasses.fields(KINDS[kind])]
+    for key in given:
+        if key not in known:
+            raise CellError(f"a {kind} cell has no setting {key!r}; {near_matches(key, known)}")
+    missing = [name for name in known if name not in given]
+    if missing:
+        raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
+    return KINDS[kind](**given)
+
+
+def near_matches(wrong: str, known: typing.Iterable[str]) -> str:
+    """`did you mean …?`, or the whole list if nothing is near."""
+    choices = list(known)
+    near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
+
+
+def _checked(name: str, value: object, wanted: Any) -> object:
+    """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
+
+    Raises:
+        CellError: it is of another type, or not finite.
+
+    """
+    if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
+        if not isinstance(value, tuple | list):
+            raise CellError(f"{name} must be a list of {wanted.__args__[0].__name__}, got {value!r}")
+        return tuple(_checked(name, item, wanted.__args__[0]) for item in value)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:  # exact: True is no int here
+        raise CellError(f"{name} must be {wanted.__name__}, got {type(value).__name__} {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CellError(f"{name} must be finite, got {value}")
+    return value
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise CellError(f"there is no {name} {value!r}; {near_matches(value, known)}")
+
+
+def _at_least(cell: Cell, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(cell, name) < least:
+            raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
+
+
+def _check_model(model: str, stem: str) -> None:
+    if re.fullmatch(r"chain[1-9]\d*", model):
+        _one_of("stem", stem, CHAIN_STEMS)
+    else:
+        _one_of("model", model, (*RESIDUAL_MODELS, "chain10"))
+        _one_of("stem", stem, RESIDUAL_STEMS)
+
+
+def _check_method(cell: TrainingCell | ComplexityCell) -> None:
+    """Write the method's name as the engine does, and check k."""
+    try:
+        object.__setattr__(cell, "method", methods.by_name(cell.method).name)
+        methods.check_accumulation(cell.accumulation)
+    except ValueError as error:
+        raise CellError(str(error)) from None

@@ -1,0 +1,135 @@
+"""Cells: one text, one identity; a wrong setting is named with what was meant."""
+
+import dataclasses
+import json
+
+import pytest
+
+from reproduce.cells import CellError, ComplexityCell, TrainingCell, from_dict
+
+TRAINING = TrainingCell(
+    scale="smoke",
+    dataset="digits",
+    image_size=16,
+    model="revnet18",
+    stem="cifar",
+    width=4,
+    method="PETRA",
+    accumulation=4,
+    batch_size=16,
+    epochs=6,
+    warmup_epochs=1,
+    drops=(4,),
+    drop_factor=0.1,
+    learning_rate=0.025,
+    momentum=0.9,
+    weight_decay=5e-4,
+    augmentation="none",
+    loader="memory",
+    precision="float32",
+    seed=0,
+)
+COMPLEXITY = ComplexityCell(
+    scale="smoke",
+    model="chain4",
+    stem="stride1",
+    image_size=8,
+    width=4,
+    method="DSP",
+    accumulation=1,
+    batch_size=2,
+    seed=0,
+)
+OTHER_VALUES = {
+    "scale": "paper",
+    "image_size": 32,
+    "model": "revnet34",
+    "stem": "imagenet",
+    "width": 8,
+    "method": "DSP",
+    "accumulation": 5,
+    "batch_size": 8,
+    "epochs": 9,
+    "warmup_epochs": 0.5,
+    "drops": (),
+    "drop_factor": 0.2,
+    "learning_rate": 0.05,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "augmentation": "flip_crop",
+    "precision": "bf16",
+    "seed": 1,
+}
+
+
+@pytest.mark.parametrize("cell", [TRAINING, COMPLEXITY], ids=lambda cell: cell.kind)
+def test_a_cell_survives_json(cell):
+    again = from_dict(json.loads(json.dumps(cell.to_dict())))
+    assert again == cell
+    assert again.identity == cell.identity
+
+
+def test_the_identity_is_fixed_for_ever():
+    """Records are found by it: if this changes, every record on disk is lost."""
+    assert TRAINING.identity == "cd4cfc16798c4513f61eb437e2b36cd5545407b6b6d7debb9e18eaa93dd5561e"
+    assert TRAINING.name == f"digits-revnet18-w4-petra-k4-s0-{TRAINING.identity[:12]}"
+
+
+@pytest.mark.parametrize("setting", OTHER_VALUES)
+def test_every_setting_changes_the_identity(setting):
+    changed = dataclasses.replace(TRAINING, **{setting: OTHER_VALUES[setting]})
+    assert changed.identity != TRAINING.identity
+
+
+def test_every_setting_with_a_choice_is_tested_above():
+    single_choice = {"dataset", "loader"}
+    assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | single_choice
+
+
+def test_equal_values_written_differently_are_one_cell():
+    values = TRAINING.to_dict() | {"warmup_epochs": 1.0, "drops": [4], "method": "petra"}
+    assert from_dict(values).identity == TRAINING.identity
+
+
+def test_the_order_of_keys_does_not_matter():
+    values = dict(reversed(TRAINING.to_dict().items()))
+    assert from_dict(values).identity == TRAINING.identity
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rat": 0.1}, "no setting 'learning_rat'; did you mean learning_rate"),
+        ({"zzz": 1}, "choose from scale, dataset"),
+        ({"epochs": "6"}, "epochs must be int, got str '6'"),
+        ({"epochs": True}, "epochs must be int, got bool True"),
+        ({"epochs": 6.0}, "epochs must be int, got float 6.0"),
+        ({"drops": 4}, "drops must be a list of int, got 4"),
+        ({"drops": ["4"]}, "drops must be int, got str '4'"),
+        ({"learning_rate": float("nan")}, "learning_rate must be finite"),
+        ({"learning_rate": -0.1}, "learning_rate must be at least 0, got -0.1"),
+        ({"accumulation": 33}, "k=33 is outside 1..32"),
+        ({"accumulation": 0}, "k=0 is outside 1..32"),
+        ({"method": "petrarch"}, "there is no method 'petrarch'; did you mean PETRA"),
+        ({"model": "revnet81"}, "no model 'revnet81'; did you mean revnet18"),
+        ({"model": "chain0"}, "no model 'chain0'; did you mean chain10"),
+        ({"model": "chain10"}, "no stem 'cifar'; choose from stride1"),
+        ({"stem": "cifer"}, "did you mean cifar"),
+        ({"precision": "float16"}, "did you mean float32"),
+        ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
+        ({"drops": [3, 2]}, "drops are rising"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"scale": "../up"}, "scale names a folder"),
+        ({"kind": "trainin"}, "one of training, complexity; got 'trainin'"),
+    ],
+)
+def test_wrong_settings_are_named(change, message):
+    with pytest.raises(CellError, match=message):
+        from_dict(TRAINING.to_dict() | change)
+
+
+def test_a_missing_setting_is_named():
+    values = TRAINING.to_dict()
+    del values["seed"]
+    with pytest.raises(CellError, match="missing: seed"):
+        from_dict(values)
