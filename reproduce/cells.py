@@ -1,9 +1,9 @@
 """Cells: experiments as complete, frozen configurations.
 
-An experiment is known by its configuration. The obvious configuration, a command line plus whatever defaults the code has
-that day, changes its meaning silently when a default changes, and two people's "same" run are different ones. A cell
-therefore has every setting written out, its identity is the hash of that text, and whatever was derived by a rule (the learning
-rate) is in it as the number that came out.
+An experiment is known by its configuration. The obvious configuration, a command line plus whatever defaults the
+code has that day, changes its meaning silently when a default changes, and two people's "same" runs are different
+ones. A cell therefore has every setting written out, its identity is the hash of that text, and whatever was derived
+by a rule (the learning rate) is in it as the number that came out.
 
 What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
 of a cell; it is in the record's environment (`reproduce.records`).
@@ -46,7 +46,7 @@ class Cell(abc.ABC):
     """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
 
     Attributes:
-        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand); never mixed in a table.
+        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand).
 
     """
 
@@ -154,6 +154,7 @@ class TrainingCell(Cell):
 
     @property
     def slug(self) -> str:
+        """Model, method, k and what else tells cells of one grid apart."""
         method = self.method.lower().replace("_", "-")
         return f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}-s{self.seed}"
 
@@ -193,6 +194,7 @@ class ComplexityCell(Cell):
 
     @property
     def slug(self) -> str:
+        """Model, method, k and what else tells cells of one grid apart."""
         method = self.method.lower().replace("_", "-")
         return f"complexity-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
@@ -204,7 +206,7 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     """The cell with these settings, all of them, `kind` included; lists stand for tuples, as in JSON.
 
     Raises:
-        CellError: a key is unknown (near matches are listed) or missing, or a value is of the wrong type or out of range.
+        CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of range.
 
     """
     given = dict(values)
