@@ -1,0 +1,21 @@
+"""The networks of the paper as lists of stages, and conversions between stages and the plain model."""
+
+from petra_core.models.chain import chain
+from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
+from petra_core.models.residual import check_residual
+from petra_core.models.resnet import resnet
+from petra_core.models.revnet import revnet
+from petra_core.models.streams import ConcatStreams, SplitStreams
+
+__all__ = [
+    "ConcatStreams",
+    "SplitStreams",
+    "chain",
+    "check_residual",
+    "group",
+    "load_stages_state_dict",
+    "resnet",
+    "revnet",
+    "sequential",
+    "stages_state_dict",
+]

@@ -1,0 +1,95 @@
+"""Stages to the plain sequential model and back; fewer stages out of many.
+
+How blocks are grouped into stages is a matter of scheduling, so it must not show in saved weights: those of a RevNet-18
+in ten stages have to load into the same network in three, and into plain PyTorch. The state dicts of the stages
+themselves would not do, since a merged stage prefixes the names of its parts. So weights travel under the names of one
+form: `nn.Sequential` over all parts, in order, however they are merged.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from petra_core.models.architecture import check_int
+from petra_core.stages import Stage, merge
+
+SHOWN = 3  # names listed in an error before it says how many more there are
+
+
+def sequential(stages: Sequence[Stage]) -> nn.Sequential:
+    """The network as one plain model, from the input to the head's output (logits).
+
+    It shares the stages' modules: training one trains the other, and `eval()` on it switches the stages too.
+    """
+    return nn.Sequential(*(part for stage in stages for part in stage.parts()))
+
+
+def stages_state_dict(stages: Sequence[Stage]) -> dict[str, Tensor]:
+    """Parameters and buffers of the stages under the plain model's names, as `sequential(stages).state_dict()`.
+
+    The tensors share the stages' memory, as those of any state dict do.
+    """
+    return dict(sequential(stages).state_dict())
+
+
+def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor]) -> None:
+    """Copy a plain model's state dict into the stages, whatever stages it was saved from.
+
+    Nothing is changed unless everything fits.
+
+    Raises:
+        ValueError: names are missing or unexpected, or a shape differs; the message lists the first few.
+        TypeError: an entry is not a tensor.
+
+    """
+    own = stages_state_dict(stages)
+    problems = [
+        *_listed("missing", [name for name in own if name not in state]),
+        *_listed("unexpected", [name for name in state if name not in own]),
+    ]
+    mismatched = []
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"entry {name!r} of the state dict must be a tensor, got {type(tensor).__name__}")
+        if name in own and tensor.shape != own[name].shape:
+            mismatched.append(f"{name} is {tuple(tensor.shape)} instead of {tuple(own[name].shape)}")
+    problems += _listed("of another shape", mismatched)
+    if problems:
+        raise ValueError(
+            f"the state dict does not fit these stages ({len(own)} entries expected, {len(state)} given): "
+            f"{'; '.join(problems)}. Build the stages with the model, depth, width, stem and number of classes "
+            f"of the saved ones"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def _listed(what: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"{len(names)} {what}: {', '.join(names[:SHOWN])}{rest}"]
+
+
+def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:
+    """Merge consecutive stages, so that J can be chosen apart from the number of blocks.
+
+    Args:
+        stages: the stages in order.
+        sizes: how many of them each new stage takes; their sum is len(stages).
+
+    Raises:
+        ValueError: a size below 1, or a sum that is not the number of stages.
+
+    """
+    for size in sizes:
+        check_int("the size of a group", size, 1)
+    if sum(sizes) != len(stages):
+        raise ValueError(
+            f"the sizes {list(sizes)} take {sum(sizes)} stages, but there are {len(stages)}; "
+            f"they must sum to {len(stages)}"
+        )
+    starts = [sum(sizes[:position]) for position in range(len(sizes))]
+    return [merge(stages[start : start + size]) for start, size in zip(starts, sizes, strict=True)]

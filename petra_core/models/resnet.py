@@ -1,0 +1,56 @@
+"""ResNet-18, -34 and -50 as stages: torchvision's blocks, one a stage, none of them reversible.
+
+The baseline of the paper. The blocks are torchvision's own classes, so architecture and size are torchvision's
+(11,689,512, 21,797,672 and 25,557,032 parameters for ImageNet). Two things differ from `torchvision.models.resnet18()`:
+the initialisation is PyTorch's default instead of Kaiming's with fan-out, as in `petra_core.models.revnet`, so that the
+two families differ in their architecture alone; and small images get the usual 3x3 stem of stride 1 without pooling.
+"""
+
+from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from petra_core.models.architecture import Block, architecture, check_int, check_stem
+from petra_core.models.revnet import IMAGE_CHANNELS
+from petra_core.stages import BufferedStage, HeadStage, Stage
+
+
+def _stem(stem: str, width: int) -> nn.Sequential:
+    norm_relu = [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+    if stem == "imagenet":
+        conv = nn.Conv2d(IMAGE_CHANNELS, width, 7, stride=2, padding=3, bias=False)
+        return nn.Sequential(conv, *norm_relu, nn.MaxPool2d(3, stride=2, padding=1))
+    return nn.Sequential(nn.Conv2d(IMAGE_CHANNELS, width, 3, padding=1, bias=False), *norm_relu)
+
+
+def _block(block: Block, *, bottleneck: bool) -> nn.Module:
+    downsample = None
+    if not block.keeps_shape:
+        conv = nn.Conv2d(block.in_channels, block.out_channels, 1, stride=block.stride, bias=False)
+        downsample = nn.Sequential(conv, nn.BatchNorm2d(block.out_channels))
+    kind: type[nn.Module] = Bottleneck if bottleneck else BasicBlock
+    return kind(block.in_channels, block.inner_channels, block.stride, downsample)
+
+
+def resnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64) -> list[Stage]:
+    """The stages of a ResNet.
+
+    Args:
+        depth: 18, 34 (basic blocks) or 50 (bottlenecks).
+        num_classes: logits of the head, at least 2.
+        stem: "cifar" and "imagenet32" are one: 3x3, stride 1, no pooling; "imagenet" is torchvision's.
+        width: channels in the first group of blocks; 64 in the paper and in torchvision.
+
+    Returns:
+        J stages: 10 for depth 18, 18 for 34 and 50. They take images [B, 3, H, W].
+
+    Raises:
+        ValueError: an unknown depth or stem, fewer than 2 classes, a width below 1.
+        TypeError: width or num_classes is not an int.
+
+    """
+    layout = architecture("ResNet", depth)
+    check_int("width", width, 1)
+    check_int("num_classes", num_classes, 2)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(layout.out_channels(width), num_classes))
+    blocks = (_block(block, bottleneck=layout.bottleneck) for block in layout.blocks(width))
+    return [BufferedStage(_stem(check_stem(stem), width)), *map(BufferedStage, blocks), HeadStage(head)]

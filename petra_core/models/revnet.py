@@ -1,0 +1,143 @@
+"""RevNet-18, -34 and -50 as stages (arXiv 2406.02052, section 4.1).
+
+A ResNet whose channels are doubled and split into two streams, each of the ResNet's full width. A block that keeps its
+shape is a coupling, (x, x~) -> (x~ + F(x), x), and can be inverted; a block that changes it cannot, and is buffered:
+
+    basic        h = ReLU(BN(conv3x3 s(x))),   (x, x~) -> (ReLU(BN(conv3x3(h))) + BN(conv1x1 s(x~)),  h)
+    bottleneck                                 (x, x~) -> (F_s(x)               + BN(conv1x1 s(x~)),  BN(conv1x1 s(x)))
+
+Every convolution has a bias and every residual function ends in a ReLU, as in the paper; the parameter counts are then
+the paper's (12.2M, 22.3M and 30.4M for ImageNet). Weights have PyTorch's default initialisation, here and in
+`petra_core.models.resnet`, so that RevNet and ResNet differ in their architecture alone.
+
+One stage is the stem, one each block, one the head: J = 10 for depth 18, J = 18 for 34 and 50.
+"""
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from petra_core.models.architecture import Block, architecture, check_int, check_stem
+from petra_core.models.residual import check_residual
+from petra_core.models.streams import ConcatStreams, SplitStreams
+from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
+
+IMAGE_CHANNELS = 3
+
+
+def _conv_bn(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    """A convolution with bias that keeps the resolution (but for the stride), and its BatchNorm."""
+    conv = nn.Conv2d(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2)
+    return [conv, nn.BatchNorm2d(out_channels)]
+
+
+def _conv_bn_relu(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    # In place: BatchNorm's backward needs its input only, so the ReLU may overwrite BatchNorm's output.
+    return [*_conv_bn(in_channels, out_channels, kernel, stride), nn.ReLU(inplace=True)]
+
+
+def _residual(*groups: list[nn.Module]) -> nn.Sequential:
+    """Groups of (conv, bn, relu) in a row, called conv1, bn1, relu1, conv2, ... in the state dict."""
+    named = OrderedDict(
+        (f"{name}{number}", layer)
+        for number, group in enumerate(groups, start=1)
+        for name, layer in zip(("conv", "bn", "relu"), group, strict=True)
+    )
+    return nn.Sequential(named)
+
+
+def basic_residual(channels: int) -> nn.Sequential:
+    """F of a basic block: [B, C, H, W] -> the same shape, by two 3x3 convolutions."""
+    return _residual(_conv_bn_relu(channels, channels, 3), _conv_bn_relu(channels, channels, 3))
+
+
+def bottleneck_residual(block: Block) -> nn.Sequential:
+    """F of a bottleneck block: 1x1, 3x3 (with the stride, as in torchvision), 1x1."""
+    return _residual(
+        _conv_bn_relu(block.in_channels, block.inner_channels, 1),
+        _conv_bn_relu(block.inner_channels, block.inner_channels, 3, block.stride),
+        _conv_bn_relu(block.inner_channels, block.out_channels, 1),
+    )
+
+
+class BasicTransition(nn.Module):
+    """The basic block that changes shape."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*_conv_bn_relu(block.in_channels, block.out_channels, 3, block.stride))
+        self.second = nn.Sequential(*_conv_bn_relu(block.out_channels, block.out_channels, 3))
+        self.shortcut = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Two streams [B, C, H, W] -> two of [B, C', H/s, W/s]."""
+        x, x_tilde = streams
+        h = self.first(x)
+        return self.second(h) + self.shortcut(x_tilde), h
+
+
+class BottleneckTransition(nn.Module):
+    """The bottleneck block that changes shape."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.residual = bottleneck_residual(block)
+        self.shortcut = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))
+        self.projection = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Two streams [B, C, H, W] -> two of [B, C', H/s, W/s]."""
+        x, x_tilde = streams
+        return self.residual(x) + self.shortcut(x_tilde), self.projection(x)
+
+
+def reversible_block(residual: nn.Module) -> ReversibleStage:
+    """A reversible stage around a residual function that is not dead (`check_residual`)."""
+    check_residual(residual)
+    return ReversibleStage(residual)
+
+
+def split_stem(in_channels: int, width: int, kernel: int, stride: int, *, pool: bool) -> BufferedStage:
+    """Images [B, in_channels, H, W] -> two streams of [B, width, H', W']."""
+    layers = _conv_bn_relu(in_channels, 2 * width, kernel, stride)
+    return BufferedStage(nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []), SplitStreams()))
+
+
+def streams_head(width: int, num_classes: int) -> HeadStage:
+    """Two streams [B, width, H, W] -> logits [B, num_classes], from the global average of both; cross-entropy."""
+    return HeadStage(
+        nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, num_classes))
+    )
+
+
+def revnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64) -> list[Stage]:
+    """The stages of a RevNet.
+
+    Args:
+        depth: 18, 34 (basic blocks) or 50 (bottlenecks).
+        num_classes: logits of the head, at least 2.
+        stem: "cifar" and "imagenet32" are one: 3x3, stride 1, no pooling; "imagenet" is 7x7, stride 2, 2x2 max-pooling.
+        width: channels of each stream in the first group of blocks; 64 in the paper.
+
+    Returns:
+        J stages: 10 for depth 18, 18 for 34 and 50. They take images [B, 3, H, W].
+
+    Raises:
+        ValueError: an unknown depth or stem, fewer than 2 classes, a width below 1.
+        TypeError: width or num_classes is not an int.
+
+    """
+    layout = architecture("RevNet", depth)
+    check_int("width", width, 1)
+    check_int("num_classes", num_classes, 2)
+    large = check_stem(stem) == "imagenet"
+    stages: list[Stage] = [split_stem(IMAGE_CHANNELS, width, *((7, 2) if large else (3, 1)), pool=large)]
+    for block in layout.blocks(width):
+        if block.keeps_shape:
+            residual = bottleneck_residual(block) if layout.bottleneck else basic_residual(block.out_channels)
+            stages.append(reversible_block(residual))
+        else:
+            transition = BottleneckTransition if layout.bottleneck else BasicTransition
+            stages.append(BufferedStage(transition(block)))
+    stages.append(streams_head(layout.out_channels(width), num_classes))
+    return stages

@@ -1,0 +1,49 @@
+"""From one tensor to the two streams of a reversible network, and back.
+
+The obvious split, `tensor.chunk(2, dim=1)`, returns two views of one storage. A reversible stage passes one of its
+input streams on and drops the other, so half a tensor would keep the whole one alive in every message on its way up, and
+the bytes that the engine accounts for would be half of those that are held. So each stream here owns its memory.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class SplitStreams(nn.Module):
+    """Halve the channels."""
+
+    def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, 2C, ...] -> ([B, C, ...], [B, C, ...]), in the memory format of `value`.
+
+        Raises:
+            ValueError: an odd number of channels, or no channel dimension.
+
+        """
+        if value.dim() < 2:
+            raise ValueError(f"SplitStreams takes [batch, channels, ...], got shape {tuple(value.shape)}")
+        channels = value.shape[1]
+        if channels % 2 or channels == 0:
+            raise ValueError(
+                f"cannot split {channels} channels into two equal streams; give the layer before an even number, "
+                f"such as {channels + channels % 2 or 2}"
+            )
+        first, second = value.chunk(2, dim=1)  # [B, C, ...] each
+        layout = torch.contiguous_format
+        if value.dim() == 4 and not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last):
+            layout = torch.channels_last
+        return first.clone(memory_format=layout), second.clone(memory_format=layout)
+
+
+class ConcatStreams(nn.Module):
+    """Join the streams along the channels."""
+
+    def forward(self, streams: tuple[Tensor, ...]) -> Tensor:
+        """([B, C, ...], [B, C, ...]) -> [B, 2C, ...].
+
+        Raises:
+            TypeError: one tensor instead of a tuple.
+
+        """
+        if isinstance(streams, Tensor):
+            raise TypeError("ConcatStreams takes a tuple of streams, got one tensor; let the stage before return two")
+        return torch.cat(streams, dim=1)
