@@ -86,8 +86,10 @@ def architecture(family: str, depth: int) -> Architecture:
 
     """
     if depth not in ARCHITECTURES:
-        known = ", ".join(f"{family}-{d}" for d in ARCHITECTURES)
-        raise ValueError(f"there is no {family}-{depth}; use {known}, or models.chain() for any length")
+        known = ", ".join(map(str, ARCHITECTURES))
+        raise ValueError(
+            f"there is no {family} of depth {depth!r}; use one of {known}, or models.chain() for any number of blocks"
+        )
     return ARCHITECTURES[depth]
 
 

@@ -1,8 +1,8 @@
 """From one tensor to the two streams of a reversible network, and back.
 
 The obvious split, `tensor.chunk(2, dim=1)`, returns two views of one storage. A reversible stage passes one of its
-input streams on and drops the other, so half a tensor would keep the whole one alive in every message on its way up, and
-the bytes that the engine accounts for would be half of those that are held. So each stream here owns its memory.
+input streams on and drops the other, so half a tensor would keep the whole one alive in every message on its way up,
+and the bytes that the engine accounts for would be half of those that are held. So each stream here owns its memory.
 """
 
 import torch

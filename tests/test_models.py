@@ -1,0 +1,365 @@
+"""The networks: sizes, structure, forward values against independent ones; weights to and from the plain model."""
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from petra_core import models
+from petra_core.models.architecture import ARCHITECTURES
+from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
+
+DEPTHS = (18, 34, 50)
+
+# ----------------------------------------------------------------------------------------------- sizes and structure
+
+# (depth, classes, stem) -> parameters, from the paper's models (arXiv 2406.02052); ImageNet is its 12.2M, 22.3M, 30.4M.
+REVNET_PARAMETERS = {
+    (18, 10, "cifar"): 11_185_802,
+    (18, 100, "cifar"): 11_278_052,
+    (18, 1000, "imagenet32"): 12_200_552,
+    (18, 1000, "imagenet"): 12_215_912,
+    (34, 10, "cifar"): 21_297_674,
+    (34, 100, "cifar"): 21_389_924,
+    (34, 1000, "imagenet32"): 22_312_424,
+    (34, 1000, "imagenet"): 22_327_784,
+    (50, 10, "cifar"): 26_350_218,
+    (50, 100, "cifar"): 26_718_948,
+    (50, 1000, "imagenet32"): 30_406_248,
+    (50, 1000, "imagenet"): 30_421_608,
+}
+RESNET_PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
+REVNET_BUFFERED = {18: [0, 3, 5, 7, 9], 34: [0, 4, 8, 14, 17], 50: [0, 1, 4, 8, 14, 17]}
+
+
+def parameters_of(stages) -> int:
+    return sum(parameter.numel() for parameter in models.sequential(stages).parameters())
+
+
+@pytest.mark.parametrize(("depth", "num_classes", "stem"), REVNET_PARAMETERS)
+def test_revnet_has_the_papers_number_of_parameters(depth, num_classes, stem):
+    with torch.device("meta"):
+        stages = models.revnet(depth, num_classes=num_classes, stem=stem)
+    assert parameters_of(stages) == REVNET_PARAMETERS[depth, num_classes, stem]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_resnet_has_torchvisions_number_of_parameters(depth):
+    with torch.device("meta"):
+        stages = models.resnet(depth, num_classes=1000, stem="imagenet")
+    assert parameters_of(stages) == RESNET_PARAMETERS[depth]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_stages_are_reversible_but_where_the_shape_changes(depth):
+    stages = models.revnet(depth, num_classes=10, width=1)
+    assert len(stages) == {18: 10, 34: 18, 50: 18}[depth]
+    assert [j for j, stage in enumerate(stages) if not stage.invertible] == REVNET_BUFFERED[depth]
+    resnet = models.resnet(depth, num_classes=10, width=1)
+    assert len(resnet) == len(stages)
+    assert not any(stage.invertible for stage in resnet)
+    assert isinstance(stages[-1], HeadStage)
+    assert isinstance(resnet[-1], HeadStage)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4, 7])
+def test_chain_is_reversible_between_stem_and_head(depth):
+    stages = models.chain(depth, num_classes=10, channels=3)
+    assert [type(stage) for stage in stages] == [BufferedStage, *[ReversibleStage] * depth, HeadStage]
+
+
+@pytest.mark.parametrize("family", [models.revnet, models.resnet])
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(
+    ("stem", "size", "after_stem"), [("cifar", 16, 16), ("imagenet32", 16, 16), ("imagenet", 64, 16)]
+)
+@pytest.mark.parametrize("width", [1, 4])
+def test_shapes(family, depth, stem, size, after_stem, width):
+    stages = family(depth, num_classes=7, stem=stem, width=width)
+    x = torch.randn(2, 3, size, size)
+    value = stages[0](x)
+    streams = (value,) if isinstance(value, Tensor) else value
+    assert {stream.shape for stream in streams} == {(2, width, after_stem, after_stem)}
+    for stage in stages[1:-1]:
+        value = stage(value)
+    streams = (value,) if isinstance(value, Tensor) else value
+    channels = width * 8 * ARCHITECTURES[depth].expansion
+    assert {stream.shape for stream in streams} == {(2, channels, after_stem // 8, after_stem // 8)}
+    assert stages[-1](value).shape == (2, 7)
+
+
+def test_chain_takes_any_images():
+    stages = models.chain(2, num_classes=5, channels=3, stem_stride=2, in_channels=1)
+    y, y_tilde = stages[0](torch.randn(2, 1, 9, 9))
+    assert y.shape == y_tilde.shape == (2, 3, 5, 5)
+    assert models.sequential(stages)(torch.randn(2, 1, 9, 9)).shape == (2, 5)
+
+
+def test_both_families_have_pytorchs_default_initialisation():
+    """The ResNet class of torchvision would draw convolutions from Kaiming's normal; here both are uniform and bounded."""
+    torch.manual_seed(0)
+    for stages in (models.revnet(18, num_classes=10, width=8), models.resnet(18, num_classes=10, width=8)):
+        for module in models.sequential(stages).modules():
+            if isinstance(module, nn.Conv2d):
+                fan_in = module.in_channels * module.kernel_size[0] ** 2
+                assert module.weight.abs().max() <= fan_in**-0.5 + 1e-7
+            if isinstance(module, nn.BatchNorm2d):
+                assert (module.eps, module.momentum) == (1e-5, 0.1)
+                assert torch.equal(module.weight, torch.ones_like(module.weight))
+
+
+# ---------------------------------------------------------------------------------------------------- forward values
+
+
+class Tape:
+    """Hands out a state dict's layers in order: an independent reading of the model needs no names."""
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        self.tensors = [tensor for name, tensor in state.items() if not name.endswith(("mean", "var", "tracked"))]
+
+    def conv_bn(self, x: Tensor, stride: int = 1, *, relu: bool) -> Tensor:
+        weight, bias, gamma, beta = (self.tensors.pop(0) for _ in range(4))
+        out = F.conv2d(x, weight, bias, stride, padding=weight.shape[-1] // 2)
+        mean = out.mean((0, 2, 3), keepdim=True)
+        variance = (out - mean).square().mean((0, 2, 3), keepdim=True)
+        out = (out - mean) / (variance + 1e-5).sqrt() * gamma[:, None, None] + beta[:, None, None]
+        return out.clamp_min(0) if relu else out
+
+
+def revnet_by_hand(depth: int, stem: str, state: dict[str, Tensor], images: Tensor) -> Tensor:
+    """The paper's RevNet in training mode, written from its description alone."""
+    tape = Tape(state)
+    large = stem == "imagenet"
+    out = tape.conv_bn(images, 2 if large else 1, relu=True)
+    if large:
+        out = F.max_pool2d(out, 2)
+    half = out.shape[1] // 2
+    x, x_tilde = out[:, :half], out[:, half:]
+    blocks = {18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3]}[depth]
+    for group, count in enumerate(blocks):
+        for position in range(count):
+            first = position == 0
+            stride = 2 if first and group else 1
+            if depth == 50:
+                residual = tape.conv_bn(x, relu=True)
+                residual = tape.conv_bn(residual, stride, relu=True)
+                residual = tape.conv_bn(residual, relu=True)
+                if first:  # 64 -> 256 in the first group, then down-sampling
+                    y = residual + tape.conv_bn(x_tilde, stride, relu=False)
+                    x, x_tilde = y, tape.conv_bn(x, stride, relu=False)
+                else:
+                    x, x_tilde = x_tilde + residual, x
+            elif first and group:
+                h = tape.conv_bn(x, 2, relu=True)
+                y = tape.conv_bn(h, relu=True)
+                x, x_tilde = y + tape.conv_bn(x_tilde, 2, relu=False), h
+            else:
+                residual = tape.conv_bn(tape.conv_bn(x, relu=True), relu=True)
+                x, x_tilde = x_tilde + residual, x
+    weight, bias = tape.tensors
+    return torch.cat([x, x_tilde], 1).mean((2, 3)) @ weight.T + bias
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(("stem", "size"), [("cifar", 16), ("imagenet", 64)])
+def test_revnet_computes_what_the_paper_describes(depth, stem, size):
+    torch.manual_seed(depth)
+    model = models.sequential(models.revnet(depth, num_classes=5, stem=stem, width=3)).double()
+    images = torch.randn(3, 3, size, size, dtype=torch.float64)
+    torch.testing.assert_close(
+        model(images), revnet_by_hand(depth, stem, model.state_dict(), images), rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_resnet_computes_what_torchvisions_does(depth):
+    torch.manual_seed(depth)
+    theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=5).double()
+    stages = models.resnet(depth, num_classes=5, stem="imagenet")
+    ours = models.sequential(stages).double()
+    # Both register their layers in the order of the computation, so the tensors correspond one to one.
+    models.load_stages_state_dict(stages, dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------------- streams
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_streams_own_their_memory_and_keep_the_memory_format(layout):
+    """A view would keep the other stream alive in every message (module docstring)."""
+    value = torch.randn(2, 6, 4, 5).to(memory_format=layout)
+    streams = models.SplitStreams()(value)
+    for stream, expected in zip(streams, (value[:, :3], value[:, 3:]), strict=True):
+        assert torch.equal(stream, expected)
+        assert stream.is_contiguous(memory_format=layout)
+        assert stream.untyped_storage().nbytes() == stream.numel() * stream.element_size()
+    assert torch.equal(models.ConcatStreams()(streams), value)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_an_odd_number_of_channels_cannot_be_split(channels):
+    with pytest.raises(ValueError, match=f"cannot split {channels} channels.*such as {channels + 1}"):
+        models.SplitStreams()(torch.zeros(2, channels, 3, 3))
+
+
+def test_streams_modules_refuse_what_is_not_theirs():
+    with pytest.raises(ValueError, match=r"got shape \(4,\)"):
+        models.SplitStreams()(torch.zeros(4))
+    with pytest.raises(TypeError, match="tuple of streams, got one tensor"):
+        models.ConcatStreams()(torch.zeros(2, 4))
+
+
+# --------------------------------------------------------------------------------------------------- dead residuals
+
+
+def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused():
+    """The usual zero initialisation would leave the block at 0 for ever, because it ends in a ReLU."""
+    residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    models.check_residual(residual)
+    nn.init.zeros_(residual[1].weight)
+    residual(torch.randn(2, 4, 3, 3)).sum().backward()
+    assert all(not parameter.grad.any() for parameter in residual.parameters()), "the story of the check is wrong"
+    with pytest.raises(ValueError, match=r"BatchNorm2d and ReLU, and all 4 weights .* are 0"):
+        models.check_residual(residual)
+
+
+def test_a_residual_that_can_still_learn_is_accepted():
+    zero, one = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    nn.init.zeros_(zero.weight)
+    models.check_residual(nn.Sequential(nn.ReLU(), zero))  # no ReLU after it
+    models.check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last
+    models.check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
+    nn.init.constant_(zero.bias, 0.1)
+    residual = nn.Sequential(zero, nn.ReLU())  # its ReLU is open
+    models.check_residual(residual)
+    residual(torch.randn(2, 4, 3, 3)).sum().backward()
+    assert zero.weight.grad.any()
+    assert zero.bias.grad.any()
+
+
+# ------------------------------------------------------------------------------------------------------- conversions
+
+
+def small_revnet(seed: int = 0, **changes):
+    torch.manual_seed(seed)
+    return models.revnet(18, **{"num_classes": 4, "width": 2} | changes)
+
+
+GROUPINGS = [[10], [1] * 10, [3, 3, 4], [2, 1, 5, 2], [9, 1]]
+
+
+@pytest.mark.parametrize("sizes", GROUPINGS)
+def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
+    stages = small_revnet()
+    grouped = models.group(stages, sizes)
+    assert len(grouped) == len(sizes)
+    assert [len(stage.parts()) for stage in grouped] == sizes
+    assert list(models.stages_state_dict(grouped)) == list(models.stages_state_dict(stages))
+    images = torch.randn(2, 3, 8, 8)
+    plain, merged = nn.Sequential(*stages).eval(), nn.Sequential(*grouped).eval()
+    assert torch.equal(plain(images), merged(images))
+    assert torch.equal(plain(images), models.sequential(grouped)(images))
+
+
+@pytest.mark.parametrize("saved", GROUPINGS)
+@pytest.mark.parametrize("loaded", [[10], [4, 6]])
+def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loaded):
+    source, target = models.group(small_revnet(0), saved), models.group(small_revnet(1), loaded)
+    nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # running statistics travel too
+    state = models.stages_state_dict(source)
+    plain = models.sequential(small_revnet(2))
+    plain.load_state_dict(state)  # stages -> plain model
+    models.load_stages_state_dict(target, plain.state_dict())  # plain model -> stages
+    images = torch.randn(2, 3, 8, 8)
+    for result in (plain.eval()(images), nn.Sequential(*target).eval()(images)):
+        assert torch.equal(result, nn.Sequential(*source).eval()(images))
+
+
+def test_the_plain_model_shares_its_weights_with_the_stages():
+    stages = small_revnet()
+    model = models.sequential(stages)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert all(parameter.grad is not None for stage in stages for parameter in stage.parameters())
+    assert {id(p) for p in model.parameters()} == {id(p) for stage in stages for p in stage.parameters()}
+
+
+def test_a_state_dict_that_does_not_fit_is_refused_whole():
+    stages = small_revnet()
+    before = {name: tensor.clone() for name, tensor in models.stages_state_dict(stages).items()}
+    names = list(before)
+    state = {name: tensor + 1 for name, tensor in before.items() if name not in names[:5]}
+    state["9.module.3.weight"] = torch.zeros(4, 3)
+    state["10.module.weight"] = torch.zeros(1)
+    with pytest.raises(ValueError, match="does not fit these stages") as error:
+        models.load_stages_state_dict(stages, state)
+    assert (
+        f"{len(names)} entries expected, {len(names) - 4} given): "
+        f"5 missing: {', '.join(names[:3])} and 2 more; 1 unexpected: 10.module.weight; "
+        f"1 of another shape: 9.module.3.weight is (4, 3) instead of (4, 32). Build"
+    ) in str(error.value)
+    after = models.stages_state_dict(stages)
+    assert all(torch.equal(after[name], before[name]) for name in names)
+
+
+def test_a_state_dict_holds_tensors():
+    stages = small_revnet()
+    state = models.stages_state_dict(stages)
+    name = next(iter(state))
+    with pytest.raises(TypeError, match=f"'{name}' of the state dict must be a tensor, got list"):
+        models.load_stages_state_dict(stages, state | {name: [1.0]})
+
+
+@pytest.mark.parametrize("sizes", [[], [3, 3], [10, 1]])
+def test_sizes_must_take_all_stages(sizes):
+    with pytest.raises(ValueError, match=f"take {sum(sizes)} stages, but there are 10"):
+        models.group(small_revnet(), sizes)
+
+
+def test_a_size_is_a_positive_int():
+    with pytest.raises(ValueError, match="size of a group must be at least 1, got 0"):
+        models.group(small_revnet(), [10, 0])
+    with pytest.raises(TypeError, match=r"size of a group must be an int of at least 1, got 10\.0"):
+        models.group(small_revnet(), [10.0])
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("family", [models.revnet, models.resnet])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 19}, "depth 19; use one of 18, 34, 50, or models.chain"),
+        ({"depth": "18"}, "depth '18'"),
+        ({"stem": "imagenet23"}, "no stem 'imagenet23'; did you mean 'imagenet32' or 'imagenet'"),
+        ({"stem": "mnist"}, "did you mean"),
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
+    ],
+)
+def test_networks_that_do_not_exist(family, changes, message):
+    settings = {"depth": 18, "num_classes": 10} | changes
+    with pytest.raises(ValueError, match=message):
+        family(settings.pop("depth"), **settings)
+
+
+@pytest.mark.parametrize("family", [models.revnet, models.resnet])
+@pytest.mark.parametrize("changes", [{"width": 0.5}, {"num_classes": True}])
+def test_sizes_are_ints(family, changes):
+    with pytest.raises(TypeError, match=f"{next(iter(changes))} must be an int"):
+        family(18, **{"num_classes": 10} | changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"depth": -1}, {"num_classes": 1}, {"channels": 0}, {"stem_stride": 0}, {"in_channels": 0}]
+)
+def test_chains_that_do_not_exist(changes):
+    settings = {"depth": 3, "num_classes": 10} | changes
+    name, value = next(iter(changes.items()))
+    with pytest.raises(ValueError, match=f"{name} must be at least .*, got {value}"):
+        models.chain(settings.pop("depth"), **settings)
