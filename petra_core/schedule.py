@@ -21,7 +21,7 @@ at the head), then the update U if this was the stage's k-th backward. PETRA wit
     tick 3 | F3          | F2 R0 B0 U0 | F1 B1 U1
     tick 4 | F4 R0 B0 U0 | F3 R1 B1 U1 | F2 B2 U2
 
-The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-batch, k the accumulation; we count from 0.
+The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-batch, k the accumulation, from 0 on.
 """
 
 import enum
@@ -35,6 +35,7 @@ from petra_core.errors import CheckpointError
 from petra_core.methods import Method, by_name, check_accumulation
 
 __all__ = [
+    "UNITS",
     "Action",
     "Clock",
     "Kind",
@@ -152,7 +153,7 @@ class Clock:
             if stage < self.stages - 1 and not self.method.keeps_graph:
                 turn.append(Action(Kind.RECONSTRUCT, backward))
             turn.append(Action(Kind.BACKWARD, backward))
-            # Backwards come in the order of entry, so that of m is the stage's (m+1)-th and needs no counter of its own.
+            # Backwards come in the order of entry, so B m is a stage's (m+1)-th and needs no counter.
             update, rest = divmod(backward + 1, self.accumulation)
             if rest == 0:
                 turn.append(Action(Kind.UPDATE, update - 1))
@@ -233,6 +234,21 @@ class Schedule:
         if not 0 <= stage < self.stages:
             raise IndexError(f"there is no stage {stage}: this schedule has the stages 0..{self.stages - 1}")
         return tuple(action for tick in self.ticks for action in tick[stage])
+
+    def window(self, start: int, stop: int) -> "Schedule":
+        """The ticks numbered start to stop - 1 alone, for instance a few of the steady state to look at.
+
+        Raises:
+            ValueError: not all of them are in the schedule.
+
+        """
+        end = self.first_tick + len(self.ticks)
+        if not self.first_tick <= start <= stop <= end:
+            raise ValueError(
+                f"ticks {start} to {stop - 1} are not all in the schedule's {self.first_tick} to {end - 1}"
+            )
+        ticks = self.ticks[start - self.first_tick : stop - self.first_tick]
+        return Schedule(self.method, self.stages, self.accumulation, ticks, start)
 
     def __str__(self) -> str:
         rows = [[" ".join(map(str, turn)) or "-" for turn in tick] for tick in self.ticks]
@@ -352,7 +368,7 @@ def idle_fraction(schedule: Schedule) -> float:
 
 
 #: Cost of an action in the units of Table 1, in which a forward of any stage costs 1; updates are not counted there.
-_UNITS = {Kind.FORWARD: 1, Kind.RECONSTRUCT: 1, Kind.BACKWARD: 2, Kind.UPDATE: 0}
+UNITS = {Kind.FORWARD: 1, Kind.RECONSTRUCT: 1, Kind.BACKWARD: 2, Kind.UPDATE: 0}
 
 
 def units_per_micro_batch(schedule: Schedule, *, overlap: bool) -> int:
@@ -395,8 +411,8 @@ def units_per_micro_batch(schedule: Schedule, *, overlap: bool) -> int:
 
 
 def _units_of_turn(turn: Turn, overlap: bool) -> int:
-    forward = sum(_UNITS[action.kind] for action in turn if action.kind is Kind.FORWARD)
-    backward = sum(_UNITS[action.kind] for action in turn if action.kind is not Kind.FORWARD)
+    forward = sum(UNITS[action.kind] for action in turn if action.kind is Kind.FORWARD)
+    backward = sum(UNITS[action.kind] for action in turn if action.kind is not Kind.FORWARD)
     return max(forward, backward) if overlap else forward + backward
 
 
@@ -408,4 +424,4 @@ def _units_one_at_a_time(schedule: Schedule) -> int:
         raise ValueError("no micro-batch passes from its entry to its last backward; record or generate at least one")
     one = min(whole)  # all cost the same
     actions = [a for j in range(schedule.stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE]
-    return sum(_UNITS[action.kind] for action in actions if action.number == one)
+    return sum(UNITS[action.kind] for action in actions if action.number == one)
