@@ -1,0 +1,96 @@
+"""What the paper reports (arXiv 2406.02052), as data, each value with a mark of how well it is known.
+
+The obvious place for a published number is the line of code that compares with it. There it gets retyped, rounded and
+separated from where it came from. Here the numbers live in CSV files beside this module, one file a table, and come out
+as `Row`s that carry a `Mark`:
+
+    paper          read in the text of the paper
+    second-hand    quoted from version 2 of the paper by others; the table itself was not at hand
+    unknown        the paper reports it, its values were not at hand; shown as unknown, never invented
+
+A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists every table
+and figure of the paper, those of unknown values too.
+"""
+
+import csv
+import difflib
+import enum
+from dataclasses import dataclass
+from importlib import resources
+
+PAPER_TITLE = "PETRA: Parallel End-to-End Training with Reversible Architectures"
+PAPER_REFERENCE = "arXiv 2406.02052, ICLR 2025"
+
+#: data files by name, with the mark of rows in files without a `source` column
+_FILES = {
+    "exhibits": None,
+    "table1_complexity": "paper",
+    "table2_accuracy": None,
+    "table3_memory": "paper",
+    "table5_speed": None,
+}
+
+
+class Mark(enum.Enum):
+    """How well a published value is known."""
+
+    PAPER = "paper"
+    SECOND_HAND = "second-hand"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a published table.
+
+    Attributes:
+        fields: the text of each column, by the column's name.
+        mark: how well the values of this line are known.
+
+    """
+
+    fields: dict[str, str]
+    mark: Mark
+
+    def __getitem__(self, column: str) -> str:
+        return self.fields[column]
+
+    def number(self, column: str) -> float:
+        """The value of a column as a number, in the unit that the column's name states.
+
+        Raises:
+            ValueError: it is not a number.
+
+        """
+        try:
+            return float(self.fields[column])
+        except ValueError:
+            raise ValueError(f"{column} of {self.fields} is not a number: {self.fields[column]!r}") from None
+
+
+def read(name: str) -> list[Row]:
+    """All lines of a published table, in the order of the paper.
+
+    Args:
+        name: of the data file, without its ending: "table3_memory".
+
+    Raises:
+        ValueError: there is no such table (the message lists the near matches), or a line has no valid mark.
+
+    """
+    if name not in _FILES:
+        near = difflib.get_close_matches(name, _FILES, n=3, cutoff=0.3) or sorted(_FILES)
+        raise ValueError(f"there is no published table {name!r}; did you mean {', '.join(near)}?")
+    file = resources.files(__name__) / f"{name}.csv"
+    with file.open("r", encoding="utf-8", newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    return [Row({c: v for c, v in line.items() if c != "source"}, _mark(name, line)) for line in lines]
+
+
+def _mark(name: str, line: dict[str, str]) -> Mark:
+    text = _FILES[name] or line.get("source")
+    try:
+        return Mark(text)
+    except ValueError:
+        known = ", ".join(mark.value for mark in Mark)
+        raise ValueError(f"{name}.csv: {text!r} in the column 'source' is not one of {known} (line {line})") from None

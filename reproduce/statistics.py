@@ -1,0 +1,111 @@
+"""What a handful of seeds can tell: means, intervals, paired differences, verdicts.
+
+The obvious report of an experiment, a mean with a standard deviation behind a plus-minus sign, hides two things. With two
+or three seeds the spread is itself hardly known, so the interval is far wider than it looks (Student's factor is 12.7 for
+n = 2, 4.3 for n = 3); and two methods that were run with the same seeds (same initialisation, same order of the data) share
+most of their spread, which a comparison of two separate means throws away. So here:
+
+- an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside it; one value
+  has no interval, and the absence is kept as None, not as a width of 0;
+- two methods are compared by `paired`, the estimate of the differences over the seeds that both have;
+- a `verdict` is given by one rule, stated in its docstring and printed in the report.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+#: Points of accuracy below which a difference is of no practical interest; part of the verdict's rule.
+MARGIN_POINTS = 0.5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, and how far it can be trusted.
+
+    Attributes:
+        mean: arithmetic mean, in the unit of the values.
+        low: lower end of the interval; None if n = 1.
+        high: upper end of the interval; None if n = 1.
+        n: number of values.
+
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None if there is none."""
+        return None if self.high is None else self.high - self.mean
+
+
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Mean and two-sided interval of independent values by Student's t.
+
+    Raises:
+        ValueError: there are no values, or one is not finite.
+
+    """
+    if not values:
+        raise ValueError("a mean needs at least one value, got none")
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError(
+            f"a mean needs finite values, got {list(values)}; leave failed runs out and report them as failed"
+        )
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Estimate(mean, None, None, 1)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * spread / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def paired(
+    ours: Mapping[int, float], reference: Mapping[int, float], confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Estimate of ours - reference over the seeds (the keys) that both have; None if they share no seed."""
+    shared = sorted(ours.keys() & reference.keys())
+    return estimate([ours[seed] - reference[seed] for seed in shared], confidence) if shared else None
+
+
+class Verdict(enum.Enum):
+    """What an estimated difference says."""
+
+    AGREE = "agree"
+    DIFFER = "differ"
+    CANNOT_TELL = "cannot tell"
+
+
+def verdict(difference: Estimate | None, margin: float = MARGIN_POINTS) -> Verdict:
+    """Judge a difference by its 95 % interval.
+
+    - agree: the whole interval lies within ±margin. The difference is shown to be small; that a difference was not
+      found would not be enough.
+    - differ: the interval excludes 0 and is not within ±margin.
+    - cannot tell: everything else. That is an interval that contains 0 and reaches beyond the margin (more seeds
+      would help), a single seed (there is no interval), no shared seed, and values without any spread outside
+      the margin: a test set counts in steps of whole images, so equal differences are no measure of the spread.
+
+    Raises:
+        ValueError: the margin is not positive.
+
+    """
+    if not margin > 0:
+        raise ValueError(f"the margin must be above 0, got {margin}")
+    if difference is None or difference.low is None or difference.high is None:
+        return Verdict.CANNOT_TELL
+    if -margin <= difference.low and difference.high <= margin:
+        return Verdict.AGREE
+    without_spread = difference.high - difference.low <= 1e-9 * margin  # equal up to the rounding of a subtraction
+    if without_spread or difference.low <= 0 <= difference.high:
+        return Verdict.CANNOT_TELL
+    return Verdict.DIFFER
