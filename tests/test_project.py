@@ -1,0 +1,109 @@
+"""What the repository promises as a whole: commands, pinned versions, examples, and files that stay readable."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+MAX_LINES = 400
+LONGER: dict[str, str] = {}  # Python file -> why it is better in one piece
+
+# Written so that the patterns do not find themselves.
+MACHINE = re.compile(
+    r"/(?:work|root|farm|tmp)/|/home/[a-z]|pypi[.]org|pythonhosted[.]org|deb[.]debian[.]org|registry[.]npmjs"
+)
+
+
+def tracked() -> list[Path]:
+    """The files under version control that are there and are text."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [file for file in files if file.is_file() and b"\0" not in file.read_bytes()]
+
+
+def pins() -> dict[str, str]:
+    """Version of each package in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    found = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
+    assert len(found) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
+    return found
+
+
+def command(session: str) -> str:
+    """The README's one line for a session, as .ci/run takes it."""
+    match = re.search(rf"<!-- command: {session} -->\n```bash\n(.+)\n```\n", README)
+    assert match, f"no one-line command below the marker of {session!r}"
+    return match[1]
+
+
+def test_constraints_hold_versions_and_nothing_else() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert pins()  # every line is a comment or name==version
+
+
+def test_constraints_pin_everything_that_is_declared() -> None:
+    declared = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
+    for group in PROJECT["dependency-groups"].values():
+        declared += group
+    for requirement in map(Requirement, declared):
+        version = pins().get(requirement.name)
+        assert version is not None, f"{requirement.name} is not pinned: run `nox -s lock`"
+        assert requirement.specifier.contains(version), f"{requirement} is pinned to {version}: run `nox -s lock`"
+
+
+def test_readme_commands_differ_in_the_session_alone() -> None:
+    setup = command("tests").removesuffix("tests")
+    assert setup.endswith(".venv/bin/nox -s ")
+    assert command("reproduce-smoke") == setup + "reproduce-smoke"
+
+
+def test_readme_names_every_session_and_no_other() -> None:
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    defined = re.findall(r'@nox\.session(?:\(name="(.+?)"\))?\ndef (\w+)', noxfile)
+    table = README.split("| session |")[1].split("\n\n")[0]
+    assert {name or function for name, function in defined} == set(re.findall(r"^\| `(.+?)` \|", table, re.M))
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.+?)```", README, re.S))
+def test_readme_examples_run(example: str) -> None:
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_readme_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
+        assert (ROOT / target).exists(), f"README.md links to {target}, which is not there"
+
+
+def test_citation_names_the_version_of_the_project() -> None:
+    assert f"\nversion: {PROJECT['project']['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
+        for file in tracked()
+        if file.suffix == ".py"
+    }
+    too_long = {name: length for name, length in lengths.items() if length > MAX_LINES and name not in LONGER}
+    assert not too_long, f"over {MAX_LINES} lines; split by idea, or give the reason in LONGER: {too_long}"
+    assert not [name for name in LONGER if lengths.get(name, 0) <= MAX_LINES], "LONGER lists files that are short"
+
+
+def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for file in tracked()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if MACHINE.search(line)
+    ]
+    assert not found, "paths of one machine or addresses of package registries:\n" + "\n".join(found)
