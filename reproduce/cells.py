@@ -62,6 +62,11 @@ class Cell(abc.ABC):
             raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
         self._check()
 
+    @property
+    def epochs_expected(self) -> int:
+        """Lines of metrics that a finished record has; 0 for kinds without epochs."""
+        return 0
+
     @abc.abstractmethod
     def _check(self) -> None:
         """Raise CellError for values out of range."""
@@ -139,6 +144,11 @@ class TrainingCell(Cell):
     loader: str
     precision: str
     seed: int
+
+    @property
+    def epochs_expected(self) -> int:
+        """One line an epoch."""
+        return self.epochs
 
     def _check(self) -> None:
         _one_of("dataset", self.dataset, DATASETS)

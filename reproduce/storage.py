@@ -1,0 +1,88 @@
+"""Writing files so that a reader never sees half of one.
+
+Opening a file and writing into it leaves half a file behind a crash or a full disk, and the next run takes that half
+for a result. Here a whole file appears by renaming a finished one into place, and a line is appended whole or not at
+all.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota used up, file size limit
+
+
+class StorageFullError(OSError):
+    """There was no room for a file; nothing half-written was left behind."""
+
+
+@contextmanager
+def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn "no space left on device" into an error that says what was being written and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise StorageFullError(
+            error.errno,
+            f"no room to write {path} ({error.strerror}); finished cells are untouched. "
+            f"Free some space and give the same command again: it goes on from the last checkpoint",
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Make `path` hold `data`: whole, on disk, or not at all.
+
+    Raises:
+        StorageFullError: there was no room; what `path` held before is still there.
+
+    """
+    temporary = path.with_name(f"{path.name}.tmp")  # one name: what a killed process left is overwritten
+    try:
+        with explain_full_disk(path), temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write `values` atomically as indented JSON. Raises: as `write_atomically`."""
+    write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append `line` and its newline to `path`: whole, on disk, or not at all.
+
+    Raises:
+        StorageFullError: there was no room; the file is as it was.
+
+    """
+    data = line.encode() + b"\n"
+    with path.open("ab", buffering=0) as file:  # unbuffered: nothing is left for close() to write after a failure
+        size = file.seek(0, os.SEEK_END)
+        try:
+            with explain_full_disk(path):
+                while data:
+                    data = data[file.write(data) :]  # a nearly full disk takes a part and refuses the rest
+                os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(size)
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on disk once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
