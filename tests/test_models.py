@@ -97,7 +97,7 @@ def test_chain_takes_any_images():
 
 
 def test_both_families_have_pytorchs_default_initialisation():
-    """The ResNet class of torchvision would draw convolutions from Kaiming's normal; here both are uniform and bounded."""
+    """The ResNet class of torchvision would draw Kaiming's normal weights; here both are uniform and bounded."""
     torch.manual_seed(0)
     for stages in (models.revnet(18, num_classes=10, width=8), models.resnet(18, num_classes=10, width=8)):
         for module in models.sequential(stages).modules():

@@ -1,4 +1,4 @@
-"""What the two families of residual networks share: depths, stems, block shapes, and the checks of their arguments.
+"""What the two families of residual networks share: depths, stems and the shapes of blocks.
 
 RevNet-18/34/50 have the layout of ResNet-18/34/50 (He et al. 2016, Table 1): four groups of residual blocks, of which
 each but the first halves the resolution and doubles the channels. They differ in what a block is, so the layout is
@@ -61,21 +61,6 @@ ARCHITECTURES = {
     34: Architecture((3, 4, 6, 3), bottleneck=False),
     50: Architecture((3, 4, 6, 3), bottleneck=True),
 }
-
-
-def check_int(name: str, value: object, minimum: int) -> int:
-    """Return `value` if it is an int of at least `minimum`.
-
-    Raises:
-        TypeError: it is not an int.
-        ValueError: it is too small.
-
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int of at least {minimum}, got {value!r}")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
-    return value
 
 
 def architecture(family: str, depth: int) -> Architecture:

@@ -6,7 +6,7 @@ of at most two. The chain is one single run, as long as one likes: a buffered st
 and resolution, and a head.
 """
 
-from petra_core.models.architecture import check_int
+from petra_core.arguments import check_int
 from petra_core.models.revnet import IMAGE_CHANNELS, basic_residual, reversible_block, split_stem, streams_head
 from petra_core.stages import Stage
 

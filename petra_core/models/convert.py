@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from petra_core.models.architecture import check_int
+from petra_core.arguments import check_int
 from petra_core.stages import Stage, merge
 
 SHOWN = 3  # names listed in an error before it says how many more there are

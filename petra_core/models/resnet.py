@@ -9,7 +9,8 @@ two families differ in their architecture alone; and small images get the usual 
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from petra_core.models.architecture import Block, architecture, check_int, check_stem
+from petra_core.arguments import check_int
+from petra_core.models.architecture import Block, architecture, check_stem
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage
 
