@@ -1,7 +1,7 @@
 """The methods of the paper as values of one engine.
 
-Every method is the same machine with three settings. When the gradient of a micro-batch comes back to a stage, the stage
-needs the *input* of its forward and the *weights* to differentiate with; and micro-batches either pass one at a
+Every method is the same machine with three settings. When the gradient of a micro-batch comes back to a stage, the
+stage needs the *input* of its forward and the *weights* to differentiate with; and micro-batches either pass one at a
 time or follow each other at every tick:
 
     method                        input of the backward   weights of the backward   micro-batches
@@ -12,8 +12,11 @@ time or follow each other at every tick:
     APPROXIMATE_INPUTS            reconstructed           forward's, stashed        one a tick
     PETRA                         reconstructed           current                   one a tick
 
-(arXiv 2406.02052, Table 1 and section 3.) "Reconstructed" holds for stages that can be inverted; a stage that
-cannot keeps its input first-in first-out and recomputes, under every method that does not keep graphs.
+(arXiv 2406.02052, Table 1 and section 3; the last four are the buffer ablation of Table 4.) "Reconstructed" holds for
+stages that can be inverted; one that cannot keeps its input first-in first-out and recomputes, under every method that
+does not keep graphs. An inversion always uses the current weights, those of the tick in which it happens. So under
+APPROXIMATE_INPUTS a stage evaluates its function twice in a backward, once to invert with the current weights and
+once to differentiate with the stashed ones; wherever both are the same weights, one evaluation serves for both.
 """
 
 import difflib

@@ -1,12 +1,16 @@
 """Stages: plain modules that also know how their backward gets a graph.
 
-The obvious way to cut a network into stages, `nn.Sequential` over chunks of it, lets autograd keep one graph from loss to
-input, so no stage can work before the next has finished. Here every stage has a graph of its own, a `Tape`, that
-begins at a detached input and ends at a detached output; gradients pass between stages as messages. A tape is made in one of
-two ways:
+The obvious way to cut a network into stages, `nn.Sequential` over chunks of it, lets autograd keep one graph from
+loss to input, so no stage can work before the next has finished. Here every stage has a graph of its own, a `Tape`,
+that begins at a detached input and ends at a detached output; gradients pass between stages as messages. A tape is
+made in one of three ways:
 
-    record(inputs)         from a known input: the forward itself, or its recomputation from a kept input
-    reconstruct(outputs)   from the output alone: reversible stages only
+    record(inputs)         during the forward itself, by methods that keep graphs
+    retrace(kept)          later, from what was kept of the input
+    reconstruct(outputs)   later, from the output alone: reversible stages only
+
+Only the streams that a backward needs are kept (`keep`): both inputs of a module, but of a reversible stage the one
+that F reads, since the other only passes through an addition.
 
 `ReversibleStage` is the coupling of the paper (section 3.1): one residual function F and a swap of the two streams,
 
@@ -17,8 +21,8 @@ two ways:
 The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
 serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
 
-Values between stages are a tensor or a tuple of tensors; "streams" below is always the tuple. Floating-point streams are
-never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
+Values between stages are a tensor or a tuple of tensors; "streams" below is always the tuple. Floating-point streams
+are never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
 thirty stages.
 
 This module exports Stage, ReversibleStage, BufferedStage, HeadStage, merge.
@@ -78,13 +82,17 @@ class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
     Attributes:
-        inputs: the stage's input, outside the graph: given, or rebuilt by `ReversibleStage.reconstruct`.
-        outputs: the stage's output, outside the graph; None if the tape was made by reconstruction.
+        inputs: the stage's whole input, outside the graph, given or rebuilt; None where only a part of it was kept.
+        outputs: the stage's output, outside the graph; None if the tape was made from outputs or kept streams.
 
     """
 
-    inputs: Streams
+    inputs: Streams | None
     outputs: Streams | None
+
+    def forget(self) -> None:
+        """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
+        self.inputs = self.outputs = None
 
     @abc.abstractmethod
     def gradients(
@@ -105,7 +113,10 @@ class Tape(abc.ABC):
 
 
 def _differentiate(
-    results: Sequence[Tensor], leaves: Sequence[Tensor], parameters: Sequence[Tensor], grad_results: Sequence[Tensor | None]
+    results: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    grad_results: Sequence[Tensor | None],
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
     """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
     wanted = [*leaves, *parameters]
@@ -140,13 +151,15 @@ class _ModuleTape(Tape):
         if not input_gradient:
             return None, of_parameters
         found = iter(of_leaves)
-        return tuple(next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves), of_parameters
+        return tuple(
+            next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
+        ), of_parameters
 
 
 class _CouplingTape(Tape):
     """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand."""
 
-    def __init__(self, inputs: Streams, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
+    def __init__(self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self._leaf = leaf
@@ -164,7 +177,10 @@ class _CouplingTape(Tape):
 
 
 class Stage(nn.Module, abc.ABC):
-    """A stage of the pipeline. Called as a module it is the plain computation, so `nn.Sequential(*stages)` is the network."""
+    """A stage of the pipeline.
+
+    Called as a module it is the plain computation, so `nn.Sequential(*stages)` is the network.
+    """
 
     #: whether `reconstruct` rebuilds the input from the output
     invertible: bool = False
@@ -180,21 +196,24 @@ class Stage(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
-        """Evaluate with a graph, from known inputs.
+        """Evaluate with a graph, from the whole input.
 
         Args:
             inputs: the stage's input streams; only their values are used.
-            weights: parameters to use in place of the function's own, by name (stashed weights).
+            weights: parameters to use in place of the function's own, by name.
 
         """
 
-    def compute(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
-        """Evaluate without a tape: the forward of methods that keep no graph."""
-        del weights  # a forward's weights are always the current ones; stashed copies come in at the backward
-        return as_streams(self(as_value(inputs)))
+    def keep(self, inputs: Streams) -> Streams:
+        """The streams of the input that `retrace` needs."""
+        return inputs
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
-        """Rebuild the input from the output with one evaluation, whose graph is the tape.
+    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+        """Evaluate with a graph, from what `keep` returned."""
+        return self.record(kept, weights)
+
+    def reconstruct(self, outputs: Streams) -> Tape:
+        """Rebuild the input from the output, with one evaluation at the function's own weights that is also the tape.
 
         Raises:
             TypeError: the stage is not invertible.
@@ -214,7 +233,9 @@ class Stage(nn.Module, abc.ABC):
 
 def _check_module(module: object, owner: str) -> nn.Module:
     if isinstance(module, Stage):
-        raise TypeError(f"{owner} takes a plain module, got the stage {type(module).__name__}; use merge() to join stages")
+        raise TypeError(
+            f"{owner} takes a plain module, got the stage {type(module).__name__}; use merge() to join stages"
+        )
     if not isinstance(module, nn.Module):
         raise TypeError(f"{owner} takes a torch.nn.Module, got {type(module).__name__}")
     return module
@@ -248,10 +269,17 @@ class ReversibleStage(Stage):
         residual = self._evaluate(leaf, weights)
         return _CouplingTape(detached(inputs), (x_tilde.detach() + residual.detach(), x.detach()), leaf, residual)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def keep(self, inputs: Streams) -> Streams:
+        return inputs[:1]
+
+    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+        leaf = _leaf(kept[0])
+        return _CouplingTape(None, None, leaf, self._evaluate(leaf, weights))
+
+    def reconstruct(self, outputs: Streams) -> Tape:
         y, y_tilde = self._two_streams(outputs)
         leaf = _leaf(y_tilde)
-        residual = self._evaluate(leaf, weights)
+        residual = self._evaluate(leaf, None)
         return _CouplingTape((y_tilde.detach(), y.detach() - residual.detach()), None, leaf, residual)
 
     def _two_streams(self, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -329,10 +357,10 @@ class HeadStage(Stage):
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
 
-    def record_loss(self, inputs: Streams, target: Tensor, weights: StageWeights | None = None) -> Tape:
+    def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
         leaves = tuple(_leaf(stream) for stream in inputs)
-        output = as_value(_widened(self._call(as_value(leaves), weights)))
+        output = as_value(_widened(self._call(as_value(leaves), None)))
         if not isinstance(output, Tensor):
             raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)

@@ -1,0 +1,50 @@
+"""Module buffers under recomputation: one update of running statistics per micro-batch, in the forward.
+
+A second evaluation in training mode would move BatchNorm's running statistics a second time, as it does in
+torch.utils.checkpoint, memcnn, RevTorch and revlib. Inside `FrozenBuffers` normalisation still uses the statistics of
+the batch, as training does, but nothing is tracked; any other buffer that the function writes is put back.
+"""
+
+from types import TracebackType
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class FrozenBuffers:
+    """Context in which evaluating `function` leaves its buffers as they are. Reusable, not reentrant."""
+
+    def __init__(self, function: nn.Module) -> None:
+        modules = list(function.modules())
+        self._norms = [m for m in modules if isinstance(m, _NormBase) and m.track_running_stats]
+        self._others = [
+            (module, name)
+            for module in modules
+            if not isinstance(module, _NormBase)
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._saved: list[tuple[nn.Module, str, Tensor, int, Tensor]] = []
+
+    def __enter__(self) -> None:
+        for norm in self._norms:
+            # BatchNorm then passes no running statistics to the kernel, which normalises with the batch's in training
+            # mode.
+            norm.track_running_stats = False
+        for module, name in self._others:
+            buffer = module._buffers[name]
+            assert buffer is not None
+            self._saved.append((module, name, buffer, buffer._version, buffer.clone()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for norm in self._norms:
+            norm.track_running_stats = True
+        for module, name, buffer, version, copy in self._saved:
+            module._buffers[name] = buffer  # in case the function assigned a new tensor
+            if (
+                buffer._version != version
+            ):  # only then: writing to a buffer that a graph has saved would spoil the graph
+                buffer.data.copy_(copy)
+        self._saved.clear()

@@ -1,0 +1,85 @@
+"""Checkpoint files: written whole or not at all, and read only when they are whole.
+
+`torch.save` into the final name leaves half a file behind when the disk is full or the process is killed, over the
+good file of before. Here the bytes go to a temporary file beside it, are forced to the disk, and take the name in one
+step. On reading, every entry's CRC-32 is checked first (a flipped bit in a weight is no error to `torch.load`), and
+only tensors and plain data are accepted, so that a foreign file cannot run code.
+"""
+
+import os
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from petra_core.errors import CheckpointError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the name `path`, at the end and at once, if nothing goes wrong.
+
+    Raises:
+        OSError: no space, no permission; what was at `path` before is still there, and no temporary file is left.
+
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def save(path: str | os.PathLike[str], state: Any) -> None:
+    """Write `state` (nested dicts and lists of tensors and plain data) to `path`, atomically.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; says which file. A checkpoint that was there remains.
+
+    """
+    path = Path(path)
+    try:
+        with replacing(path) as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        # torch's writer reports a failed write of the stream as RuntimeError; its cause is the OSError that we want.
+        cause = error.__context__ or error.__cause__
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, f"could not write checkpoint: {cause.strerror}", str(path)) from error
+        raise
+
+
+def load(path: str | os.PathLike[str], map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:
+    """Read a file that `save` wrote.
+
+    Args:
+        path: the file.
+        map_location: as in `torch.load`; the CPU unless given.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: it is damaged or not one of ours; the file is left as it is.
+
+    """
+    path = Path(path)
+    advice = "move it away to start again from the beginning, or put a good copy in its place"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]  # zlib is re-exported at run time only
+        raise CheckpointError(f"{path} is damaged or no checkpoint ({error}); {advice}") from error
+    if damaged is not None:
+        raise CheckpointError(f"{path} is damaged: the checksum of its entry {damaged} is wrong; {advice}")
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint of this suite ({error}); {advice}") from error

@@ -1,0 +1,284 @@
+"""A block of a stage and its memory: what is kept of every micro-batch between its forward and its backward.
+
+What that is depends on the method and on whether the block can be inverted:
+
+    method keeps graphs                the graph (`Tape`), and of the input what would rebuild the graph after a resume
+    method reconstructs, invertible    nothing
+    otherwise                          of the input what the recomputation needs
+
+The memory is first in, first out: with one forward and one backward a tick, the oldest entry is always the next to be
+used.
+
+Stashed weights. A graph, or a reconstruction to come, may need the weights of its forward although updates have
+happened since. The obvious way, a copy at every forward, holds one copy too many and copies even if nothing will
+change. Here the forward uses the current weights, and only an update that would overwrite weights still needed moves
+the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a delay of
+s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core.buffers import FrozenBuffers
+from petra_core.ledger import Ledger, SavedTensors, payload
+from petra_core.methods import Method
+from petra_core.randomness import RandomState, RandomStream, replay
+from petra_core.stages import HeadStage, Stage, Streams, Tape, as_streams, as_value, detached
+
+
+@dataclass
+class _Entry:
+    """What a part keeps of one micro-batch."""
+
+    micro_batch: int
+    version: int  # of the weights of the forward
+    kept: Streams  # what `Stage.keep` chose of the input; empty if the input will be reconstructed
+    random: RandomState | None  # where the forward's random numbers began, if it drew any
+    tape: Tape | None = None
+
+
+class Part:
+    """A block of a stage, with one `_Entry` for every micro-batch between forward and backward.
+
+    Args:
+        stage: the block; its `parts()` is itself.
+        method: what is kept, and which weights the backward uses.
+        ledger: account of the stage that the block belongs to.
+        device: where the block's parameters are.
+        autocast: dtype of the automatic mixed precision inside the block, or None for the caller's.
+
+    """
+
+    def __init__(
+        self, stage: Stage, method: Method, ledger: Ledger, device: torch.device, autocast: torch.dtype | None
+    ) -> None:
+        is_head = isinstance(stage, HeadStage)
+        self.stage = stage
+        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the tick
+        self.reconstructs = method.reconstructs and stage.invertible and not is_head
+        self._stashes_weights = method.stashes_weights and not is_head
+        self._trainable = {name: p for name, p in stage.function.named_parameters() if p.requires_grad}
+        self.parameters = list(self._trainable.values())
+        self._memory: deque[_Entry] = deque()
+        self._versions: dict[
+            int, Mapping[str, Tensor]
+        ] = {}  # stashed weights: those of versions before the current one
+        self._current: Mapping[str, Tensor] | None = (
+            None  # leaves on the current weights' storage, for graphs that outlive it
+        )
+        self._frozen = FrozenBuffers(stage.function)
+        self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
+        self._ledger = ledger
+        self._device = device
+        self._autocast = autocast
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def forward(
+        self, micro_batch: int, inputs: Streams, target: Tensor | None, version: int, stream: RandomStream
+    ) -> Streams:
+        """Evaluate with the current weights, which are of number `version`, and keep what the method wants kept."""
+        kept = () if self.reconstructs else detached(self.stage.keep(inputs))
+        self._ledger.add("inputs", payload(kept))
+        writes = [tensor._version for tensor in inputs]
+        tape: Tape | None = None
+        with stream.forward() as draws:
+            if self.keeps_tape:
+                with self._precision(), torch.enable_grad(), self._measuring(*inputs):
+                    tape = self._record(inputs, target, version)
+                assert tape.outputs is not None
+                outputs = tape.outputs
+                self._ledger.add("graph", self._graph_bytes or 0)
+                if target is None:
+                    tape.forget()
+            else:
+                with torch.no_grad():
+                    outputs = detached(self.evaluate(inputs))
+        if [tensor._version for tensor in inputs] != writes:
+            raise ValueError(
+                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
+                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
+            )
+        self._memory.append(_Entry(micro_batch, version, kept, draws.state, tape))
+        return outputs
+
+    def evaluate(self, inputs: Streams) -> Streams:
+        """Plain evaluation; nothing is kept."""
+        with self._precision():
+            return as_streams(self.stage(as_value(inputs)))
+
+    def rebuild(self, outputs: Streams | None) -> None:
+        """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept."""
+        entry = self._memory[0]
+        if entry.tape is not None:
+            return
+        weights = self._weights_of(entry.version)
+        with (
+            self._precision(),
+            torch.enable_grad(),
+            self._frozen,
+            replay(entry.random, self._device),
+            self._measuring(*(outputs or ()), *entry.kept),
+        ):
+            if self.reconstructs:
+                assert outputs is not None  # the pipeline asks the stage above to hand its input down
+                entry.tape = self._reconstruct(outputs, entry, weights)
+            else:
+                entry.tape = self.stage.retrace(entry.kept, weights)
+        self._ledger.add("graph", self._graph_bytes or 0)
+
+    def backward(
+        self, micro_batch: int, grad_outputs: Streams, *, input_gradient: bool
+    ) -> tuple[Streams | None, Streams | None]:
+        """Differentiate the oldest entry's graph, add to the gradients and let the entry go.
+
+        Returns:
+            The part's input for the stage below to invert (None if only some streams of it were kept, when nobody needs
+            it) and the gradient with respect to it (None if not wanted).
+
+        """
+        entry = self._memory.popleft()
+        assert entry.micro_batch == micro_batch
+        assert entry.tape is not None
+        weights = self._weights_of(entry.version)
+        leaves = self.parameters if weights is None else list(weights.values())
+        grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
+        inputs = entry.tape.inputs
+        self._ledger.add("graph", -(self._graph_bytes or 0))
+        self._ledger.add("inputs", -payload(entry.kept))
+        if entry.version in self._versions and all(later.version != entry.version for later in self._memory):
+            self._ledger.add("stashed_weights", -payload(self._versions.pop(entry.version).values()))
+        return inputs, grad_inputs
+
+    def retire_weights(self, version: int) -> None:
+        """Before the update that ends `version`: stash the weights if a backward to come will need them."""
+        if self._stashes_weights and any(entry.version == version for entry in self._memory):
+            self._versions[version] = self._current or self._leaves()
+            for parameter in self.parameters:
+                parameter.data = parameter.data.clone()
+            self._ledger.add("stashed_weights", payload(self.parameters))
+        self._current = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Memory and stashed weights; graphs are not saved but retraced on loading."""
+        return {
+            "memory": [
+                {"micro_batch": e.micro_batch, "version": e.version, "kept": e.kept, "random": e.random}
+                for e in self._memory
+            ],
+            "weights": {version: dict(weights) for version, weights in self._versions.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; the module's own weights must have been loaded before."""
+        self._versions = {
+            version: {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
+            for version, weights in state["weights"].items()
+        }
+        self._current = None
+        self._memory = deque(
+            _Entry(
+                e["micro_batch"],
+                e["version"],
+                tuple(tensor.to(self._device) for tensor in e["kept"]),
+                None if e["random"] is None else tuple(e["random"]),
+            )
+            for e in state["memory"]
+        )
+        if self.keeps_tape:
+            for _ in range(len(self._memory)):
+                self.rebuild(None)  # the oldest; then the next oldest, until the first is the oldest again
+                tape = self._memory[0].tape
+                assert tape is not None
+                tape.forget()
+                self._memory.rotate(-1)
+        self._ledger.add("inputs", sum(payload(entry.kept) for entry in self._memory))
+        self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
+
+    def _record(self, inputs: Streams, target: Tensor | None, version: int) -> Tape:
+        if isinstance(self.stage, HeadStage):
+            assert target is not None
+            return self.stage.record_loss(inputs, target)
+        return self.stage.record(inputs, self._weights_of(version))
+
+    def _reconstruct(self, outputs: Streams, entry: _Entry, weights: Mapping[str, Tensor] | None) -> Tape:
+        """Invert with the current weights; the same evaluation is the graph, unless that needs stashed weights."""
+        if weights is None:
+            return self.stage.reconstruct(outputs)
+        with torch.no_grad(), replay(entry.random, self._device):
+            inputs = self.stage.reconstruct(outputs).inputs
+        assert inputs is not None
+        tape = self.stage.retrace(self.stage.keep(inputs), weights)
+        tape.inputs = inputs
+        return tape
+
+    def _weights_of(self, version: int) -> Mapping[str, Tensor] | None:
+        """Weights to evaluate and differentiate with in place of the module's own; None: the module's own."""
+        if version in self._versions:
+            return self._versions[version]
+        if self.keeps_tape and self._stashes_weights:
+            # The graph must stay differentiable after the module's parameters have moved on.
+            self._current = self._current or self._leaves()
+            return self._current
+        return None
+
+    def _leaves(self) -> dict[str, Tensor]:
+        """Graph leaves on the parameters' storage, with version counters of their own.
+
+        `.data`, not `.detach()`: the counter must not be shared with the parameter, whose later in-place updates
+        (of other storage) would otherwise count as writes to the leaf.
+        """
+        return {name: parameter.data.requires_grad_() for name, parameter in self._trainable.items()}
+
+    def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
+        # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
+        # or with another gradient; `.grad` is written in place later, so it gets a copy then.
+        taken = {tensor.untyped_storage()._cdata for tensor in messages}
+        sums: list[Tensor] = []
+        terms: list[Tensor] = []
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is not None:
+                sums.append(parameter.grad)
+                terms.append(gradient)
+                continue
+            storage = gradient.untyped_storage()._cdata
+            parameter.grad = gradient.clone() if storage in taken else gradient
+            taken.add(storage)
+            self._ledger.add("gradients", payload([gradient]))
+        if sums:
+            torch._foreach_add_(sums, terms)
+
+    @contextlib.contextmanager
+    def _measuring(self, *inputs: Tensor) -> Iterator[None]:
+        """Measure the bytes of the graph that is recorded inside, the first time."""
+        if self._graph_bytes is not None:
+            yield
+            return
+        stashed = [tensor for weights in self._versions.values() for tensor in weights.values()]
+        known = [*inputs, *self.stage.function.parameters(), *self.stage.function.buffers(), *stashed]
+        with SavedTensors(known) as saved:
+            yield
+        self._graph_bytes = saved.bytes
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        """Autocast without its cache of cast weights.
+
+        A cast made in a forward without a graph would be found again by the backward's evaluation, which would then
+        give the weight no gradient; and a cast made before an update would outlive it.
+        """
+        kind = self._device.type
+        if self._autocast is not None:
+            return torch.autocast(kind, dtype=self._autocast, cache_enabled=False)
+        if torch.is_autocast_enabled(kind):
+            return torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), cache_enabled=False)
+        return contextlib.nullcontext()

@@ -1,0 +1,378 @@
+"""The pipeline in one process, tick by tick: the reference for what every other way of running must give.
+
+A tick of J = 4 stages once the pipeline is full. Every stage works on its messages of the tick before; what it sends
+arrives at the end of the tick, so within a tick the order of the stages does not matter:
+
+         x7,y7 ──▶ ┌─────────┐ ──▶ ┌─────────┐ ──▶ ┌─────────┐ ──▶ ┌─────────┐
+    tick 7         │ stage 0 │     │ stage 1 │     │ stage 2 │     │ stage 3 │ ──▶ loss of 4
+                   │  F7 B1  │ ◀── │  F6 B2  │ ◀── │  F5 B3  │ ◀── │  F4 B4  │
+                   └─────────┘     └─────────┘     └─────────┘     └─────────┘
+
+Methods that let one micro-batch pass at a time run the same ticks with most stages idle.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from petra_core.errors import CheckpointError, NonFiniteError
+from petra_core.ledger import MemoryReport
+from petra_core.methods import Method, check_accumulation
+from petra_core.randomness import RandomState, capture, restore
+from petra_core.schedule import Clock, Kind, Schedule, Tick
+from petra_core.stages import HeadStage, Stage, Value, as_streams
+from petra_core.worker import BeforeUpdate, Message, OptimizerFactory, Worker
+
+STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
+#: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
+LOSSES_LOOKED_AT_TOGETHER = 32
+
+
+class Recording:
+    """What a pipeline did inside `Pipeline.recording()`."""
+
+    def __init__(self, pipeline: "Pipeline", first_tick: int) -> None:
+        self._pipeline = pipeline
+        self._first_tick = first_tick
+        self.ticks: list[Tick] = []
+
+    @property
+    def schedule(self) -> Schedule:
+        """The executed ticks as a schedule."""
+        p = self._pipeline
+        return Schedule(p.method, len(p.stages), p.accumulation, tuple(self.ticks), self._first_tick)
+
+
+class Pipeline:
+    """Trains a list of stages with one of the methods.
+
+    Args:
+        stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`).
+        method: one of `petra_core.methods`.
+        accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
+        optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
+            they are, and gradients are seen by `before_update` only.
+        seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage):
+        results do
+            not depend on where the other stages run. None: from torch's global generators, as plain training does.
+        autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; the streams between
+            stages stay float32. None: as the caller's own autocast context says.
+        before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
+            an update, just before it; may change the gradients (clipping).
+
+    Attributes:
+        micro_batches: how many have entered.
+        optimizers: of the stages that have one.
+
+    Raises:
+        TypeError: something among the stages is no stage.
+        ValueError: there is no head at the end, a parameter belongs to two stages, k is out of range.
+
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        method: Method,
+        *,
+        accumulation: int = 1,
+        optimizer: OptimizerFactory | None = None,
+        seed: int | None = None,
+        autocast: torch.dtype | None = None,
+        before_update: BeforeUpdate | None = None,
+    ) -> None:
+        self.stages = tuple(stages)
+        _check_stages(self.stages)
+        self.method = method
+        self.accumulation = check_accumulation(accumulation)
+        self.micro_batches = 0
+        self._clock = Clock(method, len(self.stages), accumulation)
+        reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
+        self._workers = [
+            Worker(
+                stage,
+                index,
+                method,
+                accumulation,
+                optimizer,
+                seed=seed,
+                autocast=autocast,
+                hand_down=index > 0 and reconstructing[index - 1],
+                before_update=before_update,
+            )
+            for index, stage in enumerate(self.stages)
+        ]
+        self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
+        self._seeded = seed is not None
+        self._shapes: list[tuple[list[int], str]] | None = None  # of a micro-batch, so that a change is noticed
+        self._losses: list[tuple[int, Tensor]] = []  # not looked at yet
+        self._recordings: list[Recording] = []
+        self._unfinished_tick = False
+
+    @property
+    def model(self) -> nn.Sequential:
+        """The network as a plain model from input to logits; shares the stages' weights."""
+        return nn.Sequential(*(part for stage in self.stages for part in stage.parts()))
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches that have entered and whose last backward is still to come."""
+        return self._clock.in_flight
+
+    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
+        """Let one micro-batch enter: one tick, or all ticks of that micro-batch if the method lets one pass at a time.
+
+        The micro-batch is copied, so its memory may be used again at once.
+
+        Args:
+            inputs: a tensor or a tuple of tensors, what stage 0 takes; [batch, channels, height, width] for images.
+            target: what the loss takes; int64 [batch] for cross-entropy.
+
+        Returns:
+            The loss (a scalar, detached) of the micro-batch that reached the head in this tick; None while the pipeline
+            fills.
+
+        Raises:
+            ValueError: the shape or dtype differs from that of the micro-batches before.
+            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
+
+        """
+        streams = as_streams(inputs)
+        self._check_shapes((*streams, target))
+        first, head = self._workers[0], self._workers[-1]
+        number = self.micro_batches
+        first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)), first.from_below)
+        head.receive(Message(number, (target.detach().clone(),)), head.targets)
+        self.micro_batches += 1
+        losses = [self._tick(enter=True)]
+        while not self._clock.may_enter:
+            losses.append(self._tick(enter=False))
+        return next((loss for loss in losses if loss is not None), None)
+
+    def drain(self) -> list[Tensor]:
+        """Finish what is in flight, without new micro-batches. Returns the losses that came out, oldest first.
+
+        Gradients of less than k micro-batches stay accumulated: they enter the next update if training goes on.
+        """
+        losses = []
+        while self._clock.in_flight:
+            loss = self._tick(enter=False)
+            if loss is not None:
+                losses.append(loss)
+        self._look_at_losses(at_least=1)
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Value) -> Tensor:
+        """The network's output (logits) with the current weights, in evaluation mode.
+
+        What is in flight is not touched.
+        """
+        training = [module for stage in self.stages for module in stage.modules() if module.training] for
+        module in training:
+            module.training = False
+        try:
+            streams = as_streams(inputs)
+            for worker in self._workers:
+                streams = worker.evaluate(streams)
+        finally:
+            for module in training:
+                module.training = True
+        return streams[0]
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use `learning_rate` for every parameter, from the next tick on."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+
+    def memory(self) -> MemoryReport:
+        """Bytes that each stage holds, by kind: now, and at their peak so far."""
+        return MemoryReport(tuple(worker.memory() for worker in self._workers))
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Record the ticks executed inside the context; `recording.schedule` can be printed, validated and drawn."""
+        recording = Recording(self, self._clock.tick_number)
+        self._recordings.append(recording)
+        try:
+            yield recording
+        finally:
+            self._recordings.remove(recording)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of everything that a bitwise resume needs, also when the pipeline is full.
+
+        Tensors and plain data only (`torch.load(weights_only=True)` reads it). Without a seed it holds the state of
+        torch's global generators, which `load_state_dict` then sets.
+
+        Raises:
+            NonFiniteError: a loss since the last look was not finite; such a state is not worth keeping.
+            RuntimeError: a tick was broken off by an exception.
+
+        """
+        self._refuse_after_broken_tick()
+        self._look_at_losses(at_least=1)
+        state: dict[str, Any] = _copied(
+            {
+                "format": STATE_FORMAT,
+                "method": self.method.name,
+                "accumulation": self.accumulation,
+                "clock": self._clock.state_dict(),
+                "micro_batches": self.micro_batches,
+                "shapes": self._shapes,
+                "random": None if self._seeded else self._global_random(),
+                "workers": [worker.state_dict() for worker in self._workers],
+            }
+        )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, in a pipeline made with the same stages and settings.
+
+        Raises:
+            CheckpointError: the state is of another format, method, k or number of stages, or its tensors do not fit.
+
+        """
+        if not isinstance(state, Mapping) or "format" not in state:
+            raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
+        here = {"format": STATE_FORMAT, "method": self.method.name, "accumulation": self.accumulation}
+        for key, value in here.items():
+            if state[key] != value:
+                raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
+        if len(state["workers"]) != len(self._workers):
+            raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {len(self._workers)}")
+        if (state["random"] is None) != self._seeded:
+            raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
+        state = _copied(state)
+        self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
+        for worker, worker_state in zip(self._workers, state["workers"], strict=True):
+            try:
+                worker.load_state_dict(worker_state)
+            except (KeyError, ValueError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"the state of stage {worker.index} does not fit this pipeline: {error}"
+                ) from error
+        self._clock.load_state_dict(state["clock"])
+        self.micro_batches = state["micro_batches"]
+        self._shapes = state["shapes"]
+        self._losses.clear()
+        if state["random"] is not None:
+            for device, random in zip(self._random_devices(), state["random"], strict=True):
+                restore(tuple(random), device)
+        self._unfinished_tick = False
+
+    def _tick(self, *, enter: bool) -> Tensor | None:
+        self._refuse_after_broken_tick()
+        self._unfinished_tick = True
+        loss: Tensor | None = None
+        sent: list[tuple[int, Message]] = []  # to which stage, what
+        tick = self._clock.tick(enter=enter)
+        for worker, turn in zip(self._workers, tick, strict=True):
+            for action in turn:
+                if action.kind is Kind.FORWARD:
+                    message = worker.forward(action.number)
+                    if not worker.is_head:
+                        sent.append((worker.index + 1, message))
+                    else:
+                        assert message.streams is not None
+                        loss = message.streams[0]
+                        self._losses.append((action.number, loss))
+                elif action.kind is Kind.RECONSTRUCT:
+                    worker.reconstruct(action.number)
+                elif action.kind is Kind.BACKWARD:
+                    downwards = worker.backward(action.number)
+                    if downwards is not None:
+                        sent.append((worker.index - 1, downwards))
+                else:
+                    worker.update()
+        for index, message in sent:
+            receiver = self._workers[index]
+            receiver.receive(message, receiver.from_below if message.gradients is None else receiver.from_above)
+        for recording in self._recordings:
+            recording.ticks.append(tick)
+        self._unfinished_tick = False
+        if loss is not None:
+            self._look_at_losses(at_least=LOSSES_LOOKED_AT_TOGETHER if loss.is_cuda else 1)
+        return loss
+
+    def _look_at_losses(self, at_least: int) -> None:
+        if len(self._losses) < at_least:
+            return
+        losses, self._losses = self._losses, []
+        if torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            return
+        micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+        self._unfinished_tick = True
+        suspects = ((worker.index, worker.non_finite()) for worker in self._workers)
+        stage, what = next(((j, what) for j, what in suspects if what), (len(self.stages) - 1, "the loss itself"))
+        raise NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {float(loss)}; the lowest stage that is not finite now is "
+            f"stage {stage} ({what}, weights of version {self._workers[stage].version}); lower the learning rate, "
+            f"lengthen its warm-up or raise k, and go on from a checkpoint of before",
+            micro_batch=micro_batch,
+            stage=stage,
+        )
+
+    def _check_shapes(self, tensors: Sequence[Tensor]) -> None:
+        shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+        if self._shapes is None:
+            self._shapes = shapes
+        elif shapes != self._shapes:
+            raise ValueError(
+                f"micro-batch {self.micro_batches} has shapes and dtypes {shapes}, those before it had {self._shapes}; "
+                f"all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
+            )
+
+    def _refuse_after_broken_tick(self) -> None:
+        if self._unfinished_tick:
+            raise RuntimeError(
+                "an exception broke off a tick of this pipeline, so its stages no longer fit together; "
+                "make a new one and load a checkpoint"
+            )
+
+    def _random_devices(self) -> list[torch.device]:
+        cuda = sorted({worker.device for worker in self._workers if worker.device.type == "cuda"}, key=str)
+        return [torch.device("cpu"), *cuda]
+
+    def _global_random(self) -> list[RandomState]:
+        return [capture(device) for device in self._random_devices()]
+
+
+def _check_stages(stages: Sequence[Stage]) -> None:
+    owners: dict[int, int] = {}
+    for index, stage in enumerate(stages):
+        if not isinstance(stage, Stage):
+            raise TypeError(
+                f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
+                f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
+            )
+        for part in stage.parts():
+            is_last = index == len(stages) - 1 and part is stage.parts()[-1]
+            if isinstance(part, HeadStage) != is_last:
+                raise ValueError(
+                    f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
+                    f"and only the last"
+                )
+        for name, parameter in stage.named_parameters():
+            if owners.setdefault(id(parameter), index) != index:
+                raise ValueError(
+                    f"parameter {name} of stage {index} belongs to stage {owners[id(parameter)]} too; stages update "
+                    f"on their own, so each needs its own parameters (copy.deepcopy the module)"
+                )
+    if not stages:
+        raise ValueError("a pipeline needs at least one stage, the head; got none")
+
+
+def _copied(tree: Any) -> Any:
+    """A copy of nested containers in which every tensor is a copy outside all graphs."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_copied(value) for value in tree)
+    return tree

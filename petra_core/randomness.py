@@ -1,0 +1,92 @@
+"""Random numbers under recomputation: the same dropout mask twice, and nobody else's numbers disturbed.
+
+A stage that evaluates its function again must draw what the forward drew. Resetting the generator for that and
+leaving it there (as RevTorch does) makes every later draw of the process repeat itself. Here the forward notes the
+state it began with, if it drew at all, and `replay` puts that state in place for one evaluation and the old one back.
+
+Where a stage draws from is the pipeline's choice (`Pipeline(seed=...)`): with a seed, from a stream of its own, so
+that its numbers depend on the order of its own actions only, wherever the other stages run; without one, from torch's
+global generators, in the order in which plain training would.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+RandomState = tuple[Tensor, ...]  # the CPU generator's state and, for a stage on a CUDA device, that device's
+
+
+def capture(device: torch.device) -> RandomState:
+    """The state of the generators that a stage on `device` may draw from."""
+    if device.type == "cuda":
+        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    return (torch.get_rng_state(),)
+
+
+def restore(state: RandomState, device: torch.device) -> None:
+    """Put a captured state back."""
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state(state[1], device)
+
+
+@contextlib.contextmanager
+def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
+    """Draw again what was drawn from `state` on (None: nothing was). The generators are then as they were before."""
+    if state is None:
+        yield
+        return
+    outside = capture(device)
+    restore(state, device)
+    try:
+        yield
+    finally:
+        restore(outside, device)
+
+
+class Draws:
+    """What `RandomStream.forward` found out: the state to replay, or None if nothing was drawn."""
+
+    state: RandomState | None = None
+
+
+class RandomStream:
+    """The source of one stage's random numbers: its own, seeded by (seed, stage), or the global generators.
+
+    Args:
+        device: the stage's device.
+        seed: None for the global generators.
+        stage: number of the stage; different stages of one seed draw independent numbers.
+
+    """
+
+    def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
+        self._device = device
+        self.own: RandomState | None = None
+        if seed is not None:
+            number = int(np.random.SeedSequence(seed, spawn_key=(stage,)).generate_state(1, np.uint64)[0]) >> 1
+            devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
+            self.own = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[Draws]:
+        """Surround a forward: draws go to this stream, and what a later `replay` needs is noted."""
+        draws = Draws()
+        outside = capture(self._device)
+        begin = outside
+        if self.own is not None:
+            begin = self.own
+            restore(begin, self._device)
+        try:
+            yield draws
+        finally:
+            end = capture(self._device)
+            drew = not all(torch.equal(a, b) for a, b in zip(begin, end, strict=True))
+            if drew:
+                draws.state = begin
+            if self.own is not None:
+                self.own = end if drew else begin
+                restore(outside, self._device)

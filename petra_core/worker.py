@@ -1,0 +1,261 @@
+"""One worker, one stage: it owns everything of that stage that must survive a stop, and does its actions.
+
+A worker knows nothing of the other stages. It finds its messages in its inboxes and returns what is to be sent; who
+carries messages, and when, is the pipeline's affair. That is why results cannot depend on timing: they are a function
+of the order of the worker's own actions and of the messages' contents.
+
+A stage may consist of several blocks (`petra_core.stages.merge`). A backward goes through them one by one, from the
+last to the first, so that one block's graph is alive at a time:
+
+    F   x ──▶ [part 0] ──▶ [part 1] ──▶ y            every part keeps what its backward will need
+    R                      [part 1] ◀── y~, dy       the last part gets its graph
+    B   x~, dx ◀── [part 0] ◀── [part 1]             differentiate, then graph and gradient of the part before
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from petra_core.ledger import Ledger, StageMemory, payload
+from petra_core.methods import Method
+from petra_core.part import Part
+from petra_core.randomness import RandomStream
+from petra_core.stages import HeadStage, Stage, Streams
+
+OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+BeforeUpdate = Callable[[int, int, Stage], None]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What travels between neighbours with one micro-batch.
+
+    Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
+    respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or rebuilt), or
+    None where the lower stage does not reconstruct and so has no use for it.
+    """
+
+    micro_batch: int
+    streams: Streams | None
+    gradients: Streams | None = None
+
+    def bytes(self) -> int:
+        """Payload of the message."""
+        return payload((*(self.streams or ()), *(self.gradients or ())))
+
+    def to(self, device: torch.device) -> "Message":
+        """The message on `device`."""
+        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"micro_batch": self.micro_batch, "streams": self.streams, "gradients": self.gradients}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "Message":
+        """Back from `state_dict`."""
+        streams, gradients = state["streams"], state["gradients"]
+        return cls(
+            state["micro_batch"],
+            None if streams is None else tuple(streams),
+            None if gradients is None else tuple(gradients),
+        )
+
+
+def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
+    if streams is None:
+        return None
+    return tuple(s if s.device == device else s.to(device, non_blocking=True) for s in streams)
+
+
+class Worker:
+    """Owner of one stage: weights, stashed weights, optimizer, kept inputs, messages in flight, random state, counters.
+
+    Args:
+        stage: the stage.
+        index: its number j.
+        method: the training method.
+        accumulation: k, backwards to one update.
+        optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
+        seed: of the stage's random stream; None for torch's global generators.
+        autocast: dtype of automatic mixed precision, or None.
+        hand_down: whether the stage below reconstructs, and so needs this stage's input.
+        before_update: called as (index, version, stage) when `.grad` holds the mean of k gradients.
+
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        method: Method,
+        accumulation: int,
+        optimizer: OptimizerFactory | None,
+        *,
+        seed: int | None,
+        autocast: torch.dtype | None,
+        hand_down: bool,
+        before_update: BeforeUpdate | None,
+    ) -> None:
+        self.stage = stage
+        self.index = index
+        self.device = next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), torch.device("cpu"))
+        self.ledger = Ledger()
+        self.parts = [Part(part, method, self.ledger, self.device, autocast) for part in stage.parts()]
+        self.is_head = isinstance(stage.parts()[-1], HeadStage)
+        self.version = 0  # updates so far
+        self.from_below: deque[Message] = deque()
+        self.from_above: deque[Message] = deque()
+        self.targets: deque[Message] = deque()
+        self._accumulation = accumulation
+        self._parameters = [parameter for part in self.parts for parameter in part.parameters]
+        self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
+        self._stream = RandomStream(self.device, seed, index)
+        self._hand_down = hand_down
+        self._before_update = before_update
+        self._loss_gradient: Message | None = None  # the head's own, between its forward and its backward
+        self.ledger.set("parameters", payload(stage.parameters()))
+        self.ledger.set("buffers", payload(stage.buffers()))
+
+    def receive(self, message: Message, inbox: deque[Message]) -> None:
+        """Put a message that has arrived into one of the worker's inboxes."""
+        inbox.append(message.to(self.device))
+        self.ledger.add("messages", message.bytes())
+
+    def forward(self, micro_batch: int) -> Message:
+        """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
+        message = self._take(self.from_below, micro_batch)
+        target = self._take(self.targets, micro_batch) if self.is_head else None
+        assert message.streams is not None
+        streams = message.streams
+        for part in self.parts:
+            goal = None if target is None or part is not self.parts[-1] else target.streams
+            streams = part.forward(micro_batch, streams, goal[0] if goal else None, self.version, self._stream)
+        if self.is_head:
+            self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
+        return Message(micro_batch, streams)
+
+    def reconstruct(self, micro_batch: int) -> None:
+        """R: give the last part its graph, by inversion of the message from above or from what was kept."""
+        message = self.from_above[0]
+        assert message.micro_batch == micro_batch
+        self.parts[-1].rebuild(message.streams)
+
+    def backward(self, micro_batch: int) -> Message | None:
+        """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
+        message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
+        assert message is not None
+        assert message.gradients is not None
+        assert message.micro_batch == micro_batch
+        streams, gradients = message.streams, message.gradients
+        for part in reversed(self.parts):
+            part.rebuild(streams)
+            wanted = self.index > 0 or part is not self.parts[0]
+            streams, found = part.backward(micro_batch, gradients, input_gradient=wanted)
+            gradients = found if found is not None else ()
+        if self.is_head:
+            self._loss_gradient = None
+        else:
+            self.ledger.add("messages", -message.bytes())
+        if self.index == 0:
+            return None
+        return Message(micro_batch, streams if self._hand_down else None, gradients)
+
+    def update(self) -> None:
+        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+        for part in self.parts:
+            part.retire_weights(self.version)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if self._accumulation > 1 and gradients:
+            torch._foreach_div_(gradients, self._accumulation)
+        if self._before_update is not None:
+            self._before_update(self.index, self.version, self.stage)
+        if self.optimizer is not None:
+            self.optimizer.step()
+            if self.version == 0:
+                self.ledger.set("optimizer", self._optimizer_bytes())
+        for parameter in self._parameters:
+            parameter.grad = None
+        self.ledger.set("gradients", 0)
+        self.version += 1
+
+    def evaluate(self, streams: Streams) -> Streams:
+        """Plain evaluation with the current weights; nothing is kept."""
+        streams = tuple(stream.to(self.device) for stream in streams)
+        for part in self.parts:
+            streams = part.evaluate(streams)
+        return streams
+
+    def memory(self) -> StageMemory:
+        """The stage's account so far."""
+        return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
+
+    def non_finite(self) -> str | None:
+        """What of this stage is not finite, if anything: a parameter, a buffer, or a message that waits."""
+        for kind, tensors in (("parameter", self.stage.named_parameters()), ("buffer", self.stage.named_buffers())):
+            for name, tensor in tensors:
+                if not torch.isfinite(tensor).all():
+                    return f"{kind} {name}"
+        for direction, inbox in (("from below", self.from_below), ("from above", self.from_above)):
+            for message in inbox:
+                if not all(
+                    bool(torch.isfinite(s).all()) for s in (*(message.streams or ()), *(message.gradients or ()))
+                ):
+                    return f"the message {direction} for micro-batch {message.micro_batch}"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that must survive a stop, as tensors and plain data (references, not copies)."""
+        return {
+            "module": self.stage.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
+            "version": self.version,
+            "parts": [part.state_dict() for part in self.parts],
+            "random": self._stream.own,
+            **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave, in a worker made with the same arguments."""
+        self.stage.load_state_dict(state["module"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        for name, parameter in self.stage.named_parameters():
+            gradient = state["gradients"].get(name)
+            parameter.grad = None if gradient is None else gradient.to(self.device)
+        self.version = state["version"]
+        self._stream.own = None if state["random"] is None else tuple(state["random"])
+        for kind in ("inputs", "stashed_weights", "graph", "messages"):
+            self.ledger.set(kind, 0)
+        for part, part_state in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(part_state)
+        for name, inbox in self._inboxes():
+            inbox.clear()
+            for message in state[name]:
+                self.receive(Message.from_state_dict(message), inbox)
+        self.ledger.set("gradients", payload(p.grad for p in self._parameters if p.grad is not None))
+        self.ledger.set("optimizer", self._optimizer_bytes())
+
+    def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
+        yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))
+
+    def _take(self, inbox: deque[Message], micro_batch: int, *, account: bool = True) -> Message:
+        message = inbox.popleft()
+        assert message.micro_batch == micro_batch, (
+            f"stage {self.index}: {message.micro_batch} came before {micro_batch}"
+        )
+        if account:
+            self.ledger.add("messages", -message.bytes())
+        return message
+
+    def _optimizer_bytes(self) -> int:
+        if self.optimizer is None:
+            return 0
+        states = self.optimizer.state.values()
+        return payload(value for state in states for value in state.values() if isinstance(value, Tensor))
