@@ -29,7 +29,8 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.ledger import Ledger, SavedTensors, payload
 from petra_core.methods import Method
 from petra_core.randomness import RandomState, RandomStream, replay
-from petra_core.stages import HeadStage, Stage, Streams, Tape, as_streams, as_value, detached
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Streams, Tape, as_streams, as_value, detached
 
 
 @dataclass

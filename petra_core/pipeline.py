@@ -23,7 +23,8 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import RandomState, capture, restore
 from petra_core.schedule import Clock, Kind, Schedule, Tick
-from petra_core.stages import HeadStage, Stage, Value, as_streams
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Value, as_streams
 from petra_core.worker import BeforeUpdate, Message, OptimizerFactory, Worker
 
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
@@ -171,8 +172,8 @@ class Pipeline:
 
         What is in flight is not touched.
         """
-        training = [module for stage in self.stages for module in stage.modules() if module.training] for
-        module in training:
+        training = [module for stage in self.stages for module in stage.modules() if module.training]
+        for module in training:
             module.training = False
         try:
             streams = as_streams(inputs)

@@ -21,159 +21,32 @@ that F reads, since the other only passes through an addition.
 The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
 serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
 
-Values between stages are a tensor or a tuple of tensors; "streams" below is always the tuple. Floating-point streams
-are never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
-thirty stages.
-
 This module exports Stage, ReversibleStage, BufferedStage, HeadStage, merge.
 """
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-Streams = tuple[Tensor, ...]
-Value = Tensor | Streams
+from petra_core.tape import (
+    CouplingTape,
+    ModuleTape,
+    Streams,
+    Tape,
+    Value,
+    as_streams,
+    as_value,
+    detached,
+    leaf,
+    widened,
+)
+
 StageWeights = Mapping[str, Tensor]  # parameters of a stage's function by name, in place of its own
 
 __all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "merge"]
-
-
-def as_streams(value: Value) -> Streams:
-    """A value as a tuple of tensors.
-
-    Raises:
-        TypeError: it is neither a tensor nor a tuple of tensors.
-
-    """
-    if isinstance(value, Tensor):
-        return (value,)
-    if isinstance(value, tuple | list) and value and all(isinstance(stream, Tensor) for stream in value):
-        return tuple(value)
-    kind = f"tuple of {[type(item).__name__ for item in value]}" if isinstance(value, tuple) else type(value).__name__
-    raise TypeError(f"a stage takes and returns a tensor or a tuple of tensors, got {kind}")
-
-
-def as_value(streams: Streams) -> Value:
-    """Streams as modules take and return them: a lone tensor without its tuple."""
-    return streams[0] if len(streams) == 1 else streams
-
-
-def detached(streams: Streams) -> Streams:
-    """The same values outside every graph (no copy)."""
-    return tuple(stream.detach() for stream in streams)
-
-
-def _widened(value: Value) -> Streams:
-    """Streams with bf16 and fp16 tensors as float32, inside the graph."""
-    return tuple(s.float() if s.dtype in (torch.bfloat16, torch.float16) else s for s in as_streams(value))
-
-
-def _leaf(stream: Tensor) -> Tensor:
-    """A graph leaf with the value of `stream`; integer tensors (token numbers) have no gradient."""
-    return stream.detach().requires_grad_(stream.is_floating_point())
-
-
-class Tape(abc.ABC):
-    """The graph of one evaluation of one stage, from a detached input to a detached output.
-
-    Attributes:
-        inputs: the stage's whole input, outside the graph, given or rebuilt; None where only a part of it was kept.
-        outputs: the stage's output, outside the graph; None if the tape was made from outputs or kept streams.
-
-    """
-
-    inputs: Streams | None
-    outputs: Streams | None
-
-    def forget(self) -> None:
-        """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
-        self.inputs = self.outputs = None
-
-    @abc.abstractmethod
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        """Differentiate, and free the graph.
-
-        Args:
-            grad_outputs: gradient of the loss with respect to each output stream, of the output's shapes.
-            parameters: leaves of the graph to differentiate with respect to.
-            input_gradient: whether the gradient of the input is wanted (the first stage's is not).
-
-        Returns:
-            The gradient with respect to each input stream (None if not wanted), and with respect to each
-            parameter (None where the graph does not reach it).
-
-        """
-
-
-def _differentiate(
-    results: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    grad_results: Sequence[Tensor | None],
-) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
-    wanted = [*leaves, *parameters]
-    reached = [(r, g) for r, g in zip(results, grad_results, strict=True) if r.requires_grad]
-    if not wanted or not reached:
-        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
-    else:
-        # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
-        seeds = [None if g is None else g.to(r.dtype) for r, g in reached]
-        found = torch.autograd.grad([r for r, _ in reached], wanted, seeds, allow_unused=True)
-    of_leaves = tuple(
-        torch.zeros_like(leaf) if grad is None else grad
-        for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
-    )
-    return of_leaves, found[len(leaves) :]
-
-
-class _ModuleTape(Tape):
-    """The graph of a whole module: (inputs) -> (outputs)."""
-
-    def __init__(self, leaves: Streams, results: Streams) -> None:
-        self.inputs = detached(leaves)
-        self.outputs = detached(results)
-        self._leaves = leaves
-        self._results = results
-
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
-        of_leaves, of_parameters = _differentiate(self._results, leaves, parameters, grad_outputs)
-        if not input_gradient:
-            return None, of_parameters
-        found = iter(of_leaves)
-        return tuple(
-            next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
-        ), of_parameters
-
-
-class _CouplingTape(Tape):
-    """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand."""
-
-    def __init__(self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self._leaf = leaf
-        self._residual = residual
-
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_y, grad_y_tilde = grad_outputs
-        leaves = [self._leaf] if input_gradient else []
-        of_leaves, of_parameters = _differentiate([self._residual], leaves, parameters, [grad_y])
-        if not input_gradient:
-            return None, of_parameters
-        return (of_leaves[0] + grad_y_tilde, grad_y), of_parameters
 
 
 class Stage(nn.Module, abc.ABC):
@@ -265,22 +138,22 @@ class ReversibleStage(Stage):
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         x, x_tilde = self._two_streams(inputs)
-        leaf = _leaf(x)
-        residual = self._evaluate(leaf, weights)
-        return _CouplingTape(detached(inputs), (x_tilde.detach() + residual.detach(), x.detach()), leaf, residual)
+        x_leaf = leaf(x)
+        residual = self._evaluate(x_leaf, weights)
+        return CouplingTape(detached(inputs), (x_tilde.detach() + residual.detach(), x.detach()), x_leaf, residual)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
 
     def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
-        leaf = _leaf(kept[0])
-        return _CouplingTape(None, None, leaf, self._evaluate(leaf, weights))
+        x_leaf = leaf(kept[0])
+        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights))
 
     def reconstruct(self, outputs: Streams) -> Tape:
         y, y_tilde = self._two_streams(outputs)
-        leaf = _leaf(y_tilde)
-        residual = self._evaluate(leaf, None)
-        return _CouplingTape((y_tilde.detach(), y.detach() - residual.detach()), None, leaf, residual)
+        x_leaf = leaf(y_tilde)
+        residual = self._evaluate(x_leaf, None)
+        return CouplingTape((y_tilde.detach(), y.detach() - residual.detach()), None, x_leaf, residual)
 
     def _two_streams(self, streams: Streams) -> tuple[Tensor, Tensor]:
         if len(streams) != 2 or streams[0].shape != streams[1].shape:
@@ -319,11 +192,11 @@ class BufferedStage(Stage):
         return self.module
 
     def forward(self, value: Value) -> Value:
-        return as_value(_widened(self._call(value, None)))
+        return as_value(widened(self._call(value, None)))
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
-        leaves = tuple(_leaf(stream) for stream in inputs)
-        return _ModuleTape(leaves, _widened(self._call(as_value(leaves), weights)))
+        leaves = tuple(leaf(stream) for stream in inputs)
+        return ModuleTape(leaves, widened(self._call(as_value(leaves), weights)))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -352,21 +225,21 @@ class HeadStage(Stage):
         return self.module
 
     def forward(self, value: Value) -> Value:
-        return as_value(_widened(self._call(value, None)))
+        return as_value(widened(self._call(value, None)))
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
 
     def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
-        leaves = tuple(_leaf(stream) for stream in inputs)
-        output = as_value(_widened(self._call(as_value(leaves), None)))
+        leaves = tuple(leaf(stream) for stream in inputs)
+        output = as_value(widened(self._call(as_value(leaves), None)))
         if not isinstance(output, Tensor):
             raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")
-        return _ModuleTape(leaves, (loss,))
+        return ModuleTape(leaves, (loss,))
 
 
 class _MergedStage(Stage):

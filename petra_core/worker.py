@@ -25,7 +25,8 @@ from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.methods import Method
 from petra_core.part import Part
 from petra_core.randomness import RandomStream
-from petra_core.stages import HeadStage, Stage, Streams
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Streams
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 BeforeUpdate = Callable[[int, int, Stage], None]

@@ -1,0 +1,151 @@
+"""Tapes: the autograd graph of one evaluation of one stage, and the streams that go in and out of it.
+
+A tape begins at a detached input and ends at a detached output, so that stages do not share graphs and can work side by
+side. Values between stages are a tensor or a tuple of tensors; "streams" is always the tuple. Floating-point streams
+are never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
+thirty stages.
+
+Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and differentiates them.
+"""
+
+import abc
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Streams = tuple[Tensor, ...]
+Value = Tensor | Streams
+
+
+def as_streams(value: Value) -> Streams:
+    """A value as a tuple of tensors.
+
+    Raises:
+        TypeError: it is neither a tensor nor a tuple of tensors.
+
+    """
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, tuple | list) and value and all(isinstance(stream, Tensor) for stream in value):
+        return tuple(value)
+    kind = f"tuple of {[type(item).__name__ for item in value]}" if isinstance(value, tuple) else type(value).__name__
+    raise TypeError(f"a stage takes and returns a tensor or a tuple of tensors, got {kind}")
+
+
+def as_value(streams: Streams) -> Value:
+    """Streams as modules take and return them: a lone tensor without its tuple."""
+    return streams[0] if len(streams) == 1 else streams
+
+
+def detached(streams: Streams) -> Streams:
+    """The same values outside every graph (no copy)."""
+    return tuple(stream.detach() for stream in streams)
+
+
+def widened(value: Value) -> Streams:
+    """Streams with bf16 and fp16 tensors as float32, inside the graph."""
+    return tuple(s.float() if s.dtype in (torch.bfloat16, torch.float16) else s for s in as_streams(value))
+
+
+def leaf(stream: Tensor) -> Tensor:
+    """A graph leaf with the value of `stream`; integer tensors (token numbers) have no gradient."""
+    return stream.detach().requires_grad_(stream.is_floating_point())
+
+
+class Tape(abc.ABC):
+    """The graph of one evaluation of one stage, from a detached input to a detached output.
+
+    Attributes:
+        inputs: the stage's whole input, outside the graph, given or rebuilt; None where only a part of it was kept.
+        outputs: the stage's output, outside the graph; None if the tape was made from outputs or kept streams.
+
+    """
+
+    inputs: Streams | None
+    outputs: Streams | None
+
+    def forget(self) -> None:
+        """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
+        self.inputs = self.outputs = None
+
+    @abc.abstractmethod
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate, and free the graph.
+
+        Args:
+            grad_outputs: gradient of the loss with respect to each output stream, of the output's shapes.
+            parameters: leaves of the graph to differentiate with respect to.
+            input_gradient: whether the gradient of the input is wanted (the first stage's is not).
+
+        Returns:
+            The gradient with respect to each input stream (None if not wanted), and with respect to each
+            parameter (None where the graph does not reach it).
+
+        """
+
+
+def _differentiate(
+    results: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    grad_results: Sequence[Tensor | None],
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
+    wanted = [*leaves, *parameters]
+    reached = [(r, g) for r, g in zip(results, grad_results, strict=True) if r.requires_grad]
+    if not wanted or not reached:
+        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
+    else:
+        # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
+        seeds = [None if g is None else g.to(r.dtype) for r, g in reached]
+        found = torch.autograd.grad([r for r, _ in reached], wanted, seeds, allow_unused=True)
+    of_leaves = tuple(
+        torch.zeros_like(leaf) if grad is None else grad
+        for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
+    )
+    return of_leaves, found[len(leaves) :]
+
+
+class ModuleTape(Tape):
+    """The graph of a whole module: (inputs) -> (outputs)."""
+
+    def __init__(self, leaves: Streams, results: Streams) -> None:
+        self.inputs = detached(leaves)
+        self.outputs = detached(results)
+        self._leaves = leaves
+        self._results = results
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
+        of_leaves, of_parameters = _differentiate(self._results, leaves, parameters, grad_outputs)
+        if not input_gradient:
+            return None, of_parameters
+        found = iter(of_leaves)
+        return tuple(
+            next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
+        ), of_parameters
+
+
+class CouplingTape(Tape):
+    """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand."""
+
+    def __init__(self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.leaf = leaf
+        self._residual = residual
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        grad_y, grad_y_tilde = grad_outputs
+        leaves = [self.leaf] if input_gradient else []
+        of_leaves, of_parameters = _differentiate([self._residual], leaves, parameters, [grad_y])
+        if not input_gradient:
+            return None, of_parameters
+        return (of_leaves[0] + grad_y_tilde, grad_y), of_parameters
