@@ -109,8 +109,8 @@ class _Drawing:
         turns = [turn for tick in schedule.ticks for turn in tick]
         traced = f" The way of micro-batch {self.highlight} is traced." if self.highlight is not None else ""
         return (
-            f"Schedule of {schedule.method.title}, {schedule.stages} stages, k = {schedule.accumulation}, {span}: one row "
-            f"for each stage, stage 0 at the top, one column for each tick. "
+            f"Schedule of {schedule.method.title}, {schedule.stages} stages, k = {schedule.accumulation}, {span}: "
+            f"one row for each stage, stage 0 at the top, one column for each tick. "
             f"Stages are at work in {sum(map(bool, turns))} of {len(turns)} turns.{traced}"
         )
 

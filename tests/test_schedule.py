@@ -1,0 +1,445 @@
+"""The clock against pictures written by hand and against the delays of the paper."""
+
+import random
+import time
+from textwrap import dedent
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from petra_core import methods
+from petra_core.errors import CheckpointError
+from petra_core.methods import Method
+from petra_core.schedule import (
+    Action,
+    Clock,
+    Kind,
+    Schedule,
+    generate,
+    idle_fraction,
+    units_per_micro_batch,
+)
+
+every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
+pipelined_method = pytest.mark.parametrize("method", [m for m in methods.ALL if m.pipelined], ids=str)
+J_ODD_AND_EVEN = [1, 2, 3, 4, 5, 6, 7]
+
+
+def ticks_of(schedule: Schedule, kind: Kind, stage: int) -> dict[int, int]:
+    """The tick of every action of a kind at a stage, by number."""
+    return {
+        action.number: t
+        for t, tick in enumerate(schedule.ticks, schedule.first_tick)
+        for action in tick[stage]
+        if action.kind is kind
+    }
+
+
+# Pictures: what a person who has read Algorithm 1 would write down. --------------------------------------------------
+
+ONE_AT_A_TIME = """
+    tick 0 | F0    | -     | -
+    tick 1 | -     | F0    | -
+    tick 2 | -     | -     | F0 B0 U0
+    tick 3 | -     | B0 U0 | -
+    tick 4 | B0 U0 | -     | -
+    tick 5 | F1    | -     | -
+    tick 6 | -     | F1    | -
+    tick 7 | -     | -     | F1 B1 U1
+    tick 8 | -     | B1 U1 | -
+    tick 9 | B1 U1 | -     | -
+"""
+ALL_AT_ONCE = """
+    tick 0 | F0       | -        | -
+    tick 1 | F1       | F0       | -
+    tick 2 | F2       | F1       | F0 B0 U0
+    tick 3 | F3       | F2 B0 U0 | F1 B1 U1
+    tick 4 | F4 B0 U0 | F3 B1 U1 | F2 B2 U2
+    tick 5 | B1 U1    | F4 B2 U2 | F3 B3 U3
+    tick 6 | B2 U2    | B3 U3    | F4 B4 U4
+    tick 7 | B3 U3    | B4 U4    | -
+    tick 8 | B4 U4    | -        | -
+"""
+ONE_AT_A_TIME_REBUILT = """
+    tick 0 | F0       | -        | -
+    tick 1 | -        | F0       | -
+    tick 2 | -        | -        | F0 B0 U0
+    tick 3 | -        | R0 B0 U0 | -
+    tick 4 | R0 B0 U0 | -        | -
+    tick 5 | F1       | -        | -
+    tick 6 | -        | F1       | -
+    tick 7 | -        | -        | F1 B1 U1
+    tick 8 | -        | R1 B1 U1 | -
+    tick 9 | R1 B1 U1 | -        | -
+"""
+ALL_AT_ONCE_REBUILT = """
+    tick 0 | F0          | -           | -
+    tick 1 | F1          | F0          | -
+    tick 2 | F2          | F1          | F0 B0 U0
+    tick 3 | F3          | F2 R0 B0 U0 | F1 B1 U1
+    tick 4 | F4 R0 B0 U0 | F3 R1 B1 U1 | F2 B2 U2
+    tick 5 | R1 B1 U1    | F4 R2 B2 U2 | F3 B3 U3
+    tick 6 | R2 B2 U2    | R3 B3 U3    | F4 B4 U4
+    tick 7 | R3 B3 U3    | R4 B4 U4    | -
+    tick 8 | R4 B4 U4    | -           | -
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "micro_batches", "picture"),
+    [
+        (methods.BACKPROPAGATION, 2, ONE_AT_A_TIME),
+        (methods.REVERSIBLE_BACKPROPAGATION, 2, ONE_AT_A_TIME_REBUILT),
+        (methods.DELAYED_GRADIENTS, 5, ALL_AT_ONCE),
+        (methods.DSP, 5, ALL_AT_ONCE_REBUILT),
+        (methods.APPROXIMATE_INPUTS, 5, ALL_AT_ONCE_REBUILT),
+        (methods.PETRA, 5, ALL_AT_ONCE_REBUILT),
+    ],
+    ids=str,
+)
+def test_three_stages_as_drawn_by_hand(method: Method, micro_batches: int, picture: str) -> None:
+    assert str(generate(method, 3, micro_batches, 1)) == f"{method} J=3 k=1\n{dedent(picture).strip()}"
+
+
+def test_four_stages_as_in_the_paper_notes() -> None:
+    """A filled pipeline of four stages: ticks 3 to 6, the head first to update, stage 0 last."""
+    picture = """
+        DELAYED_GRADIENTS J=4 k=1
+        tick 3 | F3       | F2       | F1       | F0 B0 U0
+        tick 4 | F4       | F3       | F2 B0 U0 | F1 B1 U1
+        tick 5 | F5       | F4 B0 U0 | F3 B1 U1 | F2 B2 U2
+        tick 6 | F6 B0 U0 | F5 B1 U1 | F4 B2 U2 | F3 B3 U3
+    """
+    assert generate(methods.DELAYED_GRADIENTS, 4, 9, 1).window(3, 7) == Schedule.parse(picture)
+
+
+def test_accumulation_updates_at_every_second_backward_and_leaves_the_rest() -> None:
+    picture = """
+        PETRA J=2 k=2
+        tick 0 | F0       | -
+        tick 1 | F1       | F0 B0
+        tick 2 | F2 R0 B0 | F1 B1 U0
+        tick 3 | F3 R1 B1 U0 | F2 B2
+        tick 4 | F4 R2 B2 | F3 B3 U1
+        tick 5 | R3 B3 U1 | F4 B4
+        tick 6 | R4 B4    | -
+    """
+    assert generate(methods.PETRA, 2, 5, 2) == Schedule.parse(picture)
+
+
+@every_method
+def test_a_lone_head_is_one_turn_a_tick_under_every_method(method: Method) -> None:
+    picture = f"""
+        {method} J=1 k=2
+        tick 0 | F0 B0
+        tick 1 | F1 B1 U0
+        tick 2 | F2 B2
+    """
+    assert generate(method, 1, 3, 2) == Schedule.parse(picture)
+
+
+# Properties ----------------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("stages", J_ODD_AND_EVEN)
+def test_ticks_are_those_of_the_papers_rule(method: Method, stages: int) -> None:
+    schedule = generate(method, stages, 9, 2)
+    interval = 1 if method.pipelined else 2 * stages - 1
+    for j in range(stages):
+        assert ticks_of(schedule, Kind.FORWARD, j) == {m: m * interval + j for m in range(9)}
+        assert ticks_of(schedule, Kind.BACKWARD, j) == {m: m * interval + 2 * (stages - 1) - j for m in range(9)}
+    assert len(schedule.ticks) == 8 * interval + 2 * stages - 1
+    assert method.entry_interval(stages) == interval
+
+
+@every_method
+@pytest.mark.parametrize("stages", J_ODD_AND_EVEN)
+def test_delay_in_ticks_and_in_forwards_between(method: Method, stages: int) -> None:
+    """2(J-1-j) ticks pass at stage j; pipelined, as many newer micro-batches have gone forward there by then."""
+    schedule = generate(method, stages, 3 * stages, 1)
+    for j in range(stages):
+        forward, backward = ticks_of(schedule, Kind.FORWARD, j), ticks_of(schedule, Kind.BACKWARD, j)
+        assert {backward[m] - forward[m] for m in forward} == {2 * (stages - 1 - j)}
+        newer = sum(forward[0] < t <= backward[0] for t in forward.values())
+        assert newer == method.delay(j, stages) == (2 * (stages - 1 - j) if method.pipelined else 0)
+
+
+@pipelined_method
+@pytest.mark.parametrize("stages", J_ODD_AND_EVEN)
+def test_inputs_held_between_ticks(method: Method, stages: int) -> None:
+    """The `[n]` of the paper notes' picture: forwards so far minus backwards so far, at most 2(J-1-j)."""
+    schedule = generate(method, stages, 3 * stages, 1)
+    most = []
+    for j in range(stages):
+        forward, backward = ticks_of(schedule, Kind.FORWARD, j), ticks_of(schedule, Kind.BACKWARD, j)
+        held = [
+            sum(at <= t for at in forward.values()) - sum(at <= t for at in backward.values())
+            for t in range(len(schedule.ticks))
+        ]
+        most.append(max(held))
+        if stages == 4:
+            expected = {0: [4, 5, 6, 6], 1: [3, 4, 4, 4], 2: [2, 2, 2, 2], 3: [0, 0, 0, 0]}
+            assert held[3:7] == expected[j]
+    assert most == [2 * (stages - 1 - j) for j in range(stages)]
+
+
+@every_method
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 5, 32])
+def test_every_stage_counts_its_own_updates(method: Method, accumulation: int) -> None:
+    schedule = generate(method, 3, 10, accumulation)
+    for j in range(3):
+        updates = [action.number for action in schedule.stage(j) if action.kind is Kind.UPDATE]
+        assert updates == list(range(10 // accumulation))
+
+
+@every_method
+def test_graphs_are_rebuilt_where_none_is_kept_and_never_at_the_head(method: Method) -> None:
+    schedule = generate(method, 4, 6, 1)
+    rebuilt = [sum(action.kind is Kind.RECONSTRUCT for action in schedule.stage(j)) for j in range(4)]
+    assert rebuilt == ([0, 0, 0, 0] if method.keeps_graph else [6, 6, 6, 0])
+
+
+# The clock -----------------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_in_flight_counts_from_entry_to_the_backward_of_stage_0(method: Method, stages: int) -> None:
+    clock = Clock(method, stages, 1)
+    entered = finished = 0
+    for t in range(6 * stages):
+        assert clock.tick_number == t
+        assert clock.may_enter == (method.pipelined or entered == finished)
+        enter = clock.may_enter and t < 4 * stages
+        tick = clock.tick(enter=enter)
+        entered += enter
+        finished += any(action.kind is Kind.BACKWARD for action in tick[0])
+        assert clock.in_flight == entered - finished
+    assert clock.in_flight == 0
+    assert entered > 0
+
+
+def test_a_tick_without_entry_leaves_a_gap_that_travels() -> None:
+    """Epochs end, data run out: the caller may let a tick pass, and numbers go on without a hole."""
+    clock = Clock(methods.PETRA, 2, 1)
+    ticks = tuple(clock.tick(enter=enter) for enter in (True, False, True, False, False))
+    picture = """
+        PETRA J=2 k=1
+        tick 0 | F0       | -
+        tick 1 | -        | F0 B0 U0
+        tick 2 | F1 R0 B0 U0 | -
+        tick 3 | -        | F1 B1 U1
+        tick 4 | R1 B1 U1 | -
+    """
+    assert Schedule(methods.PETRA, 2, 1, ticks) == Schedule.parse(picture)
+
+
+def test_one_at_a_time_refuses_a_second() -> None:
+    clock = Clock(methods.BACKPROPAGATION, 2, 1)
+    clock.tick(enter=True)
+    with pytest.raises(ValueError, match=r"micro-batch 1 cannot enter at tick 1: .* 1 is in flight.*enter=False"):
+        clock.tick(enter=True)
+    assert [str(turn[0]) for turn in clock.tick(enter=False) if turn] == ["F0"], "a refused entry must change nothing"
+
+
+@every_method
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_a_restored_clock_goes_on_as_if_never_stopped(
+    method: Method, stages: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Stop after every tick of a run with gaps, through a file that torch reads without running code."""
+    path = tmp_path_factory.mktemp("clock") / "state.pt"
+    choice = random.Random(0)
+    wishes = [choice.random() < 0.7 for _ in range(5 * stages)]
+    clock = Clock(method, stages, 3)
+    for wish in wishes:
+        torch.save(clock.state_dict(), path)
+        restored = Clock(method, stages, 3)
+        restored.load_state_dict(torch.load(path, weights_only=True))
+        assert (restored.tick_number, restored.in_flight) == (clock.tick_number, clock.in_flight)
+        assert restored.may_enter == clock.may_enter
+        enter = wish and clock.may_enter
+        assert restored.tick(enter=enter) == clock.tick(enter=enter)
+        assert restored.state_dict() == clock.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (Clock(methods.DSP, 3, 2), "has method 'DSP', this pipeline has 'PETRA'"),
+        (Clock(methods.PETRA, 4, 2), "has stages 4, this pipeline has 3"),
+        (Clock(methods.PETRA, 3, 1), "has accumulation 1, this pipeline has 2"),
+    ],
+)
+def test_the_state_of_another_pipeline_is_refused(other: Clock, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        Clock(methods.PETRA, 3, 2).load_state_dict(other.state_dict())
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    clock = Clock(methods.PETRA, 3, 2)
+    with pytest.raises(CheckpointError, match="got weight, bias; it was written by another version or is no clock's"):
+        clock.load_state_dict({"weight": 1, "bias": 2})
+    with pytest.raises(CheckpointError, match="a clock of 3 stages has 5 places, the state has 2"):
+        clock.load_state_dict(clock.state_dict() | {"by_age": [0, None]})
+
+
+def test_a_tick_costs_little_beside_any_arithmetic() -> None:
+    """Fifty stages in well under a millisecond; the best of many, so that a busy machine does not matter."""
+    clock = Clock(methods.PETRA, 50, 1)
+    for _ in range(100):  # fill, so that every stage does F, R, B and U
+        clock.tick(enter=True)
+    best = float("inf")
+    for _ in range(100):
+        start = time.perf_counter()
+        clock.tick(enter=True)
+        best = min(best, time.perf_counter() - start)
+    assert best < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((methods.PETRA, 0, 1), ValueError, "at least one stage .* got J=0"),
+        ((methods.PETRA, 2.0, 1), TypeError, "J must be an int, got 2.0"),
+        ((methods.PETRA, True, 1), TypeError, "J must be an int, got True"),
+        ((methods.PETRA, 2, 33), ValueError, "k=33 is outside 1..32"),
+        ((methods.PETRA, 2, 0), ValueError, "k=0 is outside 1..32"),
+    ],
+)
+def test_wrong_settings_are_named(arguments: tuple[Method, int, int], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Clock(*arguments)
+
+
+# The schedule as text ------------------------------------------------------------------------------------------------
+
+
+@given(
+    method=st.sampled_from(methods.ALL),
+    stages=st.integers(1, 6),
+    micro_batches=st.integers(0, 20),
+    accumulation=st.integers(1, 32),
+    data=st.data(),
+)
+def test_text_parses_back(
+    method: Method, stages: int, micro_batches: int, accumulation: int, data: st.DataObject
+) -> None:
+    schedule = generate(method, stages, micro_batches, accumulation)
+    assert Schedule.parse(str(schedule)) == schedule
+    start = data.draw(st.integers(0, len(schedule.ticks)))
+    part = schedule.window(start, data.draw(st.integers(start, len(schedule.ticks))))
+    assert Schedule.parse(str(part)) == part
+
+
+def test_columns_of_the_text_are_aligned() -> None:
+    lines = str(generate(methods.PETRA, 3, 12, 1)).splitlines()[1:]
+    bars = [[i for i, letter in enumerate(line) if letter == "|"] for line in lines]
+    assert len(bars) > 10  # tick numbers of one and two digits
+    assert all(places == bars[0] for places in bars)
+    assert not any(line.endswith(" ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "an empty text is no schedule; expected a first line like 'PETRA J=4 k=1'"),
+        ("\n\ntick 0 | F0", "line 3: found 'tick 0 | F0', expected the header"),
+        ("PETRA J=2", "line 1: found 'PETRA J=2', expected the header, like 'PETRA J=4 k=1'"),
+        ("PETRO J=2 k=1", "line 1: there is no method 'PETRO'; did you mean PETRA"),
+        ("PETRA J=2 k=40", "line 1: accumulation k=40 is outside 1..32"),
+        ("PETRA J=0 k=1", "line 1: found J=0, expected at least one stage"),
+        ("PETRA J=2 k=1\nF0 | -", "line 2: found 'F0', expected 'tick' and its number before the first '|'"),
+        ("PETRA J=2 k=1\ntick 0 | F0", "line 2: found the turns of 1 stages, expected J=2"),
+        ("PETRA J=1 k=1\ntick 0 | -\n\ntick 2 | -", "line 4: found tick 2, expected tick 1"),
+        ("PETRA J=2 k=1\ntick 0 | F0 | X1", "line 2, stage 1: found 'X1', expected actions like F3"),
+        ("PETRA J=2 k=1\ntick 0 | F0 | F", "line 2, stage 1: found 'F', expected actions like F3"),
+        ("PETRA J=2 k=1\ntick 0 | F-1 | -", "line 2, stage 0: found 'F-1', expected actions like F3"),
+        ("PETRA J=2 k=1\ntick 0 | F0 |", "line 2, stage 1: found '', expected actions like F3 .* or '-'"),
+    ],
+)
+def test_what_cannot_be_parsed_is_shown_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Schedule.parse(text)
+
+
+def test_stage_lists_its_actions_in_order() -> None:
+    schedule = generate(methods.PETRA, 2, 2, 1)
+    assert " ".join(map(str, schedule.stage(0))) == "F0 F1 R0 B0 U0 R1 B1 U1"
+    assert schedule.stage(1) == (
+        Action(Kind.FORWARD, 0),
+        Action(Kind.BACKWARD, 0),
+        Action(Kind.UPDATE, 0),
+        Action(Kind.FORWARD, 1),
+        Action(Kind.BACKWARD, 1),
+        Action(Kind.UPDATE, 1),
+    )
+    for stage in (-1, 2):
+        with pytest.raises(IndexError, match=rf"no stage {stage}: this schedule has the stages 0\.\.1"):
+            schedule.stage(stage)
+
+
+def test_a_window_keeps_the_numbers_of_its_ticks() -> None:
+    schedule = generate(methods.PETRA, 3, 9, 1)
+    part = schedule.window(5, 9).window(6, 8)
+    assert (part.first_tick, part.ticks) == (6, schedule.ticks[6:8])
+    for start, stop in [(4, 8), (6, 14), (8, 6)]:
+        with pytest.raises(ValueError, match=f"ticks {start} to {stop - 1} are not all in the schedule's 5 to 12"):
+            schedule.window(5, 13).window(start, stop)
+
+
+def test_a_negative_number_of_micro_batches_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be negative, got -1"):
+        generate(methods.PETRA, 2, -1, 1)
+
+
+# Times ---------------------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("stages", [2, 3, 4, 7, 10])
+def test_units_are_those_of_table_1(method: Method, stages: int) -> None:
+    """3J, 4J, 2, 3, 3; one at a time the head rebuilds nothing, which the table's 4J passes over."""
+    schedule = generate(method, stages, 2 * stages, 4)
+    with_overlap = {
+        methods.BACKPROPAGATION: 3 * stages,
+        methods.REVERSIBLE_BACKPROPAGATION: 4 * stages - 1,
+        methods.DELAYED_GRADIENTS: 2,
+        methods.DSP: 3,
+        methods.APPROXIMATE_INPUTS: 3,
+        methods.PETRA: 3,
+    }
+    in_turn = {
+        methods.DELAYED_GRADIENTS: 3,
+        methods.DSP: 4,
+        methods.APPROXIMATE_INPUTS: 4,
+        methods.PETRA: 4,
+    }
+    assert units_per_micro_batch(schedule, overlap=True) == with_overlap[method]
+    assert units_per_micro_batch(schedule, overlap=False) == in_turn.get(method, with_overlap[method])
+
+
+@pytest.mark.parametrize(
+    ("method", "stages", "too_few"),
+    [(methods.PETRA, 4, 6), (methods.DELAYED_GRADIENTS, 2, 2), (methods.BACKPROPAGATION, 3, 0)],
+    ids=str,
+)
+def test_units_need_a_steady_state(method: Method, stages: int, too_few: int) -> None:
+    message = f"at least {2 * stages - 1} micro-batches" if method.pipelined else "generate at least one"
+    with pytest.raises(ValueError, match=message):
+        units_per_micro_batch(generate(method, stages, too_few, 1), overlap=True)
+    assert units_per_micro_batch(generate(method, stages, too_few + 1, 1), overlap=True) > 0
+
+
+def test_idle_fraction_is_the_bubble() -> None:
+    # One at a time: in 2J - 1 ticks each stage has two turns, the head one.
+    assert idle_fraction(generate(methods.BACKPROPAGATION, 4, 5, 1)) == pytest.approx(1 - 7 / 28)
+    # Pipelined: empty triangles at the head only, before the first micro-batch and after the last.
+    pipelined = generate(methods.PETRA, 4, 9, 1)
+    assert idle_fraction(pipelined) == pytest.approx((2 * 3 + 2 * 2 + 2 * 1) / (15 * 4))
+    assert idle_fraction(pipelined.window(6, 9)) == 0
+    with pytest.raises(ValueError, match="without ticks"):
+        idle_fraction(generate(methods.PETRA, 4, 0, 1))
