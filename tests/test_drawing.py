@@ -1,0 +1,157 @@
+"""The drawing holds exactly the schedule that it is given."""
+
+import re
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from petra_core import methods
+from petra_core.drawing import to_svg
+from petra_core.methods import Method
+from petra_core.schedule import Kind, Schedule, generate
+
+SVG = "{http://www.w3.org/2000/svg}"
+every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
+
+
+def turns_in(svg: str) -> dict[tuple[int, int], str]:
+    """The drawing read back: actions by (tick, stage), from the tooltips."""
+    found = {}
+    for title in ElementTree.fromstring(svg).iterfind(f"{SVG}g/{SVG}title"):
+        match = re.fullmatch(r"tick (\d+), stage (\d+): (.+)", title.text or "")
+        assert match is not None
+        found[int(match[1]), int(match[2])] = match[3]
+    return found
+
+
+def turns_of(schedule: Schedule) -> dict[tuple[int, int], str]:
+    return {
+        (t, j): " ".join(map(str, turn))
+        for t, tick in enumerate(schedule.ticks, schedule.first_tick)
+        for j, turn in enumerate(tick)
+        if turn
+    }
+
+
+def boxes(svg: str) -> list[tuple[int, int, ElementTree.Element]]:
+    """Every box with its tick and stage."""
+    found = []
+    for group in ElementTree.fromstring(svg).iterfind(f"{SVG}g"):
+        label = group.findtext(f"{SVG}title")
+        if label is not None:
+            tick, stage = map(int, re.findall(r"\d+", label)[:2])
+            found += [(tick, stage, rect) for rect in group.iterfind(f"{SVG}rect")]
+    return found
+
+
+@every_method
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_action_is_drawn_once_in_its_lane_and_column(method: Method, stages: int, accumulation: int) -> None:
+    schedule = generate(method, stages, 7, accumulation)
+    svg = to_svg(schedule)
+    assert turns_in(svg) == turns_of(schedule)
+    placed = boxes(svg)
+    assert len(placed) == sum(len(turn) for tick in schedule.ticks for turn in tick)
+    # A lane is one height, lower for each stage; columns follow each other without overlap.
+    heights = {(stage, rect.get("y")) for _, stage, rect in placed}
+    assert len(heights) == stages
+    assert [stage for stage, _ in sorted(heights, key=lambda item: float(item[1] or "nan"))] == list(range(stages))
+    for stage in range(stages):
+        lane = sorted(
+            (float(rect.get("x", "nan")), float(rect.get("width", "nan")), tick)
+            for tick, at, rect in placed
+            if at == stage
+        )
+        for (x, width, tick), (next_x, _, next_tick) in pairwise(lane):
+            assert x + width <= next_x
+            assert tick <= next_tick
+
+
+def test_boxes_show_their_micro_batches() -> None:
+    svg = to_svg(generate(methods.PETRA, 2, 3, 1).window(2, 3))  # F2 R0 B0 U0 | F1 B1 U1
+    groups = [g for g in ElementTree.fromstring(svg).iterfind(f"{SVG}g") if g.find(f"{SVG}title") is not None]
+    assert [[text.text for text in group.iterfind(f"{SVG}text")] for group in groups] == [["2", "0", "0"], ["1", "1"]]
+
+
+def test_kinds_have_a_colour_each_and_a_place_in_the_legend() -> None:
+    root = ElementTree.fromstring(to_svg(generate(methods.PETRA, 3, 9, 2)))
+    legend = [text.text for text in root.iterfind(f"{SVG}text") if re.match(r"[FRBU] ", text.text or "")]
+    assert legend == ["F forward", "R reconstruct", "B backward", "U update"]
+    assert len({rect.get("fill") for rect in root.iterfind(f"{SVG}g/{SVG}rect")}) == len(Kind)
+    without = ElementTree.fromstring(to_svg(generate(methods.DELAYED_GRADIENTS, 3, 9, 32)))
+    legend = [text.text for text in without.iterfind(f"{SVG}text") if re.match(r"[FRBU] ", text.text or "")]
+    assert legend == ["F forward", "B backward"], "only what occurs is explained"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2.2."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_are_legible_on_their_boxes() -> None:
+    svg = to_svg(generate(methods.PETRA, 3, 9, 1))
+    ink = luminance(ElementTree.fromstring(svg).get("fill", ""))
+    fills = {rect.get("fill", "") for _, _, rect in boxes(svg) if float(rect.get("width", "0")) > 10}
+    assert len(fills) == 3
+    assert all((luminance(fill) + 0.05) / (ink + 0.05) > 7 for fill in fills)  # AAA
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+@every_method
+def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
+    """J-1 activations down, J-1 gradients up; the boxes of that micro-batch are outlined, and no other."""
+    schedule = generate(method, stages, 9, 1)
+    svg = to_svg(schedule, highlight=2)
+    arrows = re.findall(r'<path d="M[\d.]+ ([\d.]+) C.*? ([\d.]+)"', svg)
+    down = [start < end for start, end in ((float(a), float(b)) for a, b in arrows)]
+    assert down == [True] * (stages - 1) + [False] * (stages - 1)
+    outlined = [rect for _, _, rect in boxes(svg) if rect.get("stroke-width") == "2"]
+    own = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
+    assert len(outlined) == len(own)
+    assert "<path" not in to_svg(schedule)
+
+
+def test_only_what_exists_can_be_traced() -> None:
+    with pytest.raises(ValueError, match="micro-batch 5 cannot be highlighted: there are the micro-batches 0 to 4"):
+        to_svg(generate(methods.PETRA, 3, 5, 1), highlight=5)
+    with pytest.raises(ValueError, match="there are no micro-batches in this schedule"):
+        to_svg(generate(methods.PETRA, 3, 0, 1), highlight=0)
+
+
+def test_accessible_and_self_contained() -> None:
+    svg = to_svg(generate(methods.PETRA, 3, 9, 2), highlight=1, title="a < b & c")
+    root = ElementTree.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == root.findtext(f"{SVG}title") == "a < b & c"
+    description = root.findtext(f"{SVG}desc") or ""
+    assert "Schedule of PETRA, 3 stages, k = 2, ticks 0 to 12" in description
+    assert "micro-batch 1 is traced" in description
+    # Many drawings may stand in one page: no name of one can meet that of another, nothing is fetched.
+    for element in root.iter():
+        assert not {"id", "class", "style", "href"} & element.attrib.keys()
+        assert element.tag not in {f"{SVG}style", f"{SVG}script", f"{SVG}image"}
+    assert "url(" not in svg
+
+
+def test_everything_lies_within_the_canvas() -> None:
+    svg = to_svg(generate(methods.PETRA, 10, 130, 2).window(95, 120), highlight=100)
+    root = ElementTree.fromstring(svg)
+    width, height = float(root.get("width", "")), float(root.get("height", ""))
+    assert root.get("viewBox") == f"0 0 {width:g} {height:g}"
+    for rect in root.iter(f"{SVG}rect"):
+        x, y, w, h = (float(rect.get(name, "nan")) for name in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + w <= width
+        assert 0 <= y <= y + h <= height
+    ticks = [text.text for text in root.iterfind(f"{SVG}text") if (text.text or "").isdigit()]
+    assert ticks == [str(t) for t in range(95, 120)]
+
+
+def test_a_schedule_without_ticks_is_drawn_as_empty_lanes() -> None:
+    svg = to_svg(generate(methods.PETRA, 3, 0, 1))
+    assert turns_in(svg) == {}
+    assert "no ticks" in (ElementTree.fromstring(svg).findtext(f"{SVG}desc") or "")
+    assert svg.count(">stage ") == 3
