@@ -1,0 +1,226 @@
+"""The paper's equations by brute force: what the weights of every stage are after every tick.
+
+An engine is fast because it forgets: it keeps a weight, an input, a graph only as long as somebody needs it, and that
+is where it can be wrong. This evaluation forgets nothing. It writes down the weights of all stages at all ticks and
+everything that was ever sent, and looks up in the equations of arXiv 2406.02052 (section 3) which of them is meant:
+
+    forward of m at stage j, tick t = e(m) + j                   x_j = F_j(x_{j-1}, theta_j^t)
+    backward of m at stage j, tick t = e(m) + 2(J-1) - j         x~_{j-1} = F_j^{-1}(x~_j, theta_j^t)
+                                                                 delta_j = d_x F_j(x~_{j-1}, theta)^T delta_{j+1}
+                                                                 Delta_j = d_theta F_j(x~_{j-1}, theta)^T delta_{j+1}
+    update of stage j, after its every k-th backward             theta_j^{t+1} = SGD(theta_j^t, mean of k Delta_j)
+
+e(m) is the tick at which micro-batch m enters: e(m) = m if one enters at every tick, else once the one before it is
+finished. The head (j = J-1) does forward, loss and backward in one tick. theta is theta_j^t or, with stashed weights,
+that of the forward, theta_j^{e(m)+j}. x~_{j-1} is the inverse at reversible stages of methods that reconstruct, always
+with theta_j^t ("approximate inputs": inverting with the stashed weights would be exact); everywhere else it is the
+x_{j-1} of the forward. A stage may have several parts; its backward goes through them one by one, each by these rules.
+
+Nothing here is shared with petra_core: functions of explicit weights, `torch.autograd.grad` through whole blocks, SGD
+written out. Slow and obvious; for toy networks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+Value = tuple[Tensor, ...]
+Named = dict[str, Tensor]
+
+
+class Part(NamedTuple):
+    """A block: its kind and its function."""
+
+    kind: str  # "reversible", "buffered" or "head"
+    module: nn.Module
+
+
+Stages = Sequence[Sequence[Part]]  # [stage][part]
+
+
+class Rule(NamedTuple):
+    """What tells the methods apart."""
+
+    pipelined: bool  # a micro-batch enters at every tick
+    reconstructs: bool  # reversible parts rebuild their input from the message
+    stashes: bool  # the backward differentiates with the weights of the forward
+
+
+RULES = {
+    "BACKPROPAGATION": Rule(pipelined=False, reconstructs=False, stashes=True),
+    "REVERSIBLE_BACKPROPAGATION": Rule(pipelined=False, reconstructs=True, stashes=False),
+    "DELAYED_GRADIENTS": Rule(pipelined=True, reconstructs=False, stashes=True),
+    "DSP": Rule(pipelined=True, reconstructs=False, stashes=False),
+    "APPROXIMATE_INPUTS": Rule(pipelined=True, reconstructs=True, stashes=True),
+    "PETRA": Rule(pipelined=True, reconstructs=True, stashes=False),
+}
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent, with the learning rate of each tick."""
+
+    learning_rate: Callable[[int], float]
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: Callable[[Tensor], float] = lambda _: 0.0
+
+    def update(self, tick: int, weights: Named, gradients: Named, velocities: Named) -> tuple[Named, Named]:
+        """The weights and velocities after an update, new tensors; no velocities before the first."""
+        new_weights, new_velocities = {}, {}
+        for name, theta in weights.items():
+            gradient = gradients[name] + self.weight_decay(theta) * theta
+            velocity = self.momentum * velocities[name] + gradient if velocities else gradient
+            direction = gradient + self.momentum * velocity if self.nesterov else velocity
+            new_weights[name] = theta - self.learning_rate(tick) * direction
+            new_velocities[name] = velocity
+        return new_weights, new_velocities
+
+
+@dataclass
+class History:
+    """Everything that was computed; t counts ticks, j stages, p parts, m micro-batches."""
+
+    weights: list[list[list[Named]]]  # [t][j][p]: theta_j^t; one entry more than there are ticks
+    statistics: list[list[list[Named]]]  # [t][j][p]: buffers (BatchNorm's running statistics) before tick t
+    losses: dict[int, Tensor] = field(default_factory=dict)  # by m
+    gradients: dict[tuple[int, int], list[Named]] = field(default_factory=dict)  # by (j, m): [p]
+    updates: list[tuple[int, int]] = field(default_factory=list)  # (t, j) in order
+    inputs: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the forward
+    rebuilt: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the backward
+
+
+def as_value(result: Tensor | Value) -> Value:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def apply(part: Part, weights: Named, statistics: Named, value: Value) -> Value:
+    """The forward of a part with explicit weights; statistics are advanced in place."""
+
+    def function(argument: Value) -> Tensor | Value:
+        argument = argument[0] if len(argument) == 1 else argument
+        return functional_call(part.module, {**weights, **statistics}, (argument,))
+
+    if part.kind == "reversible":
+        x, x_tilde = value
+        return x_tilde + function((x,)), x
+    return as_value(function(value))
+
+
+def invert(part: Part, weights: Named, statistics: Named, value: Value) -> Value:
+    """The input of a reversible part from its output."""
+    y, y_tilde = value
+    residual = functional_call(part.module, {**weights, **copies(statistics)}, (y_tilde,))
+    return y_tilde, y - residual
+
+
+def differentiate(
+    part: Part, weights: Named, statistics: Named, value: Value, delta: Value | None, target: Tensor | None
+) -> tuple[Value, Named, Tensor | None]:
+    """delta_j, Delta_j and for the head the loss, by autograd through the whole part."""
+    leaves = [stream.detach().requires_grad_() for stream in value]
+    parameters = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    results = apply(part, parameters, copies(statistics), tuple(leaves))
+    loss = None
+    if part.kind == "head":
+        loss = F.cross_entropy(results[0], target)
+        results, delta = (loss,), (torch.ones_like(loss),)
+    found = torch.autograd.grad(
+        results, [*leaves, *parameters.values()], delta, allow_unused=True, materialize_grads=True
+    )
+    gradients = dict(zip(parameters, found[len(leaves) :], strict=True))
+    return tuple(found[: len(leaves)]), gradients, None if loss is None else loss.detach()
+
+
+def copies(tensors: Named) -> Named:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def entries(rule: Rule, stages: int, micro_batches: int) -> list[int]:
+    """e(m) when the micro-batches follow each other as closely as the method allows."""
+    return [m if rule.pipelined else m * (2 * stages - 1) for m in range(micro_batches)]
+
+
+def simulate(
+    stages: Stages,
+    rule: Rule,
+    accumulation: int,
+    sgd: Sgd,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    enters: Sequence[int],
+    ticks: int | None = None,
+) -> History:
+    """Evaluate the equations for `ticks` ticks (default: until all is finished).
+
+    Args:
+        stages: the network; its modules give the weights at tick 0 and are not changed.
+        rule: of the method.
+        accumulation: k.
+        sgd: the same for all stages.
+        batches: (input, target) of micro-batch m.
+        enters: the tick e(m) at which it enters.
+        ticks: how many.
+
+    """
+    last = len(stages) - 1
+    history = History(
+        weights=[[[copies(dict(part.module.named_parameters())) for part in stage] for stage in stages]],
+        statistics=[[[copies(dict(part.module.named_buffers())) for part in stage] for stage in stages]],
+    )
+    upward: dict[tuple[int, int], Value] = {}  # (m, j): x_j
+    downward: dict[tuple[int, int], tuple[Value, Value]] = {}  # (m, j): (x~_{j-1}, delta_j)
+    velocities: list[list[Named]] = [[{} for _ in stage] for stage in stages]
+    pending: list[list[int]] = [[] for _ in stages]  # micro-batches whose gradients wait for the update
+
+    for tick in range(enters[-1] + 2 * last + 1 if ticks is None else ticks):
+        now = history.weights[tick]
+        history.weights.append(list(now))
+        history.statistics.append([list(of_stage) for of_stage in history.statistics[tick]])
+        for j, stage in enumerate(stages):
+            for m in [m for m, enter in enumerate(enters) if enter + j == tick]:
+                value = upward[m, j - 1] if j else as_value(batches[m][0])
+                for p, part in enumerate(stage):
+                    history.inputs[m, j, p] = value
+                    statistics = copies(history.statistics[tick][j][p])
+                    with torch.no_grad():
+                        value = apply(part, now[j][p], statistics, value)
+                    history.statistics[tick + 1][j][p] = statistics
+                upward[m, j] = value
+
+            for m in [m for m, enter in enumerate(enters) if enter + 2 * last - j == tick]:
+                message, delta = downward[m, j + 1] if j < last else (None, None)
+                history.gradients[j, m] = [{} for _ in stage]
+                for p, part in reversed(list(enumerate(stage))):
+                    if rule.reconstructs and part.kind == "reversible":
+                        with torch.no_grad():
+                            value = invert(part, now[j][p], history.statistics[tick][j][p], message)
+                    else:
+                        value = history.inputs[m, j, p]
+                    history.rebuilt[m, j, p] = value
+                    theta = history.weights[enters[m] + j][j][p] if rule.stashes else now[j][p]
+                    delta, gradient, loss = differentiate(
+                        part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]
+                    )
+                    history.gradients[j, m][p] = gradient
+                    if loss is not None:
+                        history.losses[m] = loss
+                    message = value
+                downward[m, j] = message, delta
+                pending[j].append(m)
+
+            if len(pending[j]) == accumulation:
+                history.updates.append((tick, j))
+                after = []
+                for p in range(len(stage)):
+                    of_parts = [history.gradients[j, m][p] for m in pending[j]]
+                    mean = {name: sum(g[name] for g in of_parts) / accumulation for name in now[j][p]}
+                    theta, velocities[j][p] = sgd.update(tick, now[j][p], mean, velocities[j][p])
+                    after.append(theta)
+                history.weights[tick + 1][j] = after
+                pending[j] = []
+    return history

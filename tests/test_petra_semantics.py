@@ -1,0 +1,344 @@
+"""The engine against the paper's equations, tick by tick; and their evaluation against simpler truths.
+
+The first half checks `tests/reference.py` where something simpler is known. The second half holds the pipeline to it,
+to 1e-12 in float64, on networks with runs of several reversible stages: only there is F evaluated at a rebuilt input.
+"""
+
+import bisect
+import copy
+import itertools
+from collections import defaultdict
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
+from petra_core.recipe import sgd
+from tests.compare import assert_close, relative_error
+from tests.reference import RULES, History, Part, Sgd, entries, simulate
+
+TOLERANCE = 1e-12
+PIPELINED = [method for method in methods.ALL if method.pipelined]
+
+# A word is a stage, a letter a part of it: b buffered, r reversible, h head. With the k that each is tried at.
+NETWORKS = {
+    "b h": 2,
+    "b r h": 3,
+    "b b h": 1,
+    "b r r h": 1,
+    "b r r r h": 4,
+    "b r b r h": 5,
+    "b r r r r h": 2,
+    "b r r r b r h": 3,
+    "b r r r r r h": 1,
+    "br rr brr rh": 2,
+}
+FEATURES, WIDTH, CLASSES, BATCH = 5, 4, 3, 6
+
+
+class Mix(nn.Module):
+    """A block of two streams that cannot be inverted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, x_tilde = streams
+        return torch.tanh(self.a(x)) + self.b(x_tilde), torch.tanh(self.c(x))
+
+
+def part(kind: str, *, first: bool, norm: bool) -> Part:
+    """Smooth everywhere, in float64: rounding cannot flip a ReLU."""
+    if kind == "r":
+        # No bias before BatchNorm: its gradient is zero, and of the rounding in its place nothing can be said.
+        norms = [nn.BatchNorm1d(6)] if norm else []
+        module = nn.Sequential(nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh())
+    elif kind == "h":
+        module = nn.Sequential(models.ConcatStreams(), nn.Linear(2 * WIDTH, CLASSES))
+    elif first:
+        module = nn.Sequential(nn.Linear(FEATURES, 2 * WIDTH), nn.Tanh(), models.SplitStreams())
+    else:
+        module = Mix()
+    return Part({"r": "reversible", "h": "head", "b": "buffered"}[kind], module.double())
+
+
+def network(pattern: str, *, norm: bool = True) -> list[list[Part]]:
+    torch.manual_seed(len(pattern))
+    return [
+        [part(kind, first=(j, p) == (0, 0), norm=norm) for p, kind in enumerate(word)]
+        for j, word in enumerate(pattern.split())
+    ]
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(BATCH, FEATURES, dtype=torch.float64), torch.randint(CLASSES, (BATCH,))) for _ in range(count)]
+
+
+# ------------------------------------------------------------------------------------------ the reference, examined
+
+
+def plain(stages: list[list[Part]]) -> nn.Sequential:
+    """The network for plain autograd, with weights of its own."""
+    kinds = {"reversible": Coupling, "buffered": nn.Sequential, "head": nn.Sequential}
+    return nn.Sequential(*(kinds[kind](copy.deepcopy(module)) for stage in stages for kind, module in stage))
+
+
+class Coupling(nn.Module):
+    def __init__(self, residual: nn.Module) -> None:
+        super().__init__()
+        self.residual = residual
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, x_tilde = streams
+        return x_tilde + self.residual(x), x
+
+
+def flat(weights: list[dict[str, Tensor]]) -> list[Tensor]:
+    """The tensors of all parts of one stage, or of all of a network."""
+    return [tensor for of_part in weights for tensor in of_part.values()]
+
+
+def whole_gradient(history: History, stages: int, m: int) -> list[Tensor]:
+    return [tensor for j in range(stages) for tensor in flat(history.gradients[j, m])]
+
+
+def test_the_reference_updates_at_the_ticks_of_the_papers_picture():
+    """J = 4, k = 1: the head first updates at tick 3, the stage below it at 4, the stem at 6; from then on all do."""
+    stages, data = network("b r r h"), batches(8)
+    history = simulate(stages, RULES["PETRA"], 1, Sgd(lambda tick: 0.1), data, range(8), ticks=8)
+    expected = [(3, [3]), (4, [2, 3]), (5, [1, 2, 3]), (6, [0, 1, 2, 3]), (7, [0, 1, 2, 3])]
+    assert history.updates == [(tick, j) for tick, js in expected for j in js]
+    for tick, j in itertools.product(range(8), range(4)):
+        before, after = (flat(history.weights[t][j])[0] for t in (tick, tick + 1))
+        assert torch.equal(before, after) == ((tick, j) not in history.updates)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("pattern", ["b h", "b r r r b r h", "br rr brr rh"])
+def test_the_reference_gives_autograds_gradients_when_nothing_moves(name, pattern):
+    stages, data = network(pattern), batches(3)
+    enters = entries(RULES[name], len(stages), len(data))
+    history = simulate(stages, RULES[name], 2, Sgd(lambda tick: 0.0), data, enters)
+    model = plain(stages)
+    for m, (x, y) in enumerate(data):
+        loss = F.cross_entropy(model(x), y)
+        expected = torch.autograd.grad(loss, list(model.parameters()))
+        assert_close(whole_gradient(history, len(stages), m), expected, TOLERANCE)
+        assert_close(history.losses[m], loss, TOLERANCE)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_the_reference_for_backpropagation_is_the_plain_training_loop(accumulation):
+    stages, data = network("b r b r h"), batches(7)
+    settings = {"momentum": 0.9, "nesterov": True}
+    rule = RULES["BACKPROPAGATION"]
+    reference = Sgd(lambda tick: 0.05, **settings, weight_decay=lambda weight: 0.01)
+    history = simulate(stages, rule, accumulation, reference, data, entries(rule, len(stages), len(data)))
+    model = plain(stages)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.01, **settings)
+    for m, (x, y) in enumerate(data):
+        (F.cross_entropy(model(x), y) / accumulation).backward()
+        if (m + 1) % accumulation == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    final = [tensor for of_stage in history.weights[-1] for tensor in flat(of_stage)]
+    assert_close(final, [parameter.detach() for parameter in model.parameters()], TOLERANCE)
+    statistics = [tensor for of_stage in history.statistics[-1] for tensor in flat(of_stage)]
+    assert_close(statistics, list(model.buffers()), TOLERANCE)
+
+
+def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_forward():
+    """Inputs and weights stashed: the gradient of the whole network with the weights each stage had when m passed."""
+    stages, data = network("b r r r h"), batches(12)
+    history = simulate(stages, RULES["DELAYED_GRADIENTS"], 1, Sgd(lambda tick: 0.2), data, range(12))
+    model = plain(stages)
+    names = [name for name, _ in model.named_parameters()]
+    for m, (x, y) in enumerate(data):
+        seen = [tensor for j in range(len(stages)) for tensor in flat(history.weights[m + j][j])]
+        leaves = [tensor.clone().requires_grad_() for tensor in seen]
+        loss = F.cross_entropy(functional_call(model, dict(zip(names, leaves, strict=True)), (x,)), y)
+        assert_close(whole_gradient(history, len(stages), m), torch.autograd.grad(loss, leaves), TOLERANCE)
+
+
+def test_only_consecutive_reversible_stages_rebuild_wrong_inputs():
+    """Every buffered stage hands its exact input down, so the error starts anew; and y~ is a copy of x.
+
+    The lowest of three reversible stages evaluates F at a wrong point, so does the middle one; the highest does not.
+    """
+    stages, data = network("b r r r b r h"), batches(20)
+    history = simulate(stages, RULES["PETRA"], 1, Sgd(lambda tick: 0.2), data, range(20))
+    error = {
+        j: max(relative_error(history.rebuilt[m, j, 0][0], history.inputs[m, j, 0][0]) for m in range(20))
+        for j in range(len(stages))
+    }
+    assert {j for j in error if error[j] > 1e-3} == {1, 2}
+    assert all(error[j] < TOLERANCE for j in (0, 3, 4, 5, 6))
+
+
+# --------------------------------------------------------------------------------------- the engine, tick by tick
+
+
+def pipeline_of(stages: list[list[Part]], method: methods.Method, accumulation: int, **settings) -> Pipeline:
+    kinds = {"reversible": ReversibleStage, "buffered": BufferedStage, "head": HeadStage}
+    made = [merge([kinds[kind](copy.deepcopy(module)) for kind, module in stage]) for stage in stages]
+    return Pipeline(made, method, accumulation=accumulation, **settings)
+
+
+def weights_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
+    return [[dict(p.function.named_parameters()) for p in stage.parts()] for stage in pipeline.stages]
+
+
+def statistics_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
+    return [[dict(p.function.named_buffers()) for p in stage.parts()] for stage in pipeline.stages]
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize("pattern", NETWORKS)
+def test_weights_statistics_and_losses_after_every_tick(pattern, method):
+    """36 micro-batches with a drain among them, a learning rate that changes at each, Nesterov and decay."""
+    stages, accumulation, rule = network(pattern), NETWORKS[pattern], RULES[method.name]
+    parts = (24, 12)
+    data = batches(sum(parts))
+    rates = [0.05 * (1 + m % 5) / 5 for m in range(len(data))]
+    enters: list[int] = []
+    for count in parts:
+        start = enters[-1] + 2 * len(stages) - 1 if enters else 0
+        enters += [start + enter for enter in entries(rule, len(stages), count)]
+    reference = Sgd(
+        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # that of the micro-batch that entered last
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=lambda weight: 0.01 if weight.dim() > 1 else 0.0,
+    )
+    history = simulate(stages, rule, accumulation, reference, data, enters)
+    pipeline = pipeline_of(stages, method, accumulation, optimizer=sgd(1.0, weight_decay=0.01))
+
+    losses: list[Tensor] = []
+    tick = 0
+    for m, (x, y) in enumerate(data):
+        if m == parts[0]:
+            losses += pipeline.drain()
+            tick = enters[m]
+            assert len(losses) == m
+            assert_close(weights_of(pipeline), history.weights[tick], TOLERANCE)
+        pipeline.set_learning_rate(rates[m])
+        loss = pipeline.step(x, y)
+        losses += [] if loss is None else [loss]
+        tick += 1 if method.pipelined else 2 * len(stages) - 1
+        assert_close(weights_of(pipeline), history.weights[tick], TOLERANCE)
+        assert_close(statistics_of(pipeline), history.statistics[tick], TOLERANCE)
+    losses += pipeline.drain()
+    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
+    assert_close(statistics_of(pipeline), history.statistics[-1], TOLERANCE)
+    assert_close(losses, [history.losses[m] for m in range(len(data))], TOLERANCE)
+
+
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 4, 5])
+def test_every_k_on_a_run_of_three_reversible_stages(method, accumulation):
+    stages, data = network("b r r r h", norm=False), batches(30)
+    history = simulate(stages, RULES[method.name], accumulation, Sgd(lambda tick: 0.1), data, range(len(data)))
+    pipeline = pipeline_of(stages, method, accumulation, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    for tick, (x, y) in enumerate(data, start=1):
+        pipeline.step(x, y)
+        assert_close(weights_of(pipeline), history.weights[tick], TOLERANCE)
+    pipeline.drain()
+    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
+
+
+def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tensor:
+    """All weights after forty micro-batches, as one vector."""
+    pipeline = pipeline_of(network(pattern), method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
+    for x, y in batches(40):
+        pipeline.step(x, y)
+    pipeline.drain()
+    return torch.cat([parameter.detach().flatten() for parameter in pipeline.model.parameters()])
+
+
+def distances(pattern: str, learning_rate: float) -> dict[tuple[str, str], float]:
+    """How far apart two methods are after training, relative to the way that they went."""
+    start = trained(pattern, methods.PETRA, 0.0)
+    found = {method.name: trained(pattern, method, learning_rate) for method in PIPELINED}
+    return {(a, b): relative_error(found[a] - start, found[b] - start) for a, b in itertools.combinations(found, 2)}
+
+
+@pytest.mark.parametrize("pattern", ["b r r r h", "b r r r r r h"])
+def test_all_pipelined_methods_differ_where_reversible_stages_follow_each_other(pattern):
+    assert len(PIPELINED) == 4
+    for (a, b), distance in distances(pattern, learning_rate=0.1).items():
+        assert 1e-3 < distance < 1, f"{a} and {b} are {distance:.3g} apart"
+
+
+@pytest.mark.parametrize("pattern", ["b r h", "b r b r h"])
+def test_reconstruction_changes_nothing_where_no_two_reversible_stages_follow_each_other(pattern):
+    """Only x~ is rebuilt wrongly, and a buffered stage does not look at it: PETRA is DSP, inputs are exact."""
+    close = {("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")}
+    for pair, distance in distances(pattern, learning_rate=0.1).items():
+        assert distance < 1e-9 if pair in close else distance > 1e-3, f"{pair} are {distance:.3g} apart"
+
+
+# ------------------------------------------------------------------------------- PETRA that stands still is exact
+
+
+def mean_gradients(pipeline_settings: dict, stages, data) -> dict[tuple[int, int], Tensor]:
+    """By stage and update, the mean gradient that `before_update` sees, as one vector."""
+    found = {}
+
+    def look(stage_index: int, version: int, stage: nn.Module) -> None:
+        found[stage_index, version] = torch.cat([p.grad.flatten().clone() for p in stage.parameters()])
+
+    pipeline = Pipeline(stages, optimizer=lambda p: torch.optim.SGD(p, lr=0.0), before_update=look, **pipeline_settings)
+    for x, y in data:
+        pipeline.step(x, y)
+    pipeline.drain()
+    return found
+
+
+def autograd_gradients(stages, data, accumulation: int) -> dict[tuple[int, int], Tensor]:
+    """The same from plain autograd through the whole network."""
+    model = nn.Sequential(*copy.deepcopy(stages))
+    found = defaultdict(lambda: 0.0)
+    for m, (x, y) in enumerate(data):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for j, stage in enumerate(model):
+            gradient = torch.cat([p.grad.flatten() for p in stage.parameters()])
+            found[j, m // accumulation] += gradient / accumulation
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "depth", "accumulation"),
+    [(family, depth, k) for family in ("revnet", "resnet") for depth, k in ((18, 2), (34, 1), (50, 3))]
+    + [("chain", 0, 1), ("chain", 1, 2), ("chain", 6, 3), ("chain", 11, 1)],
+)
+def test_petra_with_a_learning_rate_of_zero_is_backpropagation_for_every_model(family, depth, accumulation):
+    torch.manual_seed(depth)
+    size = {"channels": 3, "stem_stride": 2} if family == "chain" else {"width": 3}
+    stages = getattr(models, family)(depth, num_classes=4, **size)
+    for stage in stages:
+        stage.double()
+    data = [(torch.randn(3, 3, 16, 16, dtype=torch.float64), torch.randint(4, (3,))) for _ in range(2 * accumulation)]
+    expected = autograd_gradients(stages, data, accumulation)
+    found = mean_gradients({"method": methods.PETRA, "accumulation": accumulation}, stages, data)
+    assert found.keys() == expected.keys()
+    for place, gradient in found.items():
+        assert expected[place].abs().max() > 0, f"stage {place[0]} has no gradient to compare with"
+        assert_close(gradient, expected[place], 1e-9)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_all_methods_coincide_with_a_learning_rate_of_zero(method):
+    torch.manual_seed(0)
+    stages = [stage.double() for stage in models.chain(5, num_classes=4, channels=3, stem_stride=2)]
+    data = [(torch.randn(3, 3, 16, 16, dtype=torch.float64), torch.randint(4, (3,))) for _ in range(4)]
+    expected = autograd_gradients(stages, data, 2)
+    found = mean_gradients({"method": method, "accumulation": 2}, stages, data)
+    assert found.keys() == expected.keys()
+    for place, gradient in found.items():
+        assert_close(gradient, expected[place], 1e-9)
