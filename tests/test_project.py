@@ -22,13 +22,18 @@ REGISTRY = r"pypi[.]org|pythonhosted[.]org|deb[.]debian[.]org|registry[.]npmjs"
 FOREIGN = re.compile(f"{MACHINE_PATH}|{REGISTRY}")
 
 
-def tracked() -> list[Path]:
-    """The files under version control that are there and are text."""
+def listed(*options: str) -> list[Path]:
+    """The files that `git ls-files` names and that are there."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a git checkout, or no git to ask")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    files = [ROOT / name for name in listed.split("\0") if name]
-    return [file for file in files if file.is_file() and b"\0" not in file.read_bytes()]
+    command = ["git", "ls-files", "-z", *options]
+    names = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [ROOT / name for name in names.split("\0") if (ROOT / name).is_file()]
+
+
+def tracked() -> list[Path]:
+    """The text files under version control."""
+    return [file for file in listed() if b"\0" not in file.read_bytes()]
 
 
 def pins() -> dict[str, str]:
@@ -87,6 +92,12 @@ def test_readme_links_lead_somewhere() -> None:
 
 def test_citation_names_the_version_of_the_project() -> None:
     assert f"\nversion: {PROJECT['project']['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_no_source_file_is_ignored() -> None:
+    """The pattern `data/`, meant for data sets, once hid the package reproduce.data: it ran, and was in no commit."""
+    hidden = listed("--others", "--ignored", "--exclude-standard", "petra_core", "reproduce", "benchmarks", "tests")
+    assert not [file for file in hidden if file.suffix != ".pyc"]
 
 
 def test_no_file_is_too_long_to_read() -> None:
