@@ -8,7 +8,7 @@ the batch, as training does, but nothing is tracked; any other buffer that the f
 from types import TracebackType
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class FrozenBuffers:
@@ -16,11 +16,11 @@ class FrozenBuffers:
 
     def __init__(self, function: nn.Module) -> None:
         modules = list(function.modules())
-        self._norms = [m for m in modules if isinstance(m, _NormBase) and m.track_running_stats]
+        self._norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         self._others = [
             (module, name)
             for module in modules
-            if not isinstance(module, _NormBase)
+            if not isinstance(module, _BatchNorm)
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
@@ -28,8 +28,8 @@ class FrozenBuffers:
 
     def __enter__(self) -> None:
         for norm in self._norms:
-            # BatchNorm then passes no running statistics to the kernel, which normalises with the batch's in training
-            # mode.
+            # BatchNorm then gives the kernel no running statistics; in training mode it uses the batch's all the same.
+            # InstanceNorm always updates them, so its buffers are among the others.
             norm.track_running_stats = False
         for module, name in self._others:
             buffer = module._buffers[name]

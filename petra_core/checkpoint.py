@@ -50,12 +50,12 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
     try:
         with replacing(path) as file:
             torch.save(state, file)
-    except RuntimeError as error:
-        # torch's writer reports a failed write of the stream as RuntimeError; its cause is the OSError that we want.
-        cause = error.__context__ or error.__cause__
-        if isinstance(cause, OSError):
-            raise OSError(cause.errno, f"could not write checkpoint: {cause.strerror}", str(path)) from error
-        raise
+    except (OSError, RuntimeError) as error:
+        # torch's writer may report a failed write as a RuntimeError in whose context the OSError stands.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, f"could not write the checkpoint: {cause.strerror}", str(path)) from error
 
 
 def load(path: str | os.PathLike[str], map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:

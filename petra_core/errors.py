@@ -14,7 +14,7 @@ class NonFiniteError(PetraError):
 
     Attributes:
         micro_batch: number of the micro-batch whose loss it was, counted from 0.
-        stage: the lowest stage in which something is not finite (0 = stem).
+        stage: where it comes from (0 = stem).
 
     """
 

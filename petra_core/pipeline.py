@@ -282,6 +282,7 @@ class Pipeline:
                         assert message.streams is not None
                         loss = message.streams[0]
                         self._losses.append((action.number, loss))
+                        self._look_at_losses(at_least=LOSSES_LOOKED_AT_TOGETHER if loss.is_cuda else 1)
                 elif action.kind is Kind.RECONSTRUCT:
                     worker.reconstruct(action.number)
                 elif action.kind is Kind.BACKWARD:
@@ -296,8 +297,6 @@ class Pipeline:
         for recording in self._recordings:
             recording.ticks.append(tick)
         self._unfinished_tick = False
-        if loss is not None:
-            self._look_at_losses(at_least=LOSSES_LOOKED_AT_TOGETHER if loss.is_cuda else 1)
         return loss
 
     def _look_at_losses(self, at_least: int) -> None:
@@ -308,12 +307,17 @@ class Pipeline:
             return
         micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
         self._unfinished_tick = True
-        suspects = ((worker.index, worker.non_finite()) for worker in self._workers)
-        stage, what = next(((j, what) for j, what in suspects if what), (len(self.stages) - 1, "the loss itself"))
+        # Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards
+        # carry it up to running statistics and messages, so the origin is the highest stage with such weights, if any
+        # has, and else the lowest in which anything is.
+        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
+        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
+        stage = max(weights, default=min(others, default=len(self.stages) - 1))
+        what = weights.get(stage) or others.get(stage) or "the loss itself"
         raise NonFiniteError(
-            f"the loss of micro-batch {micro_batch} is {float(loss)}; the lowest stage that is not finite now is "
-            f"stage {stage} ({what}, weights of version {self._workers[stage].version}); lower the learning rate, "
-            f"lengthen its warm-up or raise k, and go on from a checkpoint of before",
+            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not finite, "
+            f"after {self._workers[stage].version} updates); lower the learning rate, lengthen its warm-up or raise k, "
+            f"and go on from a checkpoint of before",
             micro_batch=micro_batch,
             stage=stage,
         )

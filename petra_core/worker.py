@@ -74,6 +74,10 @@ def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     return tuple(s if s.device == device else s.to(device, non_blocking=True) for s in streams)
 
 
+def _is_finite(tensors: Streams) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
 class Worker:
     """Owner of one stage: weights, stashed weights, optimizer, kept inputs, messages in flight, random state, counters.
 
@@ -196,18 +200,19 @@ class Worker:
         """The stage's account so far."""
         return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
 
-    def non_finite(self) -> str | None:
-        """What of this stage is not finite, if anything: a parameter, a buffer, or a message that waits."""
-        for kind, tensors in (("parameter", self.stage.named_parameters()), ("buffer", self.stage.named_buffers())):
-            for name, tensor in tensors:
-                if not torch.isfinite(tensor).all():
-                    return f"{kind} {name}"
-        for direction, inbox in (("from below", self.from_below), ("from above", self.from_above)):
+    def non_finite_weight(self) -> str | None:
+        """Name of a parameter that is not finite, if any is."""
+        return next((f"parameter {name}" for name, p in self.stage.named_parameters() if not _is_finite((p,))), None)
+
+    def non_finite_value(self) -> str | None:
+        """What else of this stage is not finite, if anything: a buffer, or a message that waits."""
+        for name, buffer in self.stage.named_buffers():
+            if not _is_finite((buffer,)):
+                return f"buffer {name}"
+        for direction, inbox in (("below", self.from_below), ("above", self.from_above)):
             for message in inbox:
-                if not all(
-                    bool(torch.isfinite(s).all()) for s in (*(message.streams or ()), *(message.gradients or ()))
-                ):
-                    return f"the message {direction} for micro-batch {message.micro_batch}"
+                if not _is_finite((*(message.streams or ()), *(message.gradients or ()))):
+                    return f"the message from {direction} of micro-batch {message.micro_batch}"
         return None
 
     def state_dict(self) -> dict[str, Any]:

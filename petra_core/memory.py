@@ -1,0 +1,167 @@
+"""Memory foretold: what a stage will hold, from shapes and the method alone.
+
+The ledger (`petra_core.ledger`) measures what a run holds; here the same quantities come from closed formulas, without
+running anything: shapes and graph sizes from one pass on the meta device, the rest from Table 1 of the paper. With the
+delay s = 2(J - 1 - j) of stage j, in steady state,
+
+    inputs            held s times what a backward needs of the input, one more within a tick; none where it is rebuilt
+    graph             likewise under methods that keep graphs; else one graph of one block, within a tick only
+    stashed_weights   ceil(s / k) copies
+    messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
+                      at the head the targets of J micro-batches, since they enter with the micro-batch
+
+so the two can be compared, and the comparison can fail. Float32 or float64 without autocast; temporaries inside an
+operation are in neither.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from petra_core.ledger import KINDS, SavedTensors, payload
+from petra_core.methods import Method, check_accumulation
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Streams, Value, as_streams
+from petra_core.worker import OptimizerFactory
+
+
+@dataclass(frozen=True)
+class StagePrediction:
+    """Bytes of one stage in steady state, by kind.
+
+    Attributes:
+        stage: its number.
+        held: between ticks, at most (with k > 1 stashed weights come and go). Without "gradients", which between ticks
+            are there or not, depending on k.
+        peak: within a tick, each kind at its own largest moment.
+
+    """
+
+    stage: int
+    held: Mapping[str, int]
+    peak: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of one block, for one micro-batch."""
+
+    inputs: int
+    kept: int
+    outputs: int
+    graph: int
+    invertible: bool
+    is_head: bool
+
+
+def predict(
+    stages: Sequence[Stage],
+    method: Method,
+    inputs: Value,
+    target: Tensor,
+    *,
+    accumulation: int = 1,
+    optimizer: OptimizerFactory | None = None,
+) -> tuple[StagePrediction, ...]:
+    """What each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
+
+    Args:
+        stages: as for `Pipeline`; they are not changed and may be on any device, the meta device too.
+        method: the method.
+        inputs: a micro-batch; only shapes and dtypes are used.
+        target: its target; likewise.
+        accumulation: k in 1..32.
+        optimizer: as for `Pipeline`.
+
+    """
+    check_accumulation(accumulation)
+    streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
+    target = target.to("meta")
+    count = len(stages)
+    predictions = []
+    for index, stage in enumerate(stages):
+        blocks, streams = _measure(stage, streams, target)
+        delay = method.delay(index, count)
+        predictions.append(
+            _of_stage(index, count, stage, blocks, delay, method, accumulation, payload([target]), optimizer)
+        )
+    return tuple(predictions)
+
+
+def _of_stage(
+    index: int,
+    count: int,
+    stage: Stage,
+    blocks: Sequence[_Sizes],
+    delay: int,
+    method: Method,
+    accumulation: int,
+    target_bytes: int,
+    optimizer: OptimizerFactory | None,
+) -> StagePrediction:
+    is_head = blocks[-1].is_head
+    trainable = payload(parameter for parameter in stage.parameters() if parameter.requires_grad)
+    kept = sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible))
+    lasting = sum(block.graph for block in blocks if block.is_head or method.keeps_graph)
+    passing = max((block.graph for block in blocks if not (block.is_head or method.keeps_graph)), default=0)
+    stash = -(-delay // accumulation) * trainable if method.stashes_weights else 0
+    below = blocks[0].inputs
+    above = 0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1)
+    targets = target_bytes if is_head else 0
+    always = {"parameters": payload(stage.parameters()), "buffers": payload(stage.buffers())}
+    always["optimizer"] = _optimizer_bytes(stage, optimizer)
+    held = {
+        **always,
+        "inputs": delay * kept,
+        "graph": delay * lasting,
+        "stashed_weights": stash,
+        "messages": ((below if index else 0) + above + (count - 1) * targets) if method.pipelined else 0,
+    }
+    peak = {
+        **always,
+        "gradients": trainable,
+        "inputs": (delay + 1) * kept,
+        "graph": max((delay + 1) * lasting, passing),
+        "stashed_weights": stash,
+        "messages": below + above + count * targets if method.pipelined else max(below + targets, above),
+    }
+    return StagePrediction(
+        index, {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}
+    )
+
+
+def _measure(stage: Stage, streams: Streams, target: Tensor) -> tuple[list[_Sizes], Streams]:
+    """Sizes of the stage's blocks by a pass on the meta device, and the stage's output there."""
+    blocks = []
+    for part in stage.parts():
+        part = copy.deepcopy(part).to("meta").train()
+        with torch.enable_grad(), SavedTensors([*streams, *part.parameters(), *part.buffers()]) as saved:
+            tape = part.record_loss(streams, target) if isinstance(part, HeadStage) else part.record(streams)
+        assert tape.outputs is not None
+        blocks.append(
+            _Sizes(
+                inputs=payload(streams),
+                kept=payload(part.keep(streams)),
+                outputs=payload(tape.outputs),
+                graph=saved.bytes,
+                invertible=part.invertible,
+                is_head=isinstance(part, HeadStage),
+            )
+        )
+        streams = tape.outputs
+    return blocks, streams
+
+
+def _optimizer_bytes(stage: Stage, factory: OptimizerFactory | None) -> int:
+    """Bytes of the optimizer's state after its first step, by a step on the meta device."""
+    parameters = [nn.Parameter(p.detach().to("meta")) for p in stage.parameters() if p.requires_grad]
+    if factory is None or not parameters:
+        return 0
+    optimizer = factory(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    return payload(value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))

@@ -1,0 +1,107 @@
+"""Property 5: running statistics move once per micro-batch, in the forward, under every method."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, Pipeline, ReversibleStage, methods
+from petra_core.buffers import FrozenBuffers
+from petra_core.methods import Method
+from petra_core.models import sequential
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_statistics_move_once_per_micro_batch(method: Method) -> None:
+    # memcnn, RevTorch, revlib and torch.utils.checkpoint move them two or three times a step. With weights that stay,
+    # the statistics after n micro-batches are those of n plain forwards.
+    net, data = toys.network(6), toys.batches(9)
+    p = toys.pipeline(net, method, optimizer=None)
+    toys.train(p, data)
+    model = sequential(copy.deepcopy(net))
+    for x, _ in data:
+        model(x)
+    buffers = dict(model.named_buffers())
+    assert any("running_var" in name for name in buffers)
+    assert_close(dict(p.model.named_buffers()), buffers, 1e-12)
+    assert {int(b) for name, b in buffers.items() if name.endswith("num_batches_tracked")} == {9}
+
+
+def test_evaluation_uses_the_statistics_and_leaves_everything_alone() -> None:
+    net, data = toys.network(5), toys.batches(8)
+    p = toys.pipeline(net)
+    toys.train(p, data, drain=False)
+    frozen = p.stages[1].function[1]  # a BatchNorm that the user keeps in evaluation mode
+    frozen.eval()
+    state = p.state_dict()
+    x = torch.cat([x for x, _ in data])
+    logits = p.evaluate(x)
+    assert_bitwise_equal(p.state_dict(), state)
+    modes = {module: module.training for stage in p.stages for module in stage.modules()}
+    assert [module for module, training in modes.items() if not training] == [frozen]
+    assert_close(logits, copy.deepcopy(p.model).eval()(x), 1e-12)
+    assert_close(logits[:4], p.evaluate(x[:4]), 1e-12)  # no statistics of the batch
+    assert not logits.requires_grad
+
+
+class Remembering(nn.Module):
+    """Writes one buffer in place, replaces another, and uses a third that the graph saves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("mask", torch.full((1, 1, 1, 1), 2.0))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().mean()
+        return torch.tanh(x * self.scale) * self.mask
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_other_buffers_are_written_once_too(method: Method) -> None:
+    net = [toys.stem(2), ReversibleStage(Remembering()), ReversibleStage(Remembering()), toys.head(2)]
+    net = [stage.double() for stage in net]
+    data = toys.batches(7)
+    p = toys.pipeline(net, method, optimizer=None)
+    toys.train(p, data)
+    model = sequential(copy.deepcopy(net))
+    for x, _ in data:
+        model(x)
+    for name in ("1.residual.count", "1.residual.mean", "2.residual.mean"):
+        assert_close(p.model.state_dict()[name], model.state_dict()[name], 1e-12)
+
+
+def test_frozen_buffers_work_with_every_normalisation() -> None:
+    norms = nn.Sequential(
+        nn.BatchNorm2d(4),
+        nn.BatchNorm2d(4, momentum=None),
+        nn.InstanceNorm2d(4, track_running_stats=True),
+        nn.GroupNorm(2, 4),
+    )
+    x = torch.randn(3, 4, 5, 5)
+    expected = copy.deepcopy(norms)(x)
+    before = copy.deepcopy(norms.state_dict())
+    with FrozenBuffers(norms):
+        result = norms(x)
+    assert_bitwise_equal(norms.state_dict(), before)
+    assert_bitwise_equal(result, expected)
+    norms(x)
+    assert int(norms[0].num_batches_tracked) == 1
+
+
+def test_a_first_operation_in_place_is_refused() -> None:
+    net = [toys.stem(2), BufferedStage(Inplace()), toys.head(2)]
+    p = Pipeline([stage.double() for stage in net], methods.PETRA)
+    with pytest.raises(ValueError, match="Inplace wrote to its input in place"):
+        toys.train(p, toys.batches(3))
+
+
+class Inplace(nn.Module):
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return streams[0].relu_(), streams[1]

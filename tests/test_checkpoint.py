@@ -1,0 +1,83 @@
+"""Checkpoint files are whole or not there, and a damaged or foreign one says so."""
+
+import errno
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from petra_core import CheckpointError, checkpoint
+from tests.compare import assert_bitwise_equal
+
+STATE = {"weights": [torch.arange(2000.0), None], "name": "x", "step": 3, "streams": (torch.ones(2, 3),)}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.pt", STATE)
+    assert_bitwise_equal(checkpoint.load(tmp_path / "a.pt"), STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    checkpoint.save(path, STATE)
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.arange(2000.0).numpy().tobytes()) + 4321] ^= 1  # torch.load alone would not notice
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged: the checksum"):
+        checkpoint.load(path)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("length", [0, 10, 3000])
+def test_a_truncated_file_is_found(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.pt"
+    checkpoint.save(path, STATE)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged or no checkpoint"):
+        checkpoint.load(path)
+
+
+def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"x": Harmful()}, tmp_path / "b.pt")
+    with pytest.raises(CheckpointError, match=r"b\.pt is not a checkpoint"):
+        checkpoint.load(tmp_path / "b.pt")
+    assert not (tmp_path / "ran").exists()
+    with zipfile.ZipFile(tmp_path / "c.pt", "w") as archive:
+        archive.writestr("readme.txt", "no weights")
+    with pytest.raises(CheckpointError, match=r"c\.pt is not a checkpoint"):
+        checkpoint.load(tmp_path / "c.pt")
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(tmp_path / "none.pt")
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pt"
+    checkpoint.save(path, STATE)
+    real_open = Path.open
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        return Full(self, "w") if mode == "wb" else real_open(self, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        checkpoint.save(path, {"other": torch.ones(10)})
+    assert caught.value.errno == errno.ENOSPC
+    assert "a.pt" in str(caught.value)
+    monkeypatch.undo()
+    assert_bitwise_equal(checkpoint.load(path), STATE)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]

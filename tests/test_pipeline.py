@@ -1,0 +1,297 @@
+"""The pipeline: what comes out when, whose memory it touches, and what it says about bad input."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, methods
+from petra_core.methods import Method
+from petra_core.schedule import generate
+from petra_core.validation import validate
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
+    data = toys.batches(7)
+    p = toys.pipeline(toys.network(stages), methods.PETRA)
+    losses = [p.step(x, y) for x, y in data]
+    assert [loss is None for loss in losses] == [number < stages - 1 for number in range(7)]
+    assert len(p.drain()) == stages - 1
+    assert p.in_flight == 0
+    assert all(loss is None or (loss.dim() == 0 and not loss.requires_grad) for loss in losses)
+    sequential = toys.pipeline(toys.network(stages), methods.BACKPROPAGATION)
+    assert all(sequential.step(x, y) is not None for x, y in data)
+    assert sequential.drain() == []
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize(("stages", "k"), [(4, 1), (3, 2)])
+def test_what_is_executed_is_the_schedule(method: Method, stages: int, k: int) -> None:
+    p = toys.pipeline(toys.network(stages), method, accumulation=k)
+    with p.recording() as recording:
+        toys.train(p, toys.batches(9))
+    assert recording.schedule == generate(method, stages, 9, k)
+    validate(recording.schedule)
+
+
+def test_training_goes_on_after_draining() -> None:
+    data = toys.batches(12)
+    p = toys.pipeline(toys.network(4), methods.PETRA, accumulation=2)
+    with p.recording() as recording:
+        toys.train(p, data[:5])
+        assert p.micro_batches == 5
+        toys.train(p, data[5:])
+    validate(recording.schedule)
+    assert [worker["version"] for worker in p.state_dict()["workers"]] == [6] * 4
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
+    # FFCV and pinned loaders hand out the same buffers again; a pipeline holds a batch for up to 2(J-1) ticks.
+    data = toys.batches(9)
+    kept = toys.pipeline(toys.network(6), method)
+    expected = toys.train(kept, data)
+    x, y = (torch.empty_like(tensor) for tensor in data[0])
+    reused = toys.pipeline(toys.network(6), method)
+    losses = []
+    for inputs, target in data:
+        x.copy_(inputs)
+        y.copy_(target)
+        before = x.clone()
+        losses.append(reused.step(x, y))
+        assert_bitwise_equal(x, before)  # nor does the pipeline write there
+        x.fill_(float("nan"))
+        y.fill_(0)
+    assert [loss.item() for loss in (*losses, *reused.drain()) if loss is not None] == expected
+    assert_bitwise_equal(toys.weights(reused), toys.weights(kept))
+
+
+class Shift(nn.Module):
+    """Adds a parameter of full shape: autograd returns the incoming gradient itself as the parameter's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(4, 2, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x) + self.shift
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_gradients_do_not_share_memory_with_messages(k: int) -> None:
+    # Accumulating in place into `.grad`, or an optimizer that writes to it, would otherwise change the message that the
+    # stage below receives in the next tick.
+    net: list[Stage] = [toys.stem(2), ReversibleStage(Shift()), ReversibleStage(Shift()), toys.head(2)]
+    net = [stage.double() for stage in net]
+    data = toys.batches(6)
+    results = {}
+    for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
+        p = toys.pipeline(net, method, accumulation=k)
+        toys.train(p, data)
+        results[method] = toys.weights(p)
+    model = nn.Sequential(*toys.pipeline(net).stages)
+    optimizer = toys.sgd(list(model.parameters()))
+    for number, (x, y) in enumerate(data, 1):
+        (nn.functional.cross_entropy(model(x), y) / k).backward()
+        if number % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    for weights in results.values():
+        assert_close(weights, dict(model.state_dict()), 1e-9)
+
+
+def test_learning_rate_reaches_every_stage() -> None:
+    p = toys.pipeline(toys.network(5))
+    p.set_learning_rate(0.125)
+    assert {group["lr"] for optimizer in p.optimizers for group in optimizer.param_groups} == {0.125}
+    p.set_learning_rate(0.0)
+    before = dict(toys.pipeline(toys.network(5)).model.named_parameters())
+    toys.train(p, toys.batches(8))
+    assert_bitwise_equal(dict(p.model.named_parameters()), before)
+
+
+def test_frozen_parameters_stay_and_cost_no_gradient() -> None:
+    net = toys.network(5)
+    for parameter in net[2].parameters():
+        parameter.requires_grad_(False)
+    for method in methods.ALL:
+        p = toys.pipeline(net, method)
+        toys.train(p, toys.batches(12))
+        assert_bitwise_equal(dict(p.stages[2].named_parameters()), dict(net[2].named_parameters()))
+        assert p.memory().stages[2].peak["gradients"] == 0
+        assert not torch.equal(p.stages[1].state_dict()["residual.0.weight"], net[1].state_dict()["residual.0.weight"])
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_bf16_autocast_keeps_streams_in_float32_and_learns(method: Method) -> None:
+    torch.manual_seed(0)
+    net = [stage.float() for stage in toys.network(6)]
+    x, y = toys.batches(1)[0]
+    seen: list[torch.dtype] = []
+    p = Pipeline(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.02), autocast=torch.bfloat16)
+    for stage in net[:-1]:
+        stage.register_forward_hook(lambda module, inputs, outputs: seen.extend(t.dtype for t in outputs))
+    losses = [loss.item() for loss in (p.step(x.float(), y) for _ in range(60)) if loss is not None]
+    assert set(seen) <= {torch.float32}
+    assert losses[-1] < losses[0]
+    grads = [p.dtype for p in net[1].parameters()]
+    assert set(grads) == {torch.float32}
+
+
+@pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA], ids=str)
+def test_the_callers_autocast_does_not_cache_casts_across_evaluations(method: Method) -> None:
+    # torch.autocast keeps the casts of weights; one made in the forward without a graph, found again by the
+    # evaluation of the backward, leaves the weight without a gradient, silently.
+    results = []
+    for outer in (False, True):
+        net = [stage.float() for stage in toys.network(5)]
+        p = Pipeline(net, method, optimizer=toys.sgd, autocast=None if outer else torch.bfloat16)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outer):
+            for x, y in toys.batches(8):
+                p.step(x.float(), y)
+            p.drain()
+        results.append(toys.weights(p))
+    assert_close(results[1], results[0], 1e-6)
+    start = dict(toys.network(5)[1].named_parameters())
+    assert not torch.equal(results[1]["1.residual.0.weight"].double(), start["residual.0.weight"])
+
+
+# Bad input
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def two_stages() -> list[Stage]:
+    return toys.network(2)
+
+
+@pytest.mark.parametrize("k", [0, -1, 33, 2.0, True, "4"])
+def test_accumulation_out_of_range_is_refused(k: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"1\.\.32"):
+        Pipeline(two_stages(), methods.PETRA, accumulation=k)
+
+
+def test_a_plain_module_among_the_stages_is_refused() -> None:
+    with pytest.raises(TypeError, match="stage 1 is a Linear, which is neither invertible nor buffered"):
+        Pipeline([toys.stem(2), nn.Linear(2, 2), toys.head(2)], methods.PETRA)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (list, "at least one stage"),
+        (lambda: [toys.stem(2)], "the last stage must be a HeadStage"),
+        (lambda: [toys.head(2), toys.head(2)], "and only the last"),
+    ],
+)
+def test_a_pipeline_ends_in_one_head(stages: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pipeline(stages(), methods.PETRA)
+
+
+def test_shared_parameters_are_refused() -> None:
+    block = toys.residual(2)
+    with pytest.raises(ValueError, match=r"parameter residual\.0\.weight of stage 2 belongs to stage 1 too"):
+        Pipeline([toys.stem(2), ReversibleStage(block), ReversibleStage(block), toys.head(2)], methods.PETRA)
+
+
+@pytest.mark.parametrize("change", ["size", "dtype", "channels"])
+def test_a_batch_of_another_shape_is_refused(change: str) -> None:
+    p = toys.pipeline(toys.network(4))
+    x, y = toys.batches(1)[0]
+    p.step(x, y)
+    other = {"size": (x[:3], y[:3]), "dtype": (x.float(), y), "channels": (x[:, :2], y)}[change]
+    with pytest.raises(ValueError, match=r"micro-batch 1 has shapes .*drop_last=True"):
+        p.step(*other)
+    toys.train(p, [(x, y)] * 5)  # the pipeline is as it was
+
+
+def test_a_reversible_stage_needs_two_streams_of_one_shape() -> None:
+    stage = ReversibleStage(nn.Identity())
+    with pytest.raises(ValueError, match=r"takes two streams of one shape, got 1: \(4, 3\)"):
+        stage(torch.ones(4, 3))
+    with pytest.raises(ValueError, match=r"got 2: \(4, 3\), \(4, 2\)"):
+        stage((torch.ones(4, 3), torch.ones(4, 2)))
+    with pytest.raises(ValueError, match=r"must keep the shape of its input \(4, 3\), got \(4, 5\)"):
+        ReversibleStage(nn.Linear(3, 5))((torch.ones(4, 3), torch.ones(4, 3)))
+
+
+@pytest.mark.parametrize("wrap", [ReversibleStage, BufferedStage, HeadStage])
+def test_stages_are_made_from_plain_modules(wrap: Any) -> None:
+    with pytest.raises(TypeError, match="takes a plain module, got the stage BufferedStage"):
+        wrap(BufferedStage(nn.Identity()))
+    with pytest.raises(TypeError, match="got function"):
+        wrap(lambda x: x)
+
+
+def test_a_loss_must_be_a_scalar() -> None:
+    head = HeadStage(nn.Linear(3, 2), loss=nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(ValueError, match=r"a scalar .* got shape \(4,\)"):
+        Pipeline([head], methods.PETRA).step(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
+
+
+def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
+    p = toys.pipeline(toys.network(6), methods.PETRA)
+    data = toys.batches(20)
+    toys.train(p, data[:12], drain=False)
+    good = p.state_dict()
+    with torch.no_grad():
+        next(p.stages[2].parameters()).fill_(float("inf"))
+    with pytest.raises(
+        NonFiniteError, match=r"micro-batch 1\d is nan; .* stage 2 \(parameter module\.left\.0\.weight"
+    ) as caught:
+        toys.train(p, data[12:], drain=False)
+    assert caught.value.stage == 2
+    assert 9 < caught.value.micro_batch < 16
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        p.step(*data[0])
+    p.load_state_dict(good)
+    assert len(toys.train(p, data[12:])) == 8 + 5
+
+
+def test_an_exception_within_a_tick_makes_the_pipeline_refuse_to_go_on() -> None:
+    calls = itertools.count()
+
+    def interrupt(index: int, version: int, stage: Stage) -> None:
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+
+    p = toys.pipeline(toys.network(4), before_update=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        toys.train(p, toys.batches(9))
+    with pytest.raises(RuntimeError, match="broke off a tick"):
+        p.state_dict()
+
+
+def test_before_update_may_clip_gradients() -> None:
+    norms = []
+
+    def clip(index: int, version: int, stage: Stage) -> None:
+        nn.utils.clip_grad_norm_(stage.parameters(), 1e-3)
+        norms.append(sum(float(p.grad.norm() ** 2) for p in stage.parameters() if p.grad is not None) ** 0.5)
+
+    p = toys.pipeline(toys.network(4), optimizer=lambda q: torch.optim.SGD(q, lr=1.0), before_update=clip)
+    start = toys.weights(p)
+    toys.train(p, toys.batches(1))
+    assert max(norms) <= 1e-3 * (1 + 1e-6)
+    moved = (
+        sum(float((tensor.detach() - start[name]).norm() ** 2) for name, tensor in p.model.named_parameters()) ** 0.5
+    )
+    assert 0 < moved <= 4e-3
+
+
+def test_a_stage_without_parameters_and_token_inputs() -> None:
+    # Integer inputs have no gradient, and a stage need not have anything to learn.
+    torch.manual_seed(0)
+    head = HeadStage(nn.Sequential(nn.Flatten(), nn.Linear(30, 3)))
+    net = [BufferedStage(nn.Embedding(11, 6)), BufferedStage(nn.Tanh()), head]
+    x, y = torch.randint(0, 11, (4, 5)), torch.tensor([0, 1, 2, 0])
+    for method in methods.ALL:
+        p = toys.pipeline(net, method)
+        losses = [loss for loss in (p.step(x, y) for _ in range(40)) if loss is not None]
+        assert losses[-1] < losses[0] / 2
+        assert len(p.optimizers) == 2

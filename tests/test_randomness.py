@@ -1,0 +1,115 @@
+"""Dropout: the same mask in forward and backward, and random numbers that belong to the stage that draws them."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import Pipeline, ReversibleStage, methods
+from petra_core.methods import Method
+from petra_core.models import sequential
+from petra_core.randomness import RandomStream, capture, replay
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+CPU = torch.device("cpu")
+
+
+class Spying(nn.Module):
+    """Dropout that notes its masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.functional.dropout(torch.ones_like(x), 0.5, self.training)
+        self.masks.append(mask)
+        return torch.tanh(x) * mask
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_micro_batch_sees_one_mask(method: Method, seed: int | None) -> None:
+    # memcnn draws a new mask in the backward: its gradients are those of another network.
+    spies = [Spying(), Spying(), Spying()]
+    net = [toys.stem(2), *(ReversibleStage(nn.Sequential(nn.Conv2d(2, 2, 1), spy)) for spy in spies), toys.head(2)]
+    p = Pipeline([stage.double() for stage in net], method, optimizer=toys.sgd, seed=seed)
+    count = 11
+    toys.train(p, toys.batches(count))
+    evaluations = 1 if method.keeps_graph else 3 if method is methods.APPROXIMATE_INPUTS else 2
+    for spy in spies:
+        different = {tuple(mask.flatten().tolist()) for mask in spy.masks}
+        assert len(different) == count
+        # Under approximate inputs the last micro-batches see no update between forward and backward: two evaluations.
+        assert len(spy.masks) <= count * evaluations
+        assert len(spy.masks) >= count * min(evaluations, 2)
+    assert not torch.equal(spies[0].masks[0], spies[1].masks[0])
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
+def test_dropout_without_a_seed_is_plain_training_to_the_global_generator(method: Method) -> None:
+    # RevTorch resets the global generator in the backward, so that all later draws repeat.
+    net, data = toys.network(6, dropout=0.3), toys.batches(5)
+    model = sequential(copy.deepcopy(net))
+    optimizer = toys.sgd(list(model.parameters()))
+    torch.manual_seed(11)
+    for x, y in data:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    expected = torch.get_rng_state()
+    p = toys.pipeline(net, method)
+    torch.manual_seed(11)
+    toys.train(p, data)
+    assert_bitwise_equal(torch.get_rng_state(), expected)
+    assert_close(toys.weights(p), dict(model.state_dict()), 1e-9)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_with_a_seed_the_global_generator_is_not_touched(method: Method) -> None:
+    state = torch.get_rng_state()
+    net = toys.network(5, dropout=0.3)
+    torch.set_rng_state(state)
+    toys.train(toys.pipeline(net, method, seed=1), toys.batches(4))
+    assert_bitwise_equal(torch.get_rng_state(), state)
+
+
+def test_streams_of_stages_and_seeds_are_different_and_repeatable() -> None:
+    def first_draw(seed: int, stage: int) -> Tensor:
+        with RandomStream(CPU, seed, stage).forward():
+            return torch.rand(4)
+
+    draws = [first_draw(seed, stage) for seed in (0, 1) for stage in (0, 1)]
+    assert len({tuple(draw.tolist()) for draw in draws}) == 4
+    assert_bitwise_equal(first_draw(0, 1), draws[1])
+
+
+def test_a_stream_goes_on_where_it_was_and_notes_only_real_draws() -> None:
+    stream = RandomStream(CPU, 3, 0)
+    with stream.forward() as draws:
+        first = torch.rand(3)
+    with stream.forward() as nothing:
+        pass
+    with stream.forward():
+        second = torch.rand(3)
+    assert nothing.state is None
+    assert not torch.equal(first, second)
+    before = capture(CPU)
+    with replay(draws.state, CPU):
+        assert_bitwise_equal(torch.rand(3), first)
+    assert_bitwise_equal(capture(CPU), before)
+
+
+def test_the_order_of_other_stages_does_not_matter() -> None:
+    # Property 3: the draws of a stage depend on its own actions only. A network in which the stages above draw more
+    # numbers gives the first reversible stage the same masks.
+    def masks_of_stage_1(more: int) -> list[Tensor]:
+        spy = Spying()
+        rest = [ReversibleStage(nn.Sequential(nn.Conv2d(2, 2, 1), *(nn.Dropout(0.1) for _ in range(more))))]
+        net = [toys.stem(2), ReversibleStage(spy), *rest, toys.head(2)]
+        toys.train(Pipeline([stage.double() for stage in net], methods.PETRA, seed=4), toys.batches(6))
+        return spy.masks
+
+    assert_bitwise_equal(masks_of_stage_1(0), masks_of_stage_1(2))

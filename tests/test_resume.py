@@ -1,0 +1,124 @@
+"""Property 4: stop anywhere, the pipeline full, go on in a new process: bitwise as if never stopped."""
+
+import copy
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from petra_core import CheckpointError, Pipeline, checkpoint, merge, methods
+from petra_core.methods import Method
+from tests import toys
+from tests.compare import assert_bitwise_equal
+
+
+def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
+    net = toys.network(6, dropout=0.2)
+    return toys.pipeline([net[0], merge(net[1:3]), *net[3:]], method, accumulation=k, seed=seed)
+
+
+@pytest.mark.parametrize("stop", [1, 4, 11])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) -> None:
+    data = toys.batches(20)
+    undisturbed = fresh(method, k)
+    expected = toys.train(undisturbed, data)
+
+    stopped = fresh(method, k)
+    losses = toys.train(stopped, data[:stop], drain=False)
+    checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
+    resumed = fresh(method, k)
+    toys.train(resumed, toys.batches(3, seed=9), drain=False)  # whatever it did before must leave no trace
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+    losses += toys.train(resumed, data[stop:])
+
+    assert losses == expected
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+    assert resumed.memory().now() == undisturbed.memory().now()
+
+
+@pytest.mark.slow
+def test_resume_in_a_new_process(tmp_path: Path) -> None:
+    data = toys.batches(16)
+    undisturbed = fresh(methods.DELAYED_GRADIENTS, 2)
+    toys.train(undisturbed, data)
+    stopped = fresh(methods.DELAYED_GRADIENTS, 2)
+    toys.train(stopped, data[:7], drain=False)
+    checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
+    script = f"""
+        import torch
+        torch.set_num_threads(1)
+        from petra_core import checkpoint, methods
+        from tests import toys
+        from tests.test_resume import fresh
+        pipeline = fresh(methods.DELAYED_GRADIENTS, 2)
+        pipeline.load_state_dict(checkpoint.load({str(tmp_path / "state.pt")!r}))
+        toys.train(pipeline, toys.batches(16)[7:])
+        checkpoint.save({str(tmp_path / "end.pt")!r}, pipeline.state_dict())
+    """
+    root = Path(__file__).resolve().parent.parent
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=root)
+    assert_bitwise_equal(checkpoint.load(tmp_path / "end.pt"), undisturbed.state_dict())
+
+
+def test_resume_without_a_seed_restores_the_global_generator() -> None:
+    data = toys.batches(12)
+    torch.manual_seed(3)
+    undisturbed = fresh(methods.PETRA, 1, seed=None)
+    torch.manual_seed(3)
+    expected = toys.train(undisturbed, data)
+    stopped = fresh(methods.PETRA, 1, seed=None)
+    torch.manual_seed(3)
+    losses = toys.train(stopped, data[:5], drain=False)
+    state = stopped.state_dict()
+    torch.manual_seed(99)
+    resumed = fresh(methods.PETRA, 1, seed=None)
+    resumed.load_state_dict(state)
+    assert losses + toys.train(resumed, data[5:]) == expected
+
+
+def test_a_state_is_a_copy() -> None:
+    p = fresh(methods.PETRA, 3)
+    data = toys.batches(10)
+    toys.train(p, data[:6], drain=False)
+    state = p.state_dict()
+    kept = copy.deepcopy(state)
+    toys.train(p, data[6:], drain=False)
+    assert_bitwise_equal(state, kept)
+    other = fresh(methods.PETRA, 3)
+    other.load_state_dict(state)
+    toys.train(other, data[6:], drain=False)
+    assert_bitwise_equal(state, kept)
+    assert_bitwise_equal(other.state_dict(), p.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "k", "seed", "message"),
+    [
+        (methods.DSP, 2, 7, "method 'PETRA', this pipeline has 'DSP'"),
+        (methods.PETRA, 3, 7, "accumulation 2, this pipeline has 3"),
+        (methods.PETRA, 2, None, "seed"),
+    ],
+)
+def test_a_state_of_another_pipeline_is_refused(method: Method, k: int, seed: int | None, message: str) -> None:
+    state = fresh(methods.PETRA, 2).state_dict()
+    with pytest.raises(CheckpointError, match=message):
+        fresh(method, k, seed=seed).load_state_dict(state)
+
+
+def test_a_state_of_other_stages_is_refused_and_the_pipeline_then_too() -> None:
+    state = toys.pipeline(toys.network(4)).state_dict()
+    with pytest.raises(CheckpointError, match="4 stages, this pipeline 5"):
+        toys.pipeline(toys.network(5)).load_state_dict(state)
+    state["workers"][2]["module"].popitem()
+    p = toys.pipeline(toys.network(4))
+    with pytest.raises(CheckpointError, match="stage 2 does not fit"):
+        p.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        p.step(*toys.batches(1)[0])
+    with pytest.raises(CheckpointError, match="no 'format' entry"):
+        p.load_state_dict({"weights": 1})

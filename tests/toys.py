@@ -1,0 +1,123 @@
+"""Small networks for the tests of the engine: every kind of stage, few channels, float64."""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams, SplitStreams
+from petra_core.worker import OptimizerFactory
+
+CLASSES = 3
+
+
+class Down(nn.Module):
+    """Two streams to two streams of half the size and twice the channels; not invertible."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.left = nn.Sequential(
+            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(2 * channels)
+        )
+        self.right = nn.Conv2d(channels, 2 * channels, 1, stride=2)
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, x_tilde = streams
+        h = torch.tanh(self.left(x))
+        return h + self.right(x_tilde), h
+
+
+def residual(channels: int, dropout: float = 0.0) -> nn.Module:
+    """conv, BatchNorm, smooth activation (no ReLU: its masks flip under rounding), conv, dropout.
+
+    No bias before a BatchNorm: its gradient is zero up to rounding, which no relative tolerance can compare.
+    """
+    return nn.Sequential(
+        nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.Tanh(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        *([nn.Dropout(dropout)] if dropout else []),
+    )
+
+
+def stem(channels: int) -> BufferedStage:
+    return BufferedStage(
+        nn.Sequential(
+            nn.Conv2d(3, 2 * channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(2 * channels),
+            nn.Tanh(),
+            SplitStreams(),
+        )
+    )
+
+
+def head(channels: int) -> HeadStage:
+    pooled = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return HeadStage(nn.Sequential(*pooled, nn.Linear(2 * channels, CLASSES)))
+
+
+def network(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[Stage]:
+    """`stages` stages in float64: stem, reversible ones with a down-sampling one between from J = 5 on, head."""
+    torch.manual_seed(seed)
+    if stages == 1:
+        flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 36, CLASSES))
+        return [HeadStage(flat).double()]
+    channels = 2
+    blocks: list[Stage] = [stem(channels)]
+    for index in range(stages - 2):
+        if index == 2:
+            blocks.append(BufferedStage(Down(channels)))
+            channels *= 2
+        else:
+            blocks.append(ReversibleStage(residual(channels, dropout)))
+    return [stage.double() for stage in (*blocks, head(channels))]
+
+
+def batches(count: int, *, size: int = 4, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(size, 3, 6, 6, generator=generator, dtype=torch.float64),
+            torch.randint(0, CLASSES, (size,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
+
+
+def pipeline(
+    stages: Sequence[Stage],
+    method: Method = methods.PETRA,
+    *,
+    accumulation: int = 1,
+    optimizer: OptimizerFactory | None = sgd,
+    seed: int | None = None,
+    before_update: Callable[[int, int, Stage], None] | None = None,
+) -> Pipeline:
+    """A pipeline over copies of `stages`."""
+    return Pipeline(
+        copy.deepcopy(list(stages)),
+        method,
+        accumulation=accumulation,
+        optimizer=optimizer,
+        seed=seed,
+        before_update=before_update,
+    )
+
+
+def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = True) -> list[float]:
+    """Losses in the order in which they come out."""
+    losses = [p.step(x, y) for x, y in data]
+    return [loss.item() for loss in (*losses, *(p.drain() if drain else ())) if loss is not None]
+
+
+def weights(p: Pipeline) -> dict[str, Tensor]:
+    """Parameters and buffers of the plain model."""
+    return {name: tensor.clone() for name, tensor in p.model.state_dict().items()}
