@@ -75,6 +75,14 @@ def test_boxes_show_their_micro_batches() -> None:
     assert [[text.text for text in group.iterfind(f"{SVG}text")] for group in groups] == [["2", "0", "0"], ["1", "1"]]
 
 
+@pytest.mark.parametrize("start", [2, 102, 1002])
+def test_widths_are_the_units_of_table_1_and_hold_their_numbers(start: int) -> None:
+    schedule = generate(methods.PETRA, 2, start + 1, 1).window(start, start + 1)
+    forward, rebuild, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
+    assert forward == rebuild == backward / 2
+    assert forward > 6.5 * len(str(start))  # a digit of the 11 pixel font is about 6.5 wide
+
+
 def test_kinds_have_a_colour_each_and_a_place_in_the_legend() -> None:
     root = ElementTree.fromstring(to_svg(generate(methods.PETRA, 3, 9, 2)))
     legend = [text.text for text in root.iterfind(f"{SVG}text") if re.match(r"[FRBU] ", text.text or "")]
