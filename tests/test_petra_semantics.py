@@ -51,12 +51,25 @@ class Mix(nn.Module):
         return torch.tanh(self.a(x)) + self.b(x_tilde), torch.tanh(self.c(x))
 
 
+class Shift(nn.Module):
+    """A parameter of the full shape of its input: its gradient is the message from above itself, not a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(0.1 * torch.randn(BATCH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
 def part(kind: str, *, first: bool, norm: bool) -> Part:
     """Smooth everywhere, in float64: rounding cannot flip a ReLU."""
     if kind == "r":
         # No bias before BatchNorm: its gradient is zero, and of the rounding in its place nothing can be said.
         norms = [nn.BatchNorm1d(6)] if norm else []
-        module = nn.Sequential(nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh())
+        module = nn.Sequential(
+            nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh(), Shift()
+        )
     elif kind == "h":
         module = nn.Sequential(models.ConcatStreams(), nn.Linear(2 * WIDTH, CLASSES))
     elif first:
@@ -251,9 +264,27 @@ def test_every_k_on_a_run_of_three_reversible_stages(method, accumulation):
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
 
 
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_changing_gradients_in_place_before_an_update_changes_nothing_else(method):
+    """As clipping does: with `Shift`, such a gradient could be the very message that is on its way down."""
+
+    def double(stage_index: int, version: int, stage: nn.Module) -> None:
+        for parameter in stage.parameters():
+            parameter.grad.mul_(2)
+
+    stages, data, rule = network("b r r b r h", norm=False), batches(12), RULES[method.name]
+    history = simulate(stages, rule, 1, Sgd(lambda tick: 0.1), data, entries(rule, len(stages), len(data)))
+    pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=0.05), before_update=double)
+    for x, y in data:
+        pipeline.step(x, y)
+    pipeline.drain()
+    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
+
+
 def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tensor:
     """All weights after forty micro-batches, as one vector."""
-    pipeline = pipeline_of(network(pattern), method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
+    stages = network(pattern, norm=False)  # with BatchNorm over six samples any difference soon grows to chaos
+    pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
     for x, y in batches(40):
         pipeline.step(x, y)
     pipeline.drain()
@@ -270,15 +301,15 @@ def distances(pattern: str, learning_rate: float) -> dict[tuple[str, str], float
 @pytest.mark.parametrize("pattern", ["b r r r h", "b r r r r r h"])
 def test_all_pipelined_methods_differ_where_reversible_stages_follow_each_other(pattern):
     assert len(PIPELINED) == 4
-    for (a, b), distance in distances(pattern, learning_rate=0.1).items():
-        assert 1e-3 < distance < 1, f"{a} and {b} are {distance:.3g} apart"
+    for (a, b), distance in distances(pattern, learning_rate=0.2).items():
+        assert 1e-3 < distance < 0.5, f"{a} and {b} are {distance:.3g} apart"
 
 
 @pytest.mark.parametrize("pattern", ["b r h", "b r b r h"])
 def test_reconstruction_changes_nothing_where_no_two_reversible_stages_follow_each_other(pattern):
     """Only x~ is rebuilt wrongly, and a buffered stage does not look at it: PETRA is DSP, inputs are exact."""
     close = {("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")}
-    for pair, distance in distances(pattern, learning_rate=0.1).items():
+    for pair, distance in distances(pattern, learning_rate=0.2).items():
         assert distance < 1e-9 if pair in close else distance > 1e-3, f"{pair} are {distance:.3g} apart"
 
 
