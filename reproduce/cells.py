@@ -161,6 +161,10 @@ class TrainingCell(Cell):
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
+        if self.drops and self.drops[0] < self.warmup_epochs:
+            raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
+        if self.momentum >= 1:
+            raise CellError(f"momentum must be below 1, got {self.momentum}")
 
     @property
     def slug(self) -> str:

@@ -230,6 +230,8 @@ class Record:
 
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink()
         if (self.path / "config.json").exists():
             self._check_config()
         else:

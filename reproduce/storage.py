@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from petra_core.checkpoint import replacing
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota used up, file size limit
 
 
@@ -42,16 +44,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         StorageFullError: there was no room; what `path` held before is still there.
 
     """
-    temporary = path.with_name(f"{path.name}.tmp")  # one name: what a killed process left is overwritten
-    try:
-        with explain_full_disk(path), temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with explain_full_disk(path), replacing(path) as file:
+        file.write(data)
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -77,12 +71,3 @@ def append_line(path: Path, line: str) -> None:
         except BaseException:
             file.truncate(size)
             raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is on disk once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

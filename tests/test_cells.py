@@ -118,6 +118,8 @@ def test_the_order_of_keys_does_not_matter():
         ({"precision": "float16"}, "did you mean float32"),
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
         ({"drops": [3, 2]}, "drops are rising"),
+        ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
+        ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"scale": "../up"}, "scale names a folder"),
         ({"kind": "trainin"}, "one of training, complexity; got 'trainin'"),

@@ -205,10 +205,10 @@ def test_a_cell_is_held_by_one_process_and_free_when_that_is_killed(record):
 
 
 @contextmanager
-def full_disk():
-    """Files can grow to 100 bytes only: the operating system itself refuses the rest, in the middle of a write."""
+def full_disk(room: int = 100):
+    """Files can grow to `room` bytes only: the operating system itself refuses the rest, in the middle of a write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:

@@ -1,0 +1,56 @@
+"""Handwritten digits: real images inside a dependency, for a machine without network and data.
+
+1,797 images of 8 x 8 pixels (the test part of the UCI "Optical Recognition of Handwritten Digits", as scikit-learn
+ships them), magnified by a whole number and repeated in three channels, so that networks for colour images take them.
+The split is fixed: the same 20 % of every class are the test set, for all seeds.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from reproduce.data.loader import Images
+
+NATIVE_SIZE = 8
+TEST_SAMPLES = 360
+SPLIT_SEED = 0
+
+
+class Split(NamedTuple):
+    """Images to train on and to test on."""
+
+    train: Images
+    test: Images
+
+
+def digits(image_size: int = 16) -> Split:
+    """The digits, 1,437 to train on and 360 to test on, in three equal channels.
+
+    Args:
+        image_size: height and width, a multiple of 8.
+
+    Raises:
+        ValueError: it is not one.
+
+    """
+    if image_size < NATIVE_SIZE or image_size % NATIVE_SIZE:
+        raise ValueError(f"digits have 8 x 8 pixels: image_size is a multiple of 8, got {image_size}")
+    bunch = load_digits()
+    grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
+    pixels = torch.from_numpy(grey)[:, None].expand(-1, 3, -1, -1)
+    factor = image_size // NATIVE_SIZE
+    pixels = pixels.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)  # [1797, 3, size, size]
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=TEST_SAMPLES, stratify=bunch.target, random_state=SPLIT_SEED
+    )
+    mean, deviation = _statistics(pixels[train])
+    return Split(*(Images(pixels[part], labels[part], 10, (mean,) * 3, (deviation,) * 3) for part in (train, test)))
+
+
+def _statistics(pixels: torch.Tensor) -> tuple[float, float]:
+    values = pixels.double() / 255
+    return float(values.mean()), float(values.std(correction=0))

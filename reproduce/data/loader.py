@@ -1,0 +1,182 @@
+"""Batches as functions of (seed, epoch, position), from tensors that lie on the training device.
+
+A DataLoader with workers and generators gives other batches after a resume, or with another number of workers; and
+for small images, moving single samples through Python takes longer than training on them. Here the whole data set lies
+on the device as bytes, an epoch's order and augmentation are hashes of (seed, epoch, sample index)
+(`reproduce.data.sample_hash`), and a batch is one indexed read: it can be had without those before it.
+
+`Loader` is what training asks of any loader; `MemoryLoader` and `EvaluationBatches` are the ones for data in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
+
+PADDING = 4  # of the random crop, pixels on each side
+
+
+class Loader(Protocol):
+    """What delivers an epoch's batches.
+
+    Attributes:
+        name: `memory`, and more to come; recorded with every result.
+        num_classes: labels are 0 … num_classes - 1.
+        samples: in the data set.
+        batch_size: samples of a batch.
+        batches: of an epoch.
+
+    """
+
+    name: str
+    num_classes: int
+    samples: int
+    batch_size: int
+    batches: int
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches `start`, `start` + 1, … of an epoch: images float32 [B, 3, H, W] and labels int64 [B]."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the loader holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images in memory.
+
+    Attributes:
+        pixels: uint8 [N, 3, H, W].
+        labels: int64 [N].
+        num_classes: labels are 0 … num_classes - 1.
+        mean: of each channel over the training set, in 0..1.
+        deviation: standard deviation likewise.
+
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    num_classes: int
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4 or self.pixels.shape[1] != 3:
+            raise ValueError(f"pixels are uint8 [N, 3, H, W], got {self.pixels.dtype} {tuple(self.pixels.shape)}")
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
+            raise ValueError(
+                f"labels are int64 [{self.pixels.shape[0]}], got {self.labels.dtype} {tuple(self.labels.shape)}"
+            )
+        lowest, highest = int(self.labels.min()), int(self.labels.max())
+        if lowest < 0 or highest >= self.num_classes:
+            raise ValueError(f"labels are 0..{self.num_classes - 1}, got {lowest}..{highest}")
+
+    def to(self, device: torch.device) -> "Images":
+        """The same images on `device`."""
+        return Images(self.pixels.to(device), self.labels.to(device), self.num_classes, self.mean, self.deviation)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Bytes as float32 with mean 0 and deviation 1 a channel."""
+        mean = torch.tensor(self.mean, device=pixels.device).view(3, 1, 1)
+        deviation = torch.tensor(self.deviation, device=pixels.device).view(3, 1, 1)
+        return (pixels.float() / 255 - mean) / deviation
+
+
+class MemoryLoader:
+    """Shuffled training batches from images in memory; an epoch's last, incomplete batch is left out.
+
+    Args:
+        images: on the training device.
+        batch_size: samples of a batch.
+        seed: of order and augmentation.
+        flip_crop: whether each image is cropped at a random place after padding with black by 4 pixels, then
+            mirrored with probability 1/2.
+
+    Raises:
+        ValueError: there are fewer samples than a batch has.
+
+    """
+
+    name = "memory"
+
+    def __init__(self, images: Images, batch_size: int, *, seed: int, flip_crop: bool = False) -> None:
+        self.num_classes = images.num_classes
+        self.samples = len(images.labels)
+        self.batch_size = batch_size
+        self.batches = self.samples // batch_size
+        if self.batches == 0:
+            raise ValueError(f"batch_size {batch_size} is larger than the data set ({self.samples} samples)")
+        self._images = images
+        self._seed = seed
+        self._crop = _Crop(images.pixels) if flip_crop else None
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches from number `start` on: images float32 [B, 3, H, W], labels int64 [B], on the images' device."""
+        device = self._images.labels.device
+        order = torch.from_numpy(sample_order(self._seed, epoch, self.samples)).to(device)
+        if self._crop is not None:
+            self._crop.choose(sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
+        for batch in range(start, self.batches):
+            chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            pixels = self._images.pixels[chosen] if self._crop is None else self._crop(chosen)
+            yield self._images.normalised(pixels), self._images.labels[chosen]
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+
+class EvaluationBatches:
+    """The whole data set in order, without augmentation; the last batch may be smaller.
+
+    Args:
+        images: on the device.
+        batch_size: samples of a batch.
+
+    """
+
+    def __init__(self, images: Images, batch_size: int) -> None:
+        self.samples = len(images.labels)
+        self._images = images
+        self._batch_size = batch_size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, self.samples, self._batch_size):
+            part = slice(start, start + self._batch_size)
+            yield self._images.normalised(self._images.pixels[part]), self._images.labels[part]
+
+
+class _Crop:
+    """Random crop after padding, then a random flip, of a whole batch by one indexed read."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self._padded = torch.nn.functional.pad(pixels, (PADDING,) * 4)  # [N, C, H + 2P, W + 2P]
+        self._height, self._width = pixels.shape[2:]
+
+    def choose(self, hashes: Hashes) -> None:
+        """Fix the epoch's places: bit 0 flips; bits 8 to 31 and 32 to 55 give the place of the crop."""
+        places = np.uint64(2 * PADDING + 1)
+        byte_24 = np.uint64(0xFFFFFF)
+        choices = (hashes & np.uint64(1), hashes >> np.uint64(8) & byte_24, hashes >> np.uint64(32) & byte_24)
+        flips, tops, lefts = choices[0], choices[1] % places, choices[2] % places
+        device = self._padded.device
+        self._flips = torch.from_numpy(flips.astype(np.bool_)).to(device)
+        self._tops = torch.from_numpy(tops.astype(np.int64)).to(device)
+        self._lefts = torch.from_numpy(lefts.astype(np.int64)).to(device)
+
+    def __call__(self, chosen: Tensor) -> Tensor:
+        """The crops of the chosen samples: int64 [B] -> uint8 [B, C, H, W]."""
+        device = chosen.device
+        rows = self._tops[chosen, None] + torch.arange(self._height, device=device)  # [B, H]
+        columns = torch.arange(self._width, device=device).expand(len(chosen), -1)  # [B, W]
+        columns = torch.where(self._flips[chosen, None], self._width - 1 - columns, columns) + self._lefts[chosen, None]
+        channels = torch.arange(self._padded.shape[1], device=device)
+        return self._padded[
+            chosen[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+        ]

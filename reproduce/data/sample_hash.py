@@ -1,0 +1,65 @@
+"""Random numbers that belong to a sample, not to whoever happens to draw them.
+
+A generator gives its numbers in the order in which they are drawn: with two workers, a resume in the middle of an epoch
+or another loader, the same sample is augmented differently. Seeding it with seed + epoch is worse still: seed 1 epoch 1
+is then seed 2 epoch 0. Here every number is a hash of (seed, epoch, purpose, sample index), so whoever needs it, in
+whatever order, gets the same.
+
+The hash is SplitMix64 (Steele, Lea and Flood 2014), chained: each value is added to the state and the state mixed.
+`mix` and `chain` are plain arithmetic on unsigned 64-bit integers, on numpy arrays as on scalars compiled by numba.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+INCREMENT = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
+FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
+FACTOR_2 = np.uint64(0x94D049BB133111EB)
+SHIFT_1, SHIFT_2, SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+#: What a number is for; numbers for different purposes are independent.
+ORDER, AUGMENTATION, INITIALISATION, DROPOUT = range(4)
+
+
+def mix(z: Hashes) -> Hashes:
+    """SplitMix64's output function: a bijection in which every input bit reaches every output bit."""
+    z = (z ^ (z >> SHIFT_1)) * FACTOR_1
+    z = (z ^ (z >> SHIFT_2)) * FACTOR_2
+    return z ^ (z >> SHIFT_3)
+
+
+def chain(state: Hashes, value: Hashes) -> Hashes:
+    """The state after `value`; begin with any state."""
+    return mix((state ^ mix(value + INCREMENT)) + INCREMENT)
+
+
+def key(*values: int) -> Hashes:
+    """The state after several non-negative integers, shape [1].
+
+    Raises:
+        ValueError: one is negative or above 2^64 - 1.
+
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    for value in values:
+        if not 0 <= value < 2**64:
+            raise ValueError(f"hashed values are integers in 0..2^64 - 1, got {value}")
+        state = chain(state, np.array([value], dtype=np.uint64))
+    return state
+
+
+def sample_hashes(seed: int, epoch: int, purpose: int, samples: int) -> Hashes:
+    """One hash for each sample index 0 … samples - 1, shape [samples]."""
+    return chain(key(seed, epoch, purpose), np.arange(samples, dtype=np.uint64))
+
+
+def sample_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    """The order of an epoch: a permutation of the sample indices, shape [samples]."""
+    return np.argsort(sample_hashes(seed, epoch, ORDER, samples), kind="stable")
+
+
+def derived_seed(seed: int, purpose: int) -> int:
+    """A seed for a generator of another library, 0 … 2^63 - 1; far from those of other seeds and purposes."""
+    return int(key(seed, purpose)[0]) >> 1

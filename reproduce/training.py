@@ -1,0 +1,230 @@
+"""Training one cell, from wherever it was left to its result.
+
+The usual training loop saves at the end of an epoch, when nothing is in flight, and draws its batches from generators.
+A pipeline is never empty between epochs (draining it would change the method), so here a checkpoint holds the full
+pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
+continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
+
+One line of metrics an epoch:
+
+    epoch                1 for the first
+    train_loss           mean over the micro-batches that reached the head in the epoch; null if none did
+    learning_rate        of the epoch's last micro-batch
+    test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch)
+    train_seconds, evaluation_seconds
+    images_per_second    of training
+    peak_bytes           largest so far, sum over stages
+"""
+
+import io
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from petra_core import CheckpointError, Pipeline, checkpoint, methods
+from petra_core.models import sequential
+from petra_core.recipe import LearningRateSchedule, sgd
+from reproduce import networks
+from reproduce.cells import Cell, TrainingCell
+from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
+from reproduce.data.sources import open_data
+from reproduce.execution import Context, Stopped
+from reproduce.records import Record
+from reproduce.storage import explain_full_disk, write_atomically
+
+
+def train(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Train to the end. Returns the values of the result; see `execute` for what is raised.
+
+    Result: accuracy after the last epoch, the best after the last drop (as the paper reports it) and its epoch, the sum
+    of the times, parameters, micro-batches, and for each stage the peak bytes of every kind.
+    """
+    assert isinstance(cell, TrainingCell)
+    trainer = Trainer(cell, record, context)
+    trainer.resume()
+    trainer.run()
+    if context.model_file is not None:
+        save_model(trainer.pipeline, context)
+    return trainer.result()
+
+
+class Trainer:
+    """A pipeline, its data, and the position in it.
+
+    Attributes:
+        pipeline: the pipeline.
+        epoch: epochs finished.
+        batch: micro-batches of the epoch under way that have entered.
+
+    """
+
+    def __init__(self, cell: TrainingCell, record: Record, context: Context) -> None:
+        self._cell, self._record, self._context = cell, record, context
+        self._loader, self._test = open_data(cell, context.device)
+        with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
+            torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
+            stages = networks.build(cell, self._loader.num_classes)
+        self.pipeline = Pipeline(
+            [stage.to(context.device) for stage in stages],
+            methods.by_name(cell.method),
+            accumulation=cell.accumulation,
+            optimizer=sgd(
+                cell.learning_rate,
+                momentum=cell.momentum,
+                nesterov=cell.momentum > 0,
+                weight_decay=cell.weight_decay,
+            ),
+            seed=derived_seed(cell.seed, DROPOUT),
+            autocast=torch.bfloat16 if cell.precision == "bf16" else None,
+        )
+        batches = self._loader.batches
+        self._schedule = LearningRateSchedule(
+            cell.learning_rate,
+            round(cell.warmup_epochs * batches),
+            tuple(drop * batches for drop in cell.drops),
+            cell.drop_factor,
+        )
+        self.epoch = 0
+        self.batch = 0
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=context.device)  # stays there: reading it waits
+        self._losses = 0
+        self._seconds = 0.0
+        self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
+        self._saved = time.monotonic()
+
+    def run(self) -> None:
+        """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
+        while self.epoch < self._cell.epochs:
+            self._train_epoch()
+            self._end_epoch()
+            if self.epoch < self._cell.epochs:
+                self.save()
+        self._loader.close()
+
+    def _train_epoch(self) -> None:
+        total = self._cell.epochs * self._loader.batches
+        before, started = self._seconds, time.perf_counter()
+        for images, labels in self._loader.epoch(self.epoch, self.batch):
+            self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
+            loss = self.pipeline.step(images, labels)
+            self.batch += 1
+            if loss is not None:
+                self._count(loss)
+            self._context.observer.tick(self.pipeline.micro_batches, total, loss)
+            self._seconds = before + time.perf_counter() - started
+            if self._context.should_stop():
+                self.save()
+                raise Stopped(f"stopped at micro-batch {self.pipeline.micro_batches} of {total}")
+            if time.monotonic() - self._saved >= self._context.checkpoint_seconds:
+                self.save()
+        if self.epoch == self._cell.epochs - 1:
+            for loss in self.pipeline.drain():
+                self._count(loss)
+        self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
+        self._seconds = before + time.perf_counter() - started
+
+    def _count(self, loss: torch.Tensor) -> None:
+        self._loss_sum += loss
+        self._losses += 1
+
+    def _end_epoch(self) -> None:
+        started = time.perf_counter()
+        accuracy = self._accuracy()
+        evaluation_seconds = time.perf_counter() - started
+        metrics = {
+            "epoch": self.epoch + 1,
+            "train_loss": float(self._loss_sum) / self._losses if self._losses else None,
+            "learning_rate": self._schedule(self.pipeline.micro_batches - 1),
+            "test_accuracy": accuracy,
+            "train_seconds": round(self._seconds, 4),
+            "evaluation_seconds": round(evaluation_seconds, 4),
+            "images_per_second": round(self._loader.batches * self._cell.batch_size / self._seconds, 1),
+            "peak_bytes": sum(stage["total"] for stage in self.peaks()),
+        }
+        self._record.append(metrics)
+        self._context.observer.epoch(metrics)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._loss_sum.zero_()
+        self._losses, self._seconds = 0, 0.0
+
+    def _accuracy(self) -> float:
+        correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
+        for images, labels in self._test:
+            correct += (self.pipeline.evaluate(images).argmax(1) == labels).sum()
+        return 100 * int(correct) / self._test.samples
+
+    def peaks(self) -> list[dict[str, int]]:
+        """Of every stage the largest bytes of each kind, and `total`, the largest sum at one moment."""
+        now = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
+        if not self._peaks:
+            return now
+        return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
+
+    def result(self) -> dict[str, Any]:
+        """What the finished run comes to."""
+        metrics = self._record.metrics()
+        last_drop = max(self._cell.drops, default=0)
+        best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first of equals
+        seconds = sum(line["train_seconds"] for line in metrics)
+        return {
+            "test_accuracy": metrics[-1]["test_accuracy"],
+            "best_test_accuracy": best["test_accuracy"],
+            "best_epoch": best["epoch"],
+            "train_loss": metrics[-1]["train_loss"],
+            "train_seconds": round(seconds, 4),
+            "evaluation_seconds": round(sum(line["evaluation_seconds"] for line in metrics), 4),
+            "images_per_second": round(self.pipeline.micro_batches * self._cell.batch_size / seconds, 1),
+            "parameters": sum(p.numel() for p in self.pipeline.model.parameters()),
+            "micro_batches": self.pipeline.micro_batches,
+            "peak_bytes": metrics[-1]["peak_bytes"],
+            "stages": self.peaks(),
+        }
+
+    # --- stop and resume
+
+    def save(self) -> None:
+        """Write a checkpoint: the full pipeline, the position, and the sums of the epoch under way."""
+        state = {
+            "identity": self._cell.identity,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "loss_sum": self._loss_sum,
+            "losses": self._losses,
+            "seconds": self._seconds,
+            "peaks": self.peaks(),
+            "pipeline": self.pipeline.state_dict(),
+        }
+        with explain_full_disk(self._record.checkpoint):
+            checkpoint.save(self._record.checkpoint, state)
+        self._saved = time.monotonic()
+
+    def resume(self) -> None:
+        """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged or another cell's.
+
+        """
+        file = self._record.checkpoint
+        if not file.exists():
+            self._record.keep_metrics(0)
+            return
+        state = checkpoint.load(file, map_location=self._context.device)
+        if not isinstance(state, Mapping) or state.get("identity") != self._cell.identity:
+            raise CheckpointError(f"{file} is the checkpoint of another cell; move it away to start from the beginning")
+        self._record.keep_metrics(state["epoch"])
+        self.pipeline.load_state_dict(state["pipeline"])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self._loss_sum, self._losses = state["loss_sum"], state["losses"]
+        self._seconds, self._peaks = state["seconds"], state["peaks"]
+
+
+def save_model(pipeline: Pipeline, context: Context) -> None:
+    """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
+    assert context.model_file is not None
+    state = {name: tensor.cpu() for name, tensor in sequential(pipeline.stages).state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_atomically(context.model_file, buffer.getvalue())
