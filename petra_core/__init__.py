@@ -10,7 +10,7 @@
 Read in this order: methods (the idea), stages, schedule, part and worker (one stage), pipeline (all of them).
 """
 
-from petra_core import checkpoint, methods, models
+from petra_core import checkpoint, methods, models, recipe
 from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError
 from petra_core.ledger import MemoryReport
 from petra_core.pipeline import Pipeline
@@ -31,4 +31,5 @@ __all__ = [
     "merge",
     "methods",
     "models",
+    "recipe",
 ]

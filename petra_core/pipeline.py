@@ -22,8 +22,9 @@ from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import RandomState, capture, restore
+from petra_core.residual import check_residual
 from petra_core.schedule import Clock, Kind, Schedule, Tick
-from petra_core.stages import HeadStage, Stage
+from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Value, as_streams
 from petra_core.worker import BeforeUpdate, Message, OptimizerFactory, Worker
 
@@ -70,7 +71,8 @@ class Pipeline:
 
     Raises:
         TypeError: something among the stages is no stage.
-        ValueError: there is no head at the end, a parameter belongs to two stages, k is out of range.
+        ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
+            (`petra_core.residual`), k is out of range.
 
     """
 
@@ -315,8 +317,8 @@ class Pipeline:
         stage = max(weights, default=min(others, default=len(self.stages) - 1))
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         raise NonFiniteError(
-            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not "
-            f"finite, after {self._workers[stage].version} updates); lower the learning rate, lengthen its warm-up or raise k, "
+            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not finite, "
+            f"updates so far: {self._workers[stage].version}); lower the learning rate, lengthen its warm-up or raise k, "
             f"and go on from a checkpoint of before",
             micro_batch=micro_batch,
             stage=stage,
@@ -362,6 +364,8 @@ def _check_stages(stages: Sequence[Stage]) -> None:
                     f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
                     f"and only the last"
                 )
+            if isinstance(part, ReversibleStage):
+                check_residual(part.residual)
         for name, parameter in stage.named_parameters():
             if owners.setdefault(id(parameter), index) != index:
                 raise ValueError(

@@ -199,6 +199,13 @@ def test_shared_parameters_are_refused() -> None:
         Pipeline([toys.stem(2), ReversibleStage(block), ReversibleStage(block), toys.head(2)], methods.PETRA)
 
 
+def test_a_residual_function_that_can_never_learn_is_refused() -> None:
+    dead = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.ReLU())
+    nn.init.zeros_(dead[1].weight)
+    with pytest.raises(ValueError, match="the block would stay 0 for ever"):
+        Pipeline([toys.stem(2), ReversibleStage(dead), toys.head(2)], methods.PETRA)
+
+
 @pytest.mark.parametrize("change", ["size", "dtype", "channels"])
 def test_a_batch_of_another_shape_is_refused(change: str) -> None:
     p = toys.pipeline(toys.network(4))

@@ -2,10 +2,10 @@
 
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
-from petra_core.models.residual import check_residual
 from petra_core.models.resnet import resnet
 from petra_core.models.revnet import revnet
 from petra_core.models.streams import ConcatStreams, SplitStreams
+from petra_core.residual import check_residual
 
 __all__ = [
     "ConcatStreams",

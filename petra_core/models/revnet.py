@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from petra_core.arguments import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
-from petra_core.models.residual import check_residual
 from petra_core.models.streams import ConcatStreams, SplitStreams
+from petra_core.residual import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
 
 IMAGE_CHANNELS = 3

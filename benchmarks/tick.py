@@ -1,0 +1,148 @@
+"""Time of a tick of each method against a plain autograd step of the same network, in pairs, and bytes held between
+ticks.
+
+A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one rebuilt graph, one backward,
+one update. The plain step does it without rebuilding. In units in which a forward costs 1 and a backward 2 the ratio
+is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible.
+
+The two are timed in turn within one process, so that whatever else slows the machine slows both, and the result is the
+median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
+
+    python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
+"""
+
+import argparse
+import gc
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from petra_core import Pipeline, Stage, methods, models
+from petra_core.memory import predict
+from petra_core.methods import Method
+
+HELD = ("inputs", "stashed_weights", "messages", "graph")
+
+
+def network(name: str, width: int) -> list[Stage]:
+    """A network by name: revnet18, resnet50, chain12 and the like."""
+    family, depth = name.rstrip("0123456789"), int("".join(c for c in name if c.isdigit()))
+    if family == "chain":
+        return models.chain(depth, num_classes=10, channels=width)
+    return {"revnet": models.revnet, "resnet": models.resnet}[family](depth, num_classes=10, width=width)
+
+
+def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of both sides."""
+    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+
+def plain_step(stages: Sequence[Stage], x: Tensor, y: Tensor) -> Callable[[], object]:
+    """One autograd step of the plain model."""
+    model = models.sequential(stages)
+    optimizer = sgd(list(model.parameters()))
+
+    def step() -> None:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def timed(function: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the device's work included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def paired_ratios(
+    first: Callable[[], object], second: Callable[[], object], pairs: int, device: torch.device
+) -> list[float]:
+    """Ratios first / second of neighbouring calls; which goes first alternates."""
+    ratios = []
+    for number in range(pairs):
+        if number % 2:
+            b, a = timed(second, device), timed(first, device)
+        else:
+            a, b = timed(first, device), timed(second, device)
+        ratios.append(a / b)
+    return ratios
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
+    """Run from the command line; returns the median ratio by method."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="revnet18", help="revnet18/34/50, resnet18/34/50, chainN")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default 64, the paper's)")
+    parser.add_argument("--batch", type=int, default=64, help="images in a micro-batch (default 64)")
+    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32, CIFAR)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    parser.add_argument("--pairs", type=int, default=15, help="pairs timed for each method (default 15)")
+    parser.add_argument("--methods", nargs="+", default=["PETRA"], help="methods to time (default PETRA)")
+    parser.add_argument("--channels-last", action="store_true", help="channels-last memory format on both sides")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
+    )
+    options = parser.parse_args(arguments)
+
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
+    torch.manual_seed(0)
+    x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)
+    y = torch.randint(0, 10, (options.batch,), device=device)
+
+    def stages() -> list[Stage]:
+        return [s.to(device).to(memory_format=memory_format) for s in network(options.network, options.width)]
+
+    hardware = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    print(
+        f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}, "
+        f"{hardware}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs"
+    )
+    medians = {}
+    for name in options.methods:
+        method = methods.by_name(name)
+        plain = plain_step(stages(), x, y)
+        pipeline = Pipeline(stages(), method, optimizer=sgd, seed=0)
+        for _ in range(2 * len(pipeline.stages)):  # until it is full
+            pipeline.step(x, y)
+        plain()
+        ratios = paired_ratios(lambda p=pipeline: p.step(x, y), plain, options.pairs, device)  # type: ignore[misc]
+        medians[str(method)] = statistics.median(ratios)
+        low, high = min(ratios), max(ratios)
+        held = pipeline.memory().now(*HELD)
+        print(
+            f"  {method!s:<28} tick / autograd step: median {medians[str(method)]:.3f} ({low:.3f} to {high:.3f}), "
+            f"held between ticks {held / 1e6:.1f} MB"
+        )
+        del plain, pipeline
+        gc.collect()
+    _print_foretold(stages, x, y)
+    return medians
+
+
+def _print_foretold(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
+    def held(method: Method) -> int:
+        return sum(stage.held[kind] for stage in predict(stages(), method, x, y, optimizer=sgd) for kind in HELD)
+
+    print("  held between ticks, foretold: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
