@@ -317,9 +317,9 @@ class Pipeline:
         stage = max(weights, default=min(others, default=len(self.stages) - 1))
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         raise NonFiniteError(
-            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not finite, "
-            f"updates so far: {self._workers[stage].version}); lower the learning rate, lengthen its warm-up or raise k, "
-            f"and go on from a checkpoint of before",
+            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not "
+            f"finite, after {self._workers[stage].version} updates); lower the learning rate, lengthen its warm-up or "
+            f"raise k, and go on from a checkpoint of before",
             micro_batch=micro_batch,
             stage=stage,
         )
