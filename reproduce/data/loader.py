@@ -115,18 +115,20 @@ class MemoryLoader:
             raise ValueError(f"batch_size {batch_size} is larger than the data set ({self.samples} samples)")
         self._images = images
         self._seed = seed
-        self._crop = _Crop(images.pixels) if flip_crop else None
+        self._padded = torch.nn.functional.pad(images.pixels, (PADDING,) * 4) if flip_crop else None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches from number `start` on: images float32 [B, 3, H, W], labels int64 [B], on the images' device."""
         device = self._images.labels.device
         order = torch.from_numpy(sample_order(self._seed, epoch, self.samples)).to(device)
-        if self._crop is not None:
-            self._crop.choose(sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
+        pixels_of = (
+            self._images.pixels.__getitem__
+            if self._padded is None
+            else _Crops(self._padded, sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
+        )
         for batch in range(start, self.batches):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            pixels = self._images.pixels[chosen] if self._crop is None else self._crop(chosen)
-            yield self._images.normalised(pixels), self._images.labels[chosen]
+            yield self._images.normalised(pixels_of(chosen)), self._images.labels[chosen]
 
     def close(self) -> None:
         """Nothing is held but memory."""
@@ -152,31 +154,27 @@ class EvaluationBatches:
             yield self._images.normalised(self._images.pixels[part]), self._images.labels[part]
 
 
-class _Crop:
-    """Random crop after padding, then a random flip, of a whole batch by one indexed read."""
+class _Crops:
+    """The crops of one epoch: a random place after padding, then a random flip, read for a whole batch at once."""
 
-    def __init__(self, pixels: Tensor) -> None:
-        self._padded = torch.nn.functional.pad(pixels, (PADDING,) * 4)  # [N, C, H + 2P, W + 2P]
-        self._height, self._width = pixels.shape[2:]
-
-    def choose(self, hashes: Hashes) -> None:
-        """Fix the epoch's places: bit 0 flips; bits 8 to 31 and 32 to 55 give the place of the crop."""
-        places = np.uint64(2 * PADDING + 1)
-        byte_24 = np.uint64(0xFFFFFF)
-        choices = (hashes & np.uint64(1), hashes >> np.uint64(8) & byte_24, hashes >> np.uint64(32) & byte_24)
-        flips, tops, lefts = choices[0], choices[1] % places, choices[2] % places
-        device = self._padded.device
-        self._flips = torch.from_numpy(flips.astype(np.bool_)).to(device)
+    def __init__(self, padded: Tensor, hashes: Hashes) -> None:
+        """Of padded pixels [N, C, H + 2P, W + 2P] and one hash a sample: bit 0 flips, bits 8-31 and 32-55 place."""
+        places, bits_24, device = np.uint64(2 * PADDING + 1), np.uint64(0xFFFFFF), padded.device
+        tops = (hashes >> np.uint64(8) & bits_24) % places
+        lefts = (hashes >> np.uint64(32) & bits_24) % places
+        self._padded = padded
+        self._flips = torch.from_numpy((hashes & np.uint64(1)).astype(np.bool_)).to(device)
         self._tops = torch.from_numpy(tops.astype(np.int64)).to(device)
         self._lefts = torch.from_numpy(lefts.astype(np.int64)).to(device)
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """The crops of the chosen samples: int64 [B] -> uint8 [B, C, H, W]."""
-        device = chosen.device
-        rows = self._tops[chosen, None] + torch.arange(self._height, device=device)  # [B, H]
-        columns = torch.arange(self._width, device=device).expand(len(chosen), -1)  # [B, W]
-        columns = torch.where(self._flips[chosen, None], self._width - 1 - columns, columns) + self._lefts[chosen, None]
-        channels = torch.arange(self._padded.shape[1], device=device)
+        height, width = (size - 2 * PADDING for size in self._padded.shape[2:])
+        rows = self._tops[chosen, None] + torch.arange(height, device=chosen.device)  # [B, H]
+        columns = torch.arange(width, device=chosen.device)
+        columns = torch.where(self._flips[chosen, None], width - 1 - columns, columns)  # [B, W]
+        columns = columns + self._lefts[chosen, None]
+        channels = torch.arange(self._padded.shape[1], device=chosen.device)
         return self._padded[
             chosen[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
         ]
