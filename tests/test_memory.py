@@ -170,3 +170,15 @@ def test_predicting_changes_nothing() -> None:
     for stage, state in zip(stages, before, strict=True):
         assert all(torch.equal(tensor, state[name]) for name, tensor in stage.state_dict().items())
     assert isinstance(NETWORKS["resnet18"]()[0], BufferedStage)
+
+
+def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> None:
+    # The other stream only passes through an addition: keeping it would double what DSP holds, for nothing.
+    x, y = batch()
+    chain = models.chain(2, num_classes=10, channels=4)
+    stage = predict(chain, methods.DSP, x, y)[1]
+    assert stage.held["inputs"] == 4 * x.shape[0] * 4 * 8 * 8 * 4  # delay 4, float32
+    pipeline = Pipeline(chain, methods.DSP)
+    for _ in range(9):
+        pipeline.step(x, y)
+    assert pipeline.memory().stages[1].now["inputs"] == stage.held["inputs"]
