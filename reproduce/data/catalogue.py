@@ -1,0 +1,154 @@
+"""The data sets of the suite: one frozen description each, and nothing that has to be there to read it.
+
+The numbers are those of the official distributions; `reproduce.data.prepare` compares what it finds with them.
+"""
+
+import difflib
+import importlib.util
+from dataclasses import dataclass
+
+FFCV, MEMORY, TORCHVISION = "ffcv", "memory", "torchvision"
+
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One data set.
+
+    Attributes:
+        name: as in commands and cells.
+        title: as in sentences.
+        num_classes: of the official set.
+        image_size: height and width that networks see, pixels.
+        train_samples, test_samples: of the official set.
+        loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
+        augmentation: of training, as the paper does it.
+        mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
+        how_to_get: what a person without the data has to do; empty if it comes with a dependency.
+        downloadable: whether `prepare --download` can get it.
+
+    """
+
+    name: str
+    title: str
+    num_classes: int
+    image_size: int
+    train_samples: int
+    test_samples: int
+    loaders: tuple[str, ...]
+    augmentation: str
+    how_to_get: str
+    mean: Channels | None = None
+    deviation: Channels | None = None
+    downloadable: bool = False
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is always there."""
+        return not self.how_to_get
+
+    @property
+    def default_loader(self) -> str:
+        """The preferred one of its loaders that works here."""
+        return next(name for name in self.loaders if name != FFCV or ffcv_installed())
+
+
+DIGITS = Dataset(
+    name="digits",
+    title="scikit-learn's handwritten digits",
+    num_classes=10,
+    image_size=16,
+    train_samples=1437,
+    test_samples=360,
+    loaders=(MEMORY,),
+    augmentation="none",
+    how_to_get="",
+)
+CIFAR10 = Dataset(
+    name="cifar10",
+    title="CIFAR-10",
+    num_classes=10,
+    image_size=32,
+    train_samples=50_000,
+    test_samples=10_000,
+    loaders=(FFCV, MEMORY),
+    augmentation="flip_crop",
+    how_to_get=(
+        "Get it with --download, or unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+    ),
+    downloadable=True,
+)
+CIFAR100 = Dataset(
+    name="cifar100",
+    title="CIFAR-100",
+    num_classes=100,
+    image_size=32,
+    train_samples=50_000,
+    test_samples=10_000,
+    loaders=(FFCV, MEMORY),
+    augmentation="flip_crop",
+    how_to_get=(
+        "Get it with --download, or unpack cifar-100-python.tar.gz or cifar-100-binary.tar.gz from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+    ),
+    downloadable=True,
+)
+IMAGENET32 = Dataset(
+    name="imagenet32",
+    title="ImageNet32",
+    num_classes=1000,
+    image_size=32,
+    train_samples=1_281_167,
+    test_samples=50_000,
+    loaders=(FFCV, MEMORY),
+    augmentation="flip_crop",
+    how_to_get=(
+        "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train.zip and "
+        "Imagenet32_val.zip (ImageNet downsampled to 32 x 32, 3.5 GB), unpack both into one folder and name it with "
+        "--source: it then holds train_data_batch_1 to train_data_batch_10 and val_data"
+    ),
+)
+IMAGENET = Dataset(
+    name="imagenet",
+    title="ImageNet (ILSVRC 2012)",
+    num_classes=1000,
+    image_size=224,
+    train_samples=1_281_167,
+    test_samples=50_000,
+    loaders=(FFCV, TORCHVISION),
+    augmentation="random_resized_crop",
+    # The customary constants of torchvision's models: measuring them would mean to decode every image once more.
+    mean=(0.485, 0.456, 0.406),
+    deviation=(0.229, 0.224, 0.225),
+    how_to_get=(
+        "Log in at https://image-net.org/download-images, accept the terms and download ILSVRC2012_img_train.tar, "
+        "ILSVRC2012_img_val.tar (144 GB together) and ILSVRC2012_devkit_t12.tar.gz into one folder DIR. "
+        'torchvision checks them and sorts the images into class folders: python -c "from torchvision.datasets '
+        "import ImageNet; ImageNet('DIR', 'train'); ImageNet('DIR', 'val')\". Then name DIR with --source: it holds "
+        "train/ and val/, each with one folder of images a class"
+    ),
+)
+
+DATASETS = {dataset.name: dataset for dataset in (DIGITS, CIFAR10, CIFAR100, IMAGENET32, IMAGENET)}
+
+
+def by_name(name: str) -> Dataset:
+    """The data set of that name; capital letters, hyphens and underscores do not matter.
+
+    Raises:
+        ValueError: there is none; the message lists the near ones.
+
+    """
+    plain = name.lower().replace("-", "").replace("_", "")
+    if plain in DATASETS:
+        return DATASETS[plain]
+    near = difflib.get_close_matches(plain, DATASETS, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
+    raise ValueError(f"there is no data set {name!r}; {hint}")
+
+
+def ffcv_installed() -> bool:
+    """Whether FFCV is there, found without importing it: that takes seconds and changes torch's threads."""
+    return importlib.util.find_spec("ffcv") is not None
