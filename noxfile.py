@@ -5,6 +5,7 @@ constraints.txt pins. It is kept, so that a second call starts within seconds.
 """
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "uv"
@@ -16,6 +17,8 @@ PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "noxfile.py")
 # pytest-xdist fills the cores; more threads would only get into each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+SOME_FAILED = 1  # exit code of `reproduce run`; any other failure is one of the command itself
+
 
 def install(session: nox.Session, *groups: str) -> None:
     """The suite itself, its dependencies and those of the dependency groups, all as pinned."""
@@ -23,22 +26,34 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("--editable", ".", *of_groups, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
 
 
+def write_report(session: nox.Session, *arguments: str) -> None:
+    """Write reports/index.html from the records that are there."""
+    session.run("python", "-m", "reproduce", "report", *arguments)
+
+
 @nox.session(name="reproduce-smoke")
 def reproduce_smoke(session: nox.Session) -> None:
     """The main job: train every method on handwritten digits in minutes, then write the report.
 
-    Arguments after `--` go to `python -m reproduce run smoke`. What is finished is not run again.
+    Arguments after `--` go to `python -m reproduce run smoke`. What is finished is not run again. The report is written
+    even if some runs failed, and shows them as what they are.
     """
     install(session)
-    session.run("python", "-m", "reproduce", "run", "smoke", *session.posargs)
-    session.run("python", "-m", "reproduce", "report")
+    try:
+        # Ctrl-C: the run finishes its tick and saves. Without the timeout nox would kill it after 0.3 seconds.
+        session.run("python", "-m", "reproduce", "run", "smoke", *session.posargs, interrupt_timeout=None)
+    except CommandFailed as failure:
+        if failure.return_code == SOME_FAILED:
+            write_report(session)
+        raise
+    write_report(session)
 
 
 @nox.session
 def report(session: nox.Session) -> None:
     """Write the report anew from the records that are there; arguments go to `python -m reproduce report`."""
     install(session)
-    session.run("python", "-m", "reproduce", "report", *session.posargs)
+    write_report(session, *session.posargs)
 
 
 @nox.session
