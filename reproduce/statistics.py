@@ -1,12 +1,12 @@
 """What a handful of seeds can tell: means, intervals, paired differences, verdicts.
 
-The obvious report of an experiment, a mean with a standard deviation behind a plus-minus sign, hides two things. With two
-or three seeds the spread is itself hardly known, so the interval is far wider than it looks (Student's factor is 12.7 for
-n = 2, 4.3 for n = 3); and two methods that were run with the same seeds (same initialisation, same order of the data) share
-most of their spread, which a comparison of two separate means throws away. So here:
+The obvious report of an experiment, a mean with a standard deviation behind a plus-minus sign, hides two things. With
+two or three seeds the spread is itself hardly known, so the interval is far wider than it looks (Student's factor is
+12.7 for n = 2, 4.3 for n = 3); and two methods that were run with the same seeds (same initialisation, same order of
+the data) share most of their spread, which a comparison of two separate means throws away. So here:
 
-- an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside it; one value
-  has no interval, and the absence is kept as None, not as a width of 0;
+- an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside
+  it; one value has no interval, and the absence is kept as None, not as a width of 0;
 - two methods are compared by `paired`, the estimate of the differences over the seeds that both have;
 - a `verdict` is given by one rule, stated in its docstring and printed in the report.
 """

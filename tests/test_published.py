@@ -51,7 +51,7 @@ def test_unknown_table_lists_the_near_matches() -> None:
 def test_text_is_no_number() -> None:
     row = published.read("table1_complexity")[0]
     assert row["activation_storage"] == "FG"
-    with pytest.raises(ValueError, match="activation_storage .* is not a number: 'FG'"):
+    with pytest.raises(ValueError, match=r"activation_storage .* is not a number: 'FG'"):
         row.number("activation_storage")
 
 

@@ -8,8 +8,8 @@ as `Row`s that carry a `Mark`:
     second-hand    quoted from version 2 of the paper by others; the table itself was not at hand
     unknown        the paper reports it, its values were not at hand; shown as unknown, never invented
 
-A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists every table
-and figure of the paper, those of unknown values too.
+A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists
+every table and figure of the paper, those of unknown values too.
 """
 
 import csv
@@ -18,8 +18,24 @@ import enum
 from dataclasses import dataclass
 from importlib import resources
 
-PAPER_TITLE = "PETRA: Parallel End-to-End Training with Reversible Architectures"
-PAPER_REFERENCE = "arXiv 2406.02052, ICLR 2025"
+PAPER_TITLE = "PETRA: Parallel End-to-end Training with Reversible Architectures"
+PAPER_REFERENCE = "ICLR 2025, arXiv:2406.02052"
+CITATION = f"""\
+@inproceedings{{rivaud2025petra,
+  title     = {{{{{PAPER_TITLE}}}}},
+  author    = {{Rivaud, Stéphane and Fournier, Louis and Pumir, Thomas and Belilovsky, Eugene and
+               Eickenberg, Michael and Oyallon, Edouard}},
+  booktitle = {{The Thirteenth International Conference on Learning Representations}},
+  year      = {{2025}},
+  note      = {{arXiv:2406.02052}}
+}}
+
+@software{{petra_suite,
+  title   = {{{{PETRA suite: benchmark and reproduction of parallel end-to-end training with reversible
+             architectures}}}},
+  author  = {{{{PETRA suite authors}}}},
+  version = {{{{the commit under Provenance}}}}
+}}"""
 
 #: data files by name, with the mark of rows in files without a `source` column
 _FILES = {
@@ -37,6 +53,21 @@ class Mark(enum.Enum):
     PAPER = "paper"
     SECOND_HAND = "second-hand"
     UNKNOWN = "unknown"
+
+    @property
+    def meaning(self) -> str:
+        """What a reader is told."""
+        meanings = {
+            Mark.PAPER: "read in the text of the paper",
+            Mark.SECOND_HAND: "quoted from version 2 of the paper by others",
+            Mark.UNKNOWN: "reported by the paper, but the values were not at hand",
+        }
+        return meanings[self]
+
+    @property
+    def letter(self) -> str:
+        """A short sign beside a number."""
+        return {Mark.PAPER: "p", Mark.SECOND_HAND: "s", Mark.UNKNOWN: "?"}[self]
 
 
 @dataclass(frozen=True)
@@ -82,8 +113,7 @@ def read(name: str) -> list[Row]:
         near = difflib.get_close_matches(name, _FILES, n=3, cutoff=0.3) or sorted(_FILES)
         raise ValueError(f"there is no published table {name!r}; did you mean {', '.join(near)}?")
     file = resources.files(__name__) / f"{name}.csv"
-    with file.open("r", encoding="utf-8", newline="") as stream:
-        lines = list(csv.DictReader(stream))
+    lines = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
     return [Row({c: v for c, v in line.items() if c != "source"}, _mark(name, line)) for line in lines]
 
 

@@ -1,0 +1,5 @@
+"""The report: one self-contained HTML file made from the records. This package exports build."""
+
+from reproduce.report.build import build
+
+__all__ = ["build"]

@@ -1,0 +1,172 @@
+"""Training runs put together as they may be compared: one scale, one data set, one recipe.
+
+A table of "accuracy by method" over whatever records there are would mix scales, lengths and batch sizes in one
+column. Here runs are first split into experiments: those that agree in every setting but the network, the method, k,
+the seed and the learning rate that follows from k by the paper's rule. Within one, `Group`s are runs that differ in
+their seed only.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from petra_core import methods
+from petra_core.methods import Method
+from petra_core.recipe import learning_rate
+from reproduce.cells import TrainingCell
+from reproduce.records import Status
+from reproduce.statistics import Estimate, estimate, paired
+from reproduce.tables.content import TIMES
+from reproduce.tables.results import Run
+
+#: Settings in which the runs of one experiment may differ.
+VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
+
+
+class Network(NamedTuple):
+    """A model at a width."""
+
+    model: str
+    stem: str
+    width: int
+
+    @property
+    def title(self) -> str:
+        """As tables call it."""
+        family, depth = self.model.rstrip("0123456789"), self.model.lstrip("abcdefghijklmnopqrstuvwxyz")
+        names = {"revnet": f"RevNet-{depth}", "resnet": f"ResNet-{depth}", "chain": f"Reversible chain of {depth}"}
+        return f"{names.get(family, self.model)}, width {self.width}"
+
+    @property
+    def key(self) -> str:
+        """For anchors."""
+        return f"{self.model}-{self.stem}-w{self.width}"
+
+
+Key = tuple[Network, Method, int]  # network, method, k
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one network, method and k that differ in their seed only."""
+
+    runs: tuple[Run[TrainingCell], ...]
+
+    @property
+    def cell(self) -> TrainingCell:
+        """The configuration, of one of them."""
+        return self.runs[0].cell
+
+    def values(self, name: str) -> dict[int, float]:
+        """A value of the result by seed, of the finished runs."""
+        return {run.cell.seed: float(run.result[name]) for run in self.runs if run.done}
+
+    def estimate(self, name: str) -> Estimate | None:
+        """Mean of such a value over the seeds; None if no run is finished."""
+        found = self.values(name)
+        return estimate(list(found.values())) if found else None
+
+    @property
+    def summary(self) -> str:
+        """The same in the fewest words: "not run", if that is true of all seeds, or "0 of 2 finished"."""
+        states = {str(run.state) for run in self.runs}
+        return (
+            states.pop() if len(states) == 1 else f"{sum(run.done for run in self.runs)} of {len(self.runs)} finished"
+        )
+
+    @property
+    def unfinished(self) -> str:
+        """What there is instead of a result, seed by seed: "seed 1: 3 of 8 epochs"; empty if all runs are done."""
+        return "; ".join(f"seed {run.cell.seed}: {run.state}" for run in self.runs if not run.done)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that may stand in one table.
+
+    Attributes:
+        scale: see `reproduce.cells.Cell`.
+        settings: what all runs share, by name.
+        groups: by network, method and k, in the order of networks, methods, k.
+
+    """
+
+    scale: str
+    settings: Mapping[str, Any]
+    groups: Mapping[Key, Group]
+
+    @property
+    def runs(self) -> list[Run[TrainingCell]]:
+        """All of them."""
+        return [run for group in self.groups.values() for run in group.runs]
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a record of any run."""
+        return any(run.state.status is not Status.NOT_RUN for run in self.runs)
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Networks in their order."""
+        return tuple(dict.fromkeys(network for network, _, _ in self.groups))
+
+    @property
+    def accumulations(self) -> tuple[int, ...]:
+        """All k, rising."""
+        return tuple(sorted({k for _, _, k in self.groups}))
+
+    @property
+    def key(self) -> str:
+        """For anchors: the scale, and a number made of the settings that tells experiments of one scale apart."""
+        settings = self.settings
+        return f"{self.scale}-{settings['dataset']}-b{settings['batch_size']}-e{settings['epochs']}"
+
+    @property
+    def described(self) -> str:
+        """The settings that matter to a reader, in words."""
+        s = self.settings
+        return (
+            f"scale “{self.scale}”, {s['dataset']}, {s['image_size']}{TIMES}{s['image_size']} pixels, "
+            f"batch {s['batch_size']}, {s['epochs']} epochs, {s['precision']}"
+        )
+
+    def difference(self, key: Key) -> Estimate | None:
+        """Accuracy less that of backpropagation on the same network with the same k, over the shared seeds, points."""
+        network, _, k = key
+        reference = self.groups.get((network, methods.BACKPROPAGATION, k))
+        if reference is None:
+            return None
+        return paired(self.groups[key].values("test_accuracy"), reference.values("test_accuracy"))
+
+
+def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
+    """Split runs into experiments, ordered by scale and settings."""
+    split: dict[tuple[tuple[str, Any], ...], dict[Key, list[Run[TrainingCell]]]] = {}
+    for run in runs:
+        settings = run.cell.to_dict()
+        shared = tuple((name, settings[name]) for name in settings if name not in VARIED)
+        rule = settings["learning_rate"] / learning_rate(run.cell.batch_size, run.cell.accumulation)
+        shared = (*shared, ("learning_rate_over_rule", round(rule, 6)))
+        network = Network(run.cell.model, run.cell.stem, run.cell.width)
+        key = (network, methods.by_name(run.cell.method), run.cell.accumulation)
+        split.setdefault(shared, {}).setdefault(key, []).append(run)
+    found = [
+        Experiment(
+            dict(shared)["scale"],
+            dict(shared),
+            {
+                key: Group(tuple(sorted(groups[key], key=lambda run: run.cell.seed)))
+                for key in sorted(groups, key=_order)
+            },
+        )
+        for shared, groups in split.items()
+    ]
+    return sorted(found, key=lambda experiment: str(experiment.settings))
+
+
+def _order(key: Key) -> tuple[int, int, Network, int, int]:
+    network, method, k = key
+    family = network.model.rstrip("0123456789")
+    families = ("resnet", "revnet", "chain")
+    place = families.index(family) if family in families else len(families)
+    return place, int(network.model.removeprefix(family)), network, methods.ALL.index(method), k

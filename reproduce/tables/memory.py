@@ -1,0 +1,130 @@
+"""Where the memory goes: what the engine counted, beside what was foretold from shapes and the method alone.
+
+The two come from different code: `petra_core.ledger` counts tensors as they are kept and let go, `petra_core.memory`
+computes from Table 1's formulas. So it means something that they agree.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
+from petra_core.ledger import KINDS
+from reproduce.tables import plots
+from reproduce.tables.content import (
+    KILOBYTE,
+    Block,
+    Column,
+    Figure,
+    Finding,
+    Section,
+    Table,
+    Tone,
+    number,
+    short_title,
+    signed,
+    text,
+)
+from reproduce.tables.measured import Measured, measured
+from reproduce.tables.results import Results
+
+_COLOURS = dict(
+    zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
+)
+
+
+def section(results: Results) -> Section:
+    """Bars for the smallest k; every number folded."""
+    found = measured(results)
+    if not found:
+        return Section("memory", "Memory, predicted and measured", ["Nothing has been measured yet."])
+    entries = [entry for m in found for entry in m.result["memory"]]
+    equal = sum(entry["measured"] == entry["predicted"] for entry in entries)
+    finding = Finding(
+        f"Memory: the prediction from shapes equals the engine's own count in {equal} of {len(entries)} numbers "
+        f"(method, k, stage, kind).",
+        Tone.GOOD if equal == len(entries) else Tone.ALERT,
+    )
+    blocks: list[Block] = [_INTRODUCTION, _figure(found)]
+    return Section(
+        "memory",
+        "Memory, predicted and measured",
+        blocks,
+        [finding],
+        folded=[_table(found)],
+        folded_title="Every number",
+    )
+
+
+_INTRODUCTION = (
+    "Bytes of tensors by what they are for, each kind at its largest moment, summed over the stages of the network "
+    "of Table 1. Temporaries inside a single operation are in neither number."
+)
+
+
+def _sums(m: Measured, name: str) -> dict[str, int]:
+    """Bytes by kind, summed over stages: `measured` or `predicted`."""
+    entries: Sequence[dict[str, Any]] = m.result["memory"]
+    return {kind: sum(entry[name] for entry in entries if entry["kind"] == kind) for kind in KINDS}
+
+
+def _figure(found: Sequence[Measured]) -> Figure:
+    k = min(m.cell.accumulation for m in found)
+    own = [m for m in found if m.cell.accumulation == k]
+    title = f"Peak memory by kind, predicted and measured, k = {k}"
+    description = "Two stacked bars for each method, the upper predicted, the lower measured. Measured: " + ", ".join(
+        f"{m.method.title} {sum(_sums(m, 'measured').values()):,} bytes" for m in own
+    )
+    with plots.style():
+        drawing = Drawing(figsize=(10.4, 0.9 + 0.5 * len(own)), layout="constrained")
+        panel = drawing.subplots()
+        for row, m in enumerate(own):
+            for offset, name in ((-0.2, "predicted"), (0.2, "measured")):
+                left = 0.0
+                for kind, amount in _sums(m, name).items():
+                    width = amount / KILOBYTE
+                    alpha = 0.55 if name == "predicted" else 1.0
+                    panel.barh(row + offset, width, 0.36, left, color=_COLOURS[kind], alpha=alpha, linewidth=0)
+                    left += width
+                panel.annotate(f" {name}", (left, row + offset), va="center", fontsize=7.5, color=plots.QUIET)
+        panel.set(
+            ylim=(len(own) - 0.45, -0.55), yticks=range(len(own)), yticklabels=[short_title(m.method) for m in own]
+        )
+        panel.set(xlabel="kB, all stages")
+        panel.margins(x=0.08)
+        panel.grid(visible=True, axis="x")
+        panel.grid(visible=False, axis="y")
+        panel.tick_params(axis="y", length=0)
+        sns.despine(drawing, left=True)
+        handles = [panel.barh(0, 0, color=colour, label=kind.replace("_", " ")) for kind, colour in _COLOURS.items()]
+        drawing.legend(handles=handles, loc="outside lower center", ncols=len(KINDS))
+        svg = plots.to_svg(drawing, key="figure-memory", title=title, description=description)
+    return Figure("memory", title, description, svg, f"{title}. Network and batch as in Table 1. 1 kB = 10³ bytes.")
+
+
+def _table(found: Sequence[Measured]) -> Table:
+    columns = [Column("method", numeric=False), Column("kind", numeric=False)]
+    columns += [Column(name) for name in ("predicted", "measured", "difference")]
+    body = []
+    for m in found:
+        predicted, counted = _sums(m, "predicted"), _sums(m, "measured")
+        for kind in KINDS:
+            difference = counted[kind] - predicted[kind]
+            tone = Tone.ALERT if difference else Tone.OURS
+            body.append(
+                [
+                    text(f"{m.method.title}, k = {m.cell.accumulation}"),
+                    text(kind.replace("_", " ")),
+                    number(predicted[kind], 0),
+                    number(counted[kind], 0),
+                    signed(difference, 0, tone=tone),
+                ]
+            )
+    caption = "Peak bytes by kind, summed over stages."
+    data = [
+        {"method": m.method.name, "k": m.cell.accumulation, "stages": m.stages, **entry}
+        for m in found
+        for entry in m.result["memory"]
+    ]
+    return Table(key="memory", caption=caption, columns=columns, rows=body, data=data, grouped=True)

@@ -1,0 +1,273 @@
+"""Table 1: complexity per stage of every method, the published formulas beside what was measured.
+
+The measurements are made by `reproduce.tables.complexity` and brought to the units of the formulas by
+`reproduce.tables.measured`; here they are set beside the published text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce import published
+from reproduce.cells import Cell, ComplexityCell
+from reproduce.execution import Context
+from reproduce.published import Row
+from reproduce.records import Record
+from reproduce.tables import plots
+from reproduce.tables.complexity import measure_complexity
+from reproduce.tables.content import (
+    KILOBYTE,
+    MINUS,
+    TIMES,
+    Block,
+    Column,
+    Entry,
+    Figure,
+    Finding,
+    Section,
+    Table,
+    Tone,
+    method_name,
+    missing,
+    none,
+    number,
+    short_title,
+    text,
+)
+from reproduce.tables.content import published as published_entry
+from reproduce.tables.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, measured
+from reproduce.tables.results import Results
+
+
+def cells(scale: str = "smoke", *, depth: int = 4, accumulations: Sequence[int] = (1, 4)) -> list[ComplexityCell]:
+    """The measurements that the table needs: every method at every k, on a chain of `depth` inner stages."""
+    return [
+        ComplexityCell(
+            scale=scale,
+            model=f"chain{depth}",
+            stem="stride1",
+            image_size=16,
+            width=16,
+            method=method.name,
+            accumulation=accumulation,
+            batch_size=8,
+            seed=0,
+        )
+        for accumulation in accumulations
+        for method in methods.ALL
+    ]
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """What the runner calls for a cell of the kind "complexity": small enough to be done in one go, on the CPU."""
+    del record, context
+    assert isinstance(cell, ComplexityCell)
+    return measure_complexity(cell)
+
+
+def section(results: Results) -> Section:
+    """The formulas beside the measurements, then the bytes stage by stage."""
+    rows = {row["method"]: row for row in published.read("table1_complexity")}
+    found = measured(results)
+    compared = [(m, rows[PUBLISHED_NAMES[m.method]]) for m in found if m.method in PUBLISHED_NAMES]
+    agreeing = sum(m.holds(row) for m, row in compared)
+    blocks: list[Block] = [_INTRODUCTION, _complexity_table(rows, found)]
+    if found:
+        blocks.append(_bytes_figure(found))
+    folded: list[Block] = [_stages_table(found)] if found else []
+    if not compared:
+        finding = Finding("Table 1: nothing measured yet.", Tone.MISSING)
+        coverage = "formulas; nothing measured yet"
+    else:
+        stages = sorted({m.stages for m, _ in compared})
+        finding = Finding(
+            "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
+            f"every inner stage in {agreeing} of {len(compared)} measurements (J = {', '.join(map(str, stages))}).",
+            Tone.GOOD if agreeing == len(compared) else Tone.ALERT,
+        )
+        coverage = (
+            f"measured on a chain of equal stages: {agreeing} of {len(compared)} measurements follow the formulas"
+        )
+    return Section(
+        "table1", "Table 1: complexity per stage", blocks, [finding], coverage, folded, "Bytes stage by stage"
+    )
+
+
+_INTRODUCTION = (
+    "The formulas of the paper hold for a network of equal stages, so they are measured on one: a chain of "
+    "reversible blocks of constant width between a stem and a head, executed until the pipeline is full. "
+    "Activations are the bytes that a stage holds between two ticks for micro-batches whose backward is still to "
+    "come; FG is the full autograd graph of one stage. Where a value depends on the stage, the first inner stage is "
+    "shown, which holds most."
+)
+
+
+def _complexity_table(rows: dict[str, Row], found: Sequence[Measured]) -> Table:
+    columns = [
+        Column("k", numeric=False),
+        Column("method", numeric=False),
+        Column("formula", group="activations"),
+        Column("measured", group="activations"),
+        Column("formula", group="weights"),
+        Column("stashed", group="weights", hint="copies of the stage's weights, besides the current ones"),
+        Column("formula", group="communication"),
+        Column("up", group="communication", hint="activations of one stream"),
+        Column("down", group="communication", hint="activations of one stream"),
+        Column("formula", group="FLOPs"),
+        Column("measured", group="FLOPs"),
+        Column("formula", group="time per batch"),
+        Column("units", group="time per batch", hint="forwards of one stage; its forward and backward side by side"),
+        Column("ticks", group="time per batch"),
+    ]
+    if not found:
+        body = [_complexity_row(method, rows.get(PUBLISHED_NAMES.get(method, "")), None) for method in methods.ALL]
+    else:
+        body = [_complexity_row(m.method, rows.get(PUBLISHED_NAMES.get(m.method, "")), m) for m in found]
+    return Table(
+        key="table1",
+        caption=_caption(found),
+        columns=columns,
+        rows=body,
+        notes=(
+            "Activations and weights are those of the first inner stage (j = 2 in the formulas, which count from "
+            "1). Weights: where nothing is stashed the formula's 1 is the weights themselves; copies are whole, "
+            f"⌈2(J{MINUS}j)/k⌉.",
+            "Communication in activations of one stream. The formula's 1 is for a network with one stream. This "
+            "network has two, so that 2 go up and 2 gradients come down; where inputs are handed down for "
+            "reconstruction 4 come down, as published.",
+            "Time in forwards of one stage. The head reconstructs nothing, so that reversible backpropagation takes "
+            f"4J {MINUS} 1. Approximate inputs (not in the paper's table) inverts with the current weights and "
+            "differentiates with stashed ones: two evaluations.",
+        ),
+        grouped=True,
+    )
+
+
+def _complexity_row(method: Method, row: Row | None, m: Measured | None) -> list[Entry]:
+    def formula_of(column: str) -> Entry:
+        if row is None:
+            return none("not in the paper's table")
+        shown = row[column].replace("*", "\N{NARROW NO-BREAK SPACE}").replace("-", MINUS)
+        return published_entry(shown, row.mark, value=row[column])
+
+    if m is None:
+        heading, values = "not measured", [missing("not run")] * 7
+    else:
+        name, _ = m.activation_unit
+        amount = m.activations(FIRST_INNER)
+        heading = f"k = {m.cell.accumulation}"
+        values = [
+            Entry(
+                f"{amount:g} {name}" if amount else "0",
+                m.activation_bytes(FIRST_INNER),
+                Tone.OURS,
+                f"{m.activation_bytes(FIRST_INNER):,} bytes",
+            ),
+            number(m.stashed_copies(FIRST_INNER), 0),
+            number(m.streams_sent("up"), 0),
+            number(m.streams_sent("down"), 0),
+            Entry(
+                f"{m.flops:g}J",
+                m.flops,
+                Tone.OURS,
+                f"{m.result['stage_flops']:,.0f} FLOPs for a micro-batch at one stage",
+            ),
+            _units(m),
+            number(m.result["ticks_per_micro_batch"], 0),
+        ]
+    activations, copies, up, down, flops, units, ticks = values
+    return [
+        text(heading),
+        method_name(method),
+        formula_of("activation_storage"),
+        activations,
+        formula_of("parameter_storage"),
+        copies,
+        formula_of("communication_volume"),
+        up,
+        down,
+        formula_of("flops"),
+        flops,
+        formula_of("mean_time_per_batch"),
+        units,
+        ticks,
+    ]
+
+
+def _units(m: Measured) -> Entry:
+    in_turn = m.result["units_in_turn"]
+    return number(m.result["units_overlapped"], 0, hint=f"{in_turn} if a stage does one thing after another")
+
+
+def _stages_table(found: Sequence[Measured]) -> Table:
+    kinds = {"inputs": "inputs", "graph": "graph", "stashed_weights": "stashed weights"}
+    columns = [
+        Column("method", numeric=False),
+        Column("stage j"),
+        *(Column(name, group="bytes held between ticks") for name in kinds.values()),
+        *(Column(name, group="bytes") for name in ("parameters", "message up", "message down")),
+    ]
+    body = [
+        [
+            text(f"{m.method.title}, k = {m.cell.accumulation}"),
+            number(stage, 0, tone=Tone.PLAIN),
+            *(number(m.row(stage)[kind], 0) for kind in (*kinds, "parameters", "message_up", "message_down")),
+        ]
+        for m in found
+        for stage in m.inner
+    ]
+    caption = "Measured bytes of every inner stage (j from 0)."
+    return Table(key="table1-stages", caption=caption, columns=columns, rows=body, grouped=True)
+
+
+def _caption(found: Sequence[Measured]) -> str:
+    if not found:
+        return "Complexity per stage: published formulas; nothing has been measured yet."
+    networks = sorted({(m.stages, m.cell.width, m.cell.image_size, m.cell.batch_size, m.cell.scale) for m in found})
+    described = "; ".join(
+        f"J = {j}, {width} channels a stream, {size}{TIMES}{size} pixels, batch {batch}, scale “{scale}”"
+        for j, width, size, batch, scale in networks
+    )
+    return f"Complexity per stage: published formulas and measurements of executed steps ({described})."
+
+
+def _bytes_figure(found: Sequence[Measured]) -> Figure:
+    """What each stage holds between ticks, as stacked bars, for the smallest k."""
+    k = min(m.cell.accumulation for m in found)
+    own = [m for m in found if m.cell.accumulation == k]
+    kinds = {
+        "inputs": ("inputs", "#56b4e9"),
+        "graph": ("graph", "#0072b2"),
+        "stashed_weights": ("stashed weights", "#e69f00"),
+    }
+    totals = {m.method: sum(m.row(j)[kind] for j in range(m.stages) for kind in kinds) for m in own}
+    title = f"Bytes held for backwards to come, stage by stage, k = {k}"
+    description = "One panel for each method, one bar for each stage. All stages together: " + ", ".join(
+        f"{method.title} {total:,} bytes" for method, total in totals.items()
+    )
+    with plots.style():
+        drawing = Drawing(figsize=(10.4, 4.0), layout="constrained")
+        panels = drawing.subplots(2, 3, sharex=True, sharey=True).flat
+        for panel, m in zip(panels, own, strict=False):
+            stages = list(range(m.stages))
+            bottom = [0.0] * m.stages
+            for kind, (label, colour) in kinds.items():
+                heights = [m.row(j)[kind] / KILOBYTE for j in stages]
+                panel.bar(stages, heights, bottom=bottom, color=colour, label=label, width=0.72)
+                bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+            panel.set(title=short_title(m.method), xticks=stages, xlabel="stage j", ylabel="kB")
+            panel.tick_params(axis="x", length=0)
+            panel.label_outer()
+        sns.despine(drawing)
+        handles, labels = drawing.axes[0].get_legend_handles_labels()
+        drawing.legend(handles, labels, loc="outside lower center", ncols=len(kinds))
+        svg = plots.to_svg(drawing, key="figure-bytes", title=title, description=description)
+    caption = (
+        f"{title}. Same network for all methods; one scale for all panels. Stage 0 is the stem, the last stage the "
+        "head. 1 kB = 10³ bytes."
+    )
+    return Figure("bytes", title, description, svg, caption)

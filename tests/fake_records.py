@@ -1,0 +1,139 @@
+"""Records with made-up numbers, written through the records API, for tests of what reads them."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.cells import Cell, ComplexityCell, TrainingCell
+from reproduce.records import Record
+from reproduce.scales import DIGITS_NETWORKS, digits_cell
+from reproduce.tables.complexity import measure_complexity
+
+ENVIRONMENT = {
+    "python": "3.11.7",
+    "platform": "Linux x86_64 glibc 2.36",
+    "packages": {"torch": "2.15.0", "numpy": "2.4.0"},
+    "processor": "A Processor with <angle> brackets",
+    "cores": 2,
+    "device": "cpu",
+    "cuda": None,
+    "cudnn": None,
+    "threads": 1,
+    "deterministic_algorithms": True,
+    "cudnn_benchmark": False,
+    "tf32": False,
+}
+CLEAN = {"version": "0.1.0", "commit": "0123456789abcdef0123456789abcdef01234567", "clean": True, "untracked": []}
+DIRTY = {**CLEAN, "clean": False, "untracked": ["reproduce/new.py"]}
+PATCH = "diff --git a/x.py b/x.py\n-a < b\n+a & b\n"
+
+
+def complexity_cell(method: Method, accumulation: int = 1) -> ComplexityCell:
+    """A cell of Table 1 that takes a fraction of a second."""
+    return ComplexityCell(
+        scale="smoke",
+        model="chain3",
+        stem="stride2",
+        image_size=8,
+        width=4,
+        method=method.name,
+        accumulation=accumulation,
+        batch_size=2,
+        seed=0,
+    )
+
+
+def begin(cell: Cell, root: Path, *, code: dict[str, Any] = CLEAN, patch: str = "") -> Record:
+    """A record that holds a configuration, an environment and code."""
+    record = Record.of(cell, root)
+    record.begin(ENVIRONMENT, dict(code), patch)
+    return record
+
+
+def train(
+    cell: TrainingCell,
+    root: Path,
+    accuracy: float,
+    *,
+    epochs: int | None = None,
+    code: dict[str, Any] = CLEAN,
+    patch: str = "",
+) -> Record:
+    """A training record that ends at `accuracy` percent, or is left after `epochs` of them."""
+    record = begin(cell, root, code=code, patch=patch)
+    noise = random.Random(cell.identity)
+    lines = []
+    for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
+        reached = (
+            accuracy
+            - (accuracy - 10) * math.exp(-1.2 * epoch) * (epoch < cell.epochs)
+            + noise.uniform(-1, 1) * (epoch < cell.epochs)
+        )
+        lines.append(
+            {
+                "epoch": epoch,
+                "train_loss": 2.3 * math.exp(-epoch),
+                "learning_rate": cell.learning_rate,
+                "test_accuracy": min(reached, 100.0),
+                "train_seconds": 1.5,
+                "evaluation_seconds": 0.1,
+                "images_per_second": 900.0,
+                "peak_bytes": 1_234_567,
+            }
+        )
+        record.append(lines[-1])
+    if epochs is None:
+        best = max(lines, key=lambda line: line["test_accuracy"])
+        record.finish(
+            {
+                "test_accuracy": accuracy,
+                "best_test_accuracy": best["test_accuracy"],
+                "best_epoch": best["epoch"],
+                "train_loss": lines[-1]["train_loss"],
+                "train_seconds": 1.5 * cell.epochs,
+                "evaluation_seconds": 0.1 * cell.epochs,
+                "images_per_second": 900.0,
+                "parameters": 174_970,
+                "micro_batches": 45 * cell.epochs,
+                "peak_bytes": 1_234_567,
+                "stages": [],
+            }
+        )
+    return record
+
+
+def measure(root: Path, accumulations: Iterable[int] = (1,)) -> None:
+    """Real measurements for Table 1, on a tiny chain."""
+    for accumulation in accumulations:
+        for method in methods.ALL:
+            cell = complexity_cell(method, accumulation)
+            begin(cell, root).finish(measure_complexity(cell))
+
+
+def write(
+    root: Path,
+    networks: Sequence[str] = tuple(DIGITS_NETWORKS),
+    accumulations: Sequence[int] = (1, 4, 32),
+    seeds: Sequence[int] = (0, 1),
+) -> None:
+    """A smoke grid as a run leaves it, finished but for two cells, of which one diverged; and Table 1."""
+    noise = random.Random(0)
+    for network in networks:
+        for method in methods.ALL:
+            for k in accumulations:
+                for seed in seeds:
+                    cell = digits_cell(network, method, k, seed)
+                    last = network == networks[-1] and method is methods.PETRA and k == accumulations[-1]
+                    if last and seed == seeds[-1]:
+                        train(cell, root, 97.0, epochs=2)
+                    elif last:
+                        record = train(cell, root, 97.0, epochs=1)
+                        record.fail("diverged", "the loss of micro-batch 77 is nan", {"micro_batch": 77, "stage": 3})
+                    else:
+                        accuracy = 97.5 - 0.1 * k + noise.uniform(-0.8, 0.8)
+                        train(cell, root, accuracy, code=DIRTY if seed else CLEAN, patch=PATCH if seed else "")
+    measure(root, accumulations[:2])
