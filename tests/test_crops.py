@@ -1,0 +1,86 @@
+"""Random crops: the distribution of torchvision's, from hashes."""
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from reproduce.data.crops import centre_crops, mirrored, padded_crops, random_resized_crops
+from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
+
+SAMPLES = 4000
+
+
+def hashes(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
+    return sample_hashes(seed, 0, AUGMENTATION, samples)
+
+
+def sizes(height: int, width: int, samples: int = SAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(samples, height), np.full(samples, width)
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (224, 224), (40, 400), (1, 1), (2, 300), (7, 5)])
+def test_boxes_lie_within_the_image(height: int, width: int) -> None:
+    top, left, h, w = random_resized_crops(hashes(), *sizes(height, width)).T
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (h >= 1).all()
+    assert (w >= 1).all()
+    assert (top + h <= height).all()
+    assert (left + w <= width).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (100, 300)])
+def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None:
+    """Two samples of 4,000 from one distribution: Kolmogorov and Smirnov's distance is below 0.044 in 99.9 of 100."""
+    ours = random_resized_crops(hashes(), *sizes(height, width))
+    torch.manual_seed(0)
+    transform = v2.RandomResizedCrop(224)
+    image = torch.empty(3, height, width, device="meta")
+    drawn = [transform.make_params([image]) for _ in range(SAMPLES)]
+    theirs = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in drawn])
+    for column in range(4):
+        values = np.arange(max(height, width) + 1)
+        mine, other = (np.searchsorted(np.sort(boxes[:, column]), values, "right") for boxes in (ours, theirs))
+        assert abs(mine - other).max() / SAMPLES < 0.044
+    area, other_area = (np.sort(boxes[:, 2] * boxes[:, 3]) for boxes in (ours, theirs))
+    assert abs(area - other_area).max() < 0.1 * height * width
+
+
+def test_a_box_depends_on_its_own_hash_and_size_alone() -> None:
+    heights, widths = np.arange(100, 300), np.arange(400, 200, -1)
+    together = random_resized_crops(hashes(3, 200), heights, widths)
+    alone = [random_resized_crops(hashes(3, 200)[i : i + 1], heights[i : i + 1], widths[i : i + 1]) for i in range(200)]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
+def test_an_image_too_narrow_for_any_ratio_gives_its_centre() -> None:
+    assert (random_resized_crops(hashes(0, 50), *sizes(1000, 10, 50)) == [493, 0, 13, 10]).all()
+    assert (random_resized_crops(hashes(0, 50), *sizes(10, 1000, 50)) == [0, 493, 10, 13]).all()
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+def test_padded_crops_take_every_place_equally(padding: int) -> None:
+    tops, lefts = padded_crops(hashes(), padding)
+    places = 2 * padding + 1
+    counts = np.bincount(tops * places + lefts, minlength=places**2)
+    expected = SAMPLES / places**2
+    assert len(counts) == places**2
+    assert abs(counts - expected).max() < 5 * expected**0.5
+
+
+def test_half_of_the_samples_are_mirrored() -> None:
+    assert abs(mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "box"),
+    [
+        (256, 256, [16, 16, 224, 224]),
+        (256, 300, [16, 38, 224, 224]),
+        (512, 300, [125, 19, 262, 262]),
+        (3, 1, [1, 0, 1, 1]),
+    ],
+)
+def test_centre_crops(height: int, width: int, box: list[int]) -> None:
+    assert centre_crops(*sizes(height, width, 1)).tolist() == [box]
