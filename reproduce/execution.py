@@ -40,6 +40,9 @@ class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an
 class Observer:
     """Is told how a cell gets on; the base class ignores it."""
 
+    def begin(self) -> None:
+        """The cell is ours, and the work begins."""
+
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
         """`done` of `total` micro-batches have entered; `loss` came out at the last tick, if any did."""
 
@@ -87,6 +90,7 @@ def execute(record: Record, context: Context) -> State:
             if state.status is Status.DONE:  # a kill between the result and the removal leaves it
                 record.checkpoint.unlink(missing_ok=True)
             return state
+        context.observer.begin()
         record.begin(provenance.environment(context.device), *provenance.code())
         try:
             record.finish(_runner(record.cell.kind)(record.cell, record, context))

@@ -49,12 +49,16 @@ def without_times(values):
     return {key: value for key, value in values.items() if key not in TIMES}
 
 
-def outcome(folder):
-    """All that a finished record says, times apart, and the weights' bytes."""
+def recorded(folder):
+    """All that a finished record says, times apart."""
     metrics = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return metrics, without_times(json.loads((folder / "result.json").read_text()))
+
+
+def outcome(folder):
+    """The same, and the weights' bytes."""
     weights = torch.load(folder / "model.pt", weights_only=True)
-    result = without_times(json.loads((folder / "result.json").read_text()))
-    return metrics, result, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+    return *recorded(folder), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,49 @@
+"""Ctrl-C as an order, not as an exception somewhere in the middle.
+
+Python turns Ctrl-C into an exception at whatever line it happens to hit: in the middle of a tick it leaves stages that
+no longer fit together. Here the first signal is noted and looked at between ticks; a second one has its usual effect,
+for those who cannot wait.
+"""
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupt:
+    """Context in which the first SIGINT or SIGTERM only sets `received`; the second does what it always does.
+
+    Attributes:
+        received: number of the signal, 0 if there was none.
+
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._before: dict[int, Any] = {}
+
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self.received != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What the shell expects of a process that a signal ended: 130 after Ctrl-C."""
+        return 128 + self.received
+
+    def __enter__(self) -> "Interrupt":
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
