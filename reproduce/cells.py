@@ -30,7 +30,7 @@ __all__ = ["Cell", "CellError", "ComplexityCell", "TrainingCell", "from_dict"]
 
 PRECISIONS = ("float32", "bf16")
 AUGMENTATIONS = ("none", "flip_crop")
-DATASETS = ("digits",)
+DATASETS = {"digits": (1437, 8)}  # training samples, and of what number of pixels the image size is a multiple
 LOADERS = ("memory",)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
@@ -151,7 +151,7 @@ class TrainingCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
-        _one_of("dataset", self.dataset, DATASETS)
+        _one_of("dataset", self.dataset, tuple(DATASETS))
         _check_model(self.model, self.stem)
         _check_method(self)
         _one_of("augmentation", self.augmentation, AUGMENTATIONS)
@@ -159,6 +159,11 @@ class TrainingCell(Cell):
         _one_of("precision", self.precision, PRECISIONS)
         _at_least(self, 1, "image_size", "width", "batch_size", "epochs")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
+        samples, unit = DATASETS[self.dataset]
+        if self.image_size % unit:
+            raise CellError(f"image_size must be a multiple of {unit} for {self.dataset}, got {self.image_size}")
+        if self.batch_size > samples:
+            raise CellError(f"batch_size {self.batch_size} exceeds the {samples} training samples of {self.dataset}")
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:

@@ -120,6 +120,8 @@ def test_the_order_of_keys_does_not_matter():
         ({"drops": [3, 2]}, "drops are rising"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
         ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
+        ({"image_size": 12}, "image_size must be a multiple of 8 for digits, got 12"),
+        ({"batch_size": 1438}, "batch_size 1438 exceeds the 1437 training samples of digits"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"scale": "../up"}, "scale names a folder"),
         ({"kind": "trainin"}, "one of training, complexity; got 'trainin'"),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from reproduce.cells import DATASETS
 from reproduce.data.digits import digits
 
 
@@ -24,6 +25,10 @@ def test_they_are_scikit_learns_digits_each_once():
     both = torch.cat([split.train.pixels[:, 0], split.test.pixels[:, 0]]).flatten(1).numpy()
     original = np.round(load_digits().data * (255 / 16)).astype(np.uint8)
     assert sorted(map(bytes, both)) == sorted(map(bytes, original))
+
+
+def test_cells_know_the_size_of_the_training_set():
+    assert DATASETS["digits"] == (len(digits(8).train.labels), 8)
 
 
 def test_magnification_repeats_pixels():

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from reproduce.data.crops import mirrored, padded_crops
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
 
 PADDING = 4  # of the random crop, pixels on each side
@@ -158,14 +158,12 @@ class _Crops:
     """The crops of one epoch: a random place after padding, then a random flip, read for a whole batch at once."""
 
     def __init__(self, padded: Tensor, hashes: Hashes) -> None:
-        """Of padded pixels [N, C, H + 2P, W + 2P] and one hash a sample: bit 0 flips, bits 8-31 and 32-55 place."""
-        places, bits_24, device = np.uint64(2 * PADDING + 1), np.uint64(0xFFFFFF), padded.device
-        tops = (hashes >> np.uint64(8) & bits_24) % places
-        lefts = (hashes >> np.uint64(32) & bits_24) % places
+        """Of padded pixels [N, C, H + 2P, W + 2P] and one hash a sample."""
+        tops, lefts = padded_crops(hashes, PADDING)
         self._padded = padded
-        self._flips = torch.from_numpy((hashes & np.uint64(1)).astype(np.bool_)).to(device)
-        self._tops = torch.from_numpy(tops.astype(np.int64)).to(device)
-        self._lefts = torch.from_numpy(lefts.astype(np.int64)).to(device)
+        self._flips = torch.from_numpy(mirrored(hashes)).to(padded.device)
+        self._tops = torch.from_numpy(tops).to(padded.device)
+        self._lefts = torch.from_numpy(lefts).to(padded.device)
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """The crops of the chosen samples: int64 [B] -> uint8 [B, C, H, W]."""

@@ -1,0 +1,332 @@
+"""The grid: killed, stopped, shared or damaged, the same command ends with the same records."""
+
+import dataclasses
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from petra_core import methods
+from reproduce import runner, scales, summary
+from reproduce.cells import CellError, TrainingCell
+from reproduce.records import Record, State, Status
+from reproduce.runner import Outcome, Settings, run_grid, work
+from reproduce.storage import StorageFullError
+from tests.conftest import ROOT
+from tests.test_training import SMALL, recorded
+
+CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
+GRID = """
+import sys
+from pathlib import Path
+from reproduce.runner import Settings, run_grid
+from tests.test_runner import CELLS
+sys.exit(run_grid(CELLS, Settings(Path(sys.argv[1]), jobs=int(sys.argv[2]))).exit_code)
+"""
+
+
+def settings(root, **changes):
+    return Settings(**{"root": root, "jobs": 1, **changes})
+
+
+def work_here(cells, root, should_stop=lambda: False):
+    """One worker in this process; returns what it reported, without the shares."""
+    messages = []
+    work(cells, settings(root), lambda *message: messages.append(message), should_stop)
+    return [message for message in messages if message[0] != "share"]
+
+
+def records(root):
+    """What the finished records of a grid say, times apart."""
+    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+
+
+def lines(root):
+    """Finished epochs of the whole grid."""
+    return sum(len(file.read_text().splitlines()) for file in root.glob("*/*/metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the grid, run without a disturbance."""
+    root = tmp_path_factory.mktemp("whole")
+    assert [message[:2] for message in work_here(CELLS, root)] == [("end", 0), ("end", 1), ("end", 2)]
+    assert len(records(root)) == 3
+    return root
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start the grid as a command of its own, in a process group of its own."""
+    started = []
+
+    def start(jobs=1):
+        arguments = [sys.executable, "-c", GRID, str(tmp_path), str(jobs)]
+        process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_two_commands_share_a_grid_and_one_survives_the_other(tmp_path, whole, command):
+    """One is killed with all its workers in the middle of a cell; the other takes the cell over from its checkpoint."""
+    first = command(jobs=2)
+    wait_for(lambda: lines(tmp_path) >= 2)
+    second = command(jobs=1)
+    wait_for(lambda: lines(tmp_path) >= 3)
+    os.killpg(first.pid, signal.SIGKILL)
+    assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
+    said = second.communicate(timeout=120)[1]
+    assert second.returncode == 0
+    assert "[3/3]" in said
+    assert records(tmp_path) == records(whole)
+    assert not list(tmp_path.glob("*/*/checkpoint.pt"))
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
+    process = command()
+    wait_for(lambda: lines(tmp_path) >= 1)
+    process.kill()  # the parent alone
+    process.wait()
+    left = Record.of(CELLS[0], tmp_path)
+
+    def is_free():
+        try:
+            with left.lock():
+                return True
+        except Exception:
+            return False
+
+    wait_for(is_free)
+    assert len(records(tmp_path)) < 3
+    work_here(CELLS, tmp_path)
+    assert records(tmp_path) == records(whole)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
+    process = command()
+    wait_for(lambda: lines(tmp_path) >= 1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopping: every worker finishes its tick" in said
+    assert "Traceback" not in said
+    assert len(records(tmp_path)) < 3
+    work_here(CELLS, tmp_path)
+    assert records(tmp_path) == records(whole)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, capsys):
+    cells = [dataclasses.replace(CELLS[0], epochs=40, drops=()), *CELLS]
+
+    def kill_one():
+        wait_for(lambda: (Record.of(cells[0], tmp_path).path / "metrics.jsonl").exists())
+        victim = next(child for child in multiprocessing.active_children() if holds(child.pid, cells[0], tmp_path))
+        victim.kill()
+
+    def holds(pid, cell, root):
+        lock = Record.of(cell, root).path / "record.lock"
+        return any(os.path.realpath(f"/proc/{pid}/fd/{fd}") == str(lock) for fd in os.listdir(f"/proc/{pid}/fd"))
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    result = run_grid(cells, settings(tmp_path, jobs=2))
+    thread.join()
+    # The survivor takes over the dead worker's cell too, from its checkpoint.
+    assert result.exit_code == 0
+    assert all(state.status is Status.DONE for state in result.states.values())
+    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in capsys.readouterr().err
+
+
+def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
+    held = Record.of(CELLS[0], tmp_path)
+    order = []
+    release = threading.Event()
+
+    def report(message, index, *_):
+        if message == "end":
+            order.append(index)
+            if len(order) == 2:
+                release.set()
+
+    def hold(ready):
+        with held.lock():
+            ready.set()
+            release.wait()
+
+    ready = threading.Event()
+    holder = threading.Thread(target=hold, args=(ready,))
+    holder.start()
+    ready.wait()
+    work(CELLS, settings(tmp_path), report, lambda: False)
+    holder.join()
+    assert order == [1, 2, 0]
+    assert records(tmp_path) == records(whole)
+
+
+def test_told_to_stop_it_takes_no_other_cell(tmp_path):
+    assert work_here(CELLS, tmp_path, should_stop=lambda: True) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_grid_starts_no_worker(whole, monkeypatch):
+    monkeypatch.setattr(runner, "_supervise", None)
+    assert run_grid(CELLS, settings(whole)).exit_code == 0
+
+
+def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    file = Record.of(CELLS[1], tmp_path).path / "result.json"
+    file.write_text("{")
+    shutil.rmtree(Record.of(CELLS[2], tmp_path).path)
+    messages = work_here(CELLS, tmp_path)
+    assert [message[:2] for message in messages] == [("end", 0), ("problem", 1), ("end", 2)]
+    assert str(file) in messages[1][2]
+    assert file.read_text() == "{"
+
+    result = run_grid(CELLS, settings(tmp_path))
+    assert result.exit_code == 1
+    assert list(result.problems) == [CELLS[1]]
+    assert "is damaged" in result.problems[CELLS[1]]
+
+
+def test_an_unexpected_error_does_not_stop_the_others(tmp_path, monkeypatch):
+    execute = runner.execute
+
+    def fail_once(record, context):
+        if record.cell == CELLS[0]:
+            raise ZeroDivisionError("a slip")
+        return execute(record, context)
+
+    monkeypatch.setattr(runner, "execute", fail_once)
+    messages = work_here(CELLS[:2], tmp_path)
+    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
+    assert "ZeroDivisionError: a slip" in messages[0][2]
+
+
+def test_a_full_disk_ends_the_worker(tmp_path, monkeypatch):
+    def fail(record, context):
+        raise StorageFullError(28, "no room")
+
+    monkeypatch.setattr(runner, "execute", fail)
+    assert [message[:2] for message in work_here(CELLS, tmp_path)] == [("full", 0)]
+
+
+def test_exit_codes():
+    done, diverged, memory = (
+        State(Status.DONE),
+        State(Status.FAILED, 0, 1, "diverged"),
+        State(Status.FAILED, 0, 1, "out of memory"),
+    )
+    partial = State(Status.PARTIAL, 1, 2)
+    a, b = CELLS[:2]
+    assert Outcome({a: done, b: diverged}).exit_code == 0
+    assert Outcome({a: done, b: memory}).exit_code == 1
+    assert Outcome({a: done, b: partial}).exit_code == 1
+    assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
+    assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
+    assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+
+
+def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
+    record = Record.of(CELLS[0], tmp_path)
+    record.begin({}, {})
+    record.fail("out of memory", "no more")
+    monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
+    started = []
+    assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
+    assert started == []
+    run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)
+    assert started == [CELLS[:1]]
+    assert record.state().status is Status.PARTIAL
+
+
+# --- the smoke scale and the summary
+
+
+def test_smoke_is_every_network_method_k_and_seed_once():
+    cells = [cell for cell in scales.by_name("smoke").cells if isinstance(cell, TrainingCell)]
+    combinations = Counter((cell.model, cell.method, cell.accumulation, cell.seed) for cell in cells)
+    assert len(cells) == len(combinations) == 3 * 6 * 3 * 2
+    assert {cell.method for cell in cells} == {method.name for method in methods.ALL}
+    assert {cell.accumulation for cell in cells} == {1, 4, 32}
+    assert len({cell.identity for cell in cells}) == len(cells)
+    assert {cell.scale for cell in cells} == {"smoke"}
+
+
+def test_smoke_compares_like_with_like():
+    """Within a network only method, k, seed and the rate that follows from k differ."""
+    varied = {"method", "accumulation", "seed", "learning_rate"}
+    for network in scales.DIGITS_NETWORKS:
+        cells = [cell.to_dict() for cell in scales.by_name("smoke").cells if getattr(cell, "model", "") == network]
+        cells = [cell for cell in cells if cell["kind"] == "training"]
+        same = [{key: value for key, value in cell.items() if key not in varied} for cell in cells]
+        assert all(cell == same[0] for cell in same)
+        assert len({cell["learning_rate"] / cell["accumulation"] for cell in cells}) == 1
+
+
+def test_an_unknown_scale_lists_the_near_ones():
+    with pytest.raises(CellError, match="did you mean smoke"):
+        scales.by_name("smokey")
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "status", "accuracy", "short"),
+    [
+        (1, Status.DONE, 90.1, False),
+        (1, Status.DONE, 90.0, True),
+        (4, Status.DONE, 20.0, True),
+        (32, Status.DONE, 20.0, False),
+        (1, Status.FAILED, None, True),
+        (1, Status.PARTIAL, None, False),
+    ],
+)
+def test_what_falls_short(accumulation, status, accuracy, short):
+    scale = scales.by_name("smoke")
+    cell = scales.digits_cell(accumulation=accumulation)
+    assert scale.falls_short(cell, State(status), accuracy) is short
+
+
+def test_the_summary_shows_means_and_what_is_missing(tmp_path):
+    states = {}
+    for seed, accuracy in enumerate([95.0, 96.0, None]):
+        cell = scales.digits_cell(seed=seed, epochs=1, drops=(), warmup_epochs=0)
+        record = Record.of(cell, tmp_path)
+        record.begin({}, {})
+        if accuracy is not None:
+            record.append({"epoch": 1, "test_accuracy": accuracy})
+            record.finish({"test_accuracy": accuracy})
+        states[cell] = record.state()
+    other = scales.digits_cell(method=methods.DSP, accumulation=4)
+    states[other] = Record.of(other, tmp_path).state()
+    text = summary.table(Outcome(states), tmp_path).splitlines()
+    assert text[0].split() == ["network", "method", "k", "=", "1", "k", "=", "4"]
+    assert text[1].split() == ["revnet18", "PETRA", "95.5", "(2", "of", "3)"]
+    assert text[2].endswith("not run")
+    low = summary.shortfalls(
+        dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5), Outcome(states), tmp_path
+    )
+    assert low == ["digits-revnet18-w8-petra-k1-s0: 95.00 %"]
