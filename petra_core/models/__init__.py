@@ -2,6 +2,7 @@
 
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
+from petra_core.models.invertible_revnet import invertible_revnet
 from petra_core.models.resnet import resnet
 from petra_core.models.revnet import revnet
 from petra_core.models.streams import ConcatStreams, SplitStreams
@@ -13,6 +14,7 @@ __all__ = [
     "chain",
     "check_residual",
     "group",
+    "invertible_revnet",
     "load_stages_state_dict",
     "resnet",
     "revnet",

@@ -1,0 +1,93 @@
+"""Down-sampling that can be undone: a stage that moves elements and computes nothing.
+
+A RevNet lowers the resolution with strided convolutions. These lose information, so each such stage has to keep its
+inputs until the backward, and those few buffers are nearly all that PETRA still holds. i-RevNet (Jacobsen et al. 2018)
+moves every 2x2 neighbourhood of pixels into channels instead,
+
+    [B, C, H, W] -> [B, 4C, H/2, W/2]
+
+a permutation of the elements. Its inverse is exact, bit for bit, and since the transpose of a permutation is its
+inverse, gradients go back through the inverse too. So this stage has no parameters, no graph and nothing to keep, not
+even where inputs are stashed: its backward reads none of the input.
+
+Alone it would be a stage of the pipeline, with a tick and a delay to itself; `petra_core.stages.merge` joins it to the
+block that follows.
+
+This module exports PixelUnshuffleStage.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from petra_core.arguments import check_int
+from petra_core.stages import Stage, StageWeights
+from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detached
+
+__all__ = ["PixelUnshuffleStage"]
+
+
+class _PermutationTape(Tape):
+    """No graph: the gradient of a permutation is its inverse, applied to the gradient."""
+
+    def __init__(self, inputs: Streams | None, outputs: Streams | None, inverse: Callable[[Streams], Streams]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self._inverse = inverse
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        found = detached(self._inverse(grad_outputs)) if input_gradient else None
+        return found, (None,) * len(parameters)
+
+
+class PixelUnshuffleStage(Stage):
+    """Each stream [B, C, H, W] -> [B, C·r², H/r, W/r], and back.
+
+    Args:
+        factor: r, by which height and width shrink.
+
+    """
+
+    invertible = True
+
+    def __init__(self, factor: int = 2) -> None:
+        super().__init__()
+        self.factor = check_int("factor", factor, 1)
+
+    @property
+    def function(self) -> nn.Module:
+        return self
+
+    def forward(self, value: Value) -> Value:
+        """Raises ValueError where `factor` does not divide height and width."""
+        streams = as_streams(value)
+        for stream in streams:
+            if stream.dim() != 4 or stream.shape[2] % self.factor or stream.shape[3] % self.factor:
+                raise ValueError(
+                    f"PixelUnshuffleStage({self.factor}) takes [batch, channels, height, width] with height and width "
+                    f"divisible by {self.factor}, got {tuple(stream.shape)}; pad or resize the images, or leave out a "
+                    f"down-sampling"
+                )
+        return as_value(tuple(F.pixel_unshuffle(stream, self.factor) for stream in streams))
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        inputs = detached(inputs)
+        return _PermutationTape(inputs, as_streams(self(as_value(inputs))), self._inverse)
+
+    def keep(self, inputs: Streams) -> Streams:
+        return ()
+
+    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+        return _PermutationTape(None, None, self._inverse)
+
+    def reconstruct(self, outputs: Streams) -> Tape:
+        return _PermutationTape(detached(self._inverse(outputs)), None, self._inverse)
+
+    def _inverse(self, streams: Streams) -> Streams:
+        return tuple(F.pixel_shuffle(stream, self.factor) for stream in streams)
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor}"
