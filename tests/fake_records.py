@@ -136,4 +136,4 @@ def write(
                     else:
                         accuracy = 97.5 - 0.1 * k + noise.uniform(-0.8, 0.8)
                         train(cell, root, accuracy, code=DIRTY if seed else CLEAN, patch=PATCH if seed else "")
-    measure(root, accumulations[:2])
+    measure(root, accumulations[:1])

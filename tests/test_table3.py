@@ -8,11 +8,10 @@ import torch
 from petra_core.models import chain
 from reproduce import published
 from reproduce.tables import table3
-from reproduce.tables.content import Table, Tone
+from reproduce.tables.content import GIGABYTE, Table, Tone
 from reproduce.tables.table3 import (
     CONFIGURATIONS,
     CONSISTENT_RULE,
-    GIGABYTE,
     PUBLISHED_RULE,
     Rule,
     memory,

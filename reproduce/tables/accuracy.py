@@ -14,6 +14,7 @@ from reproduce.scales import Scale
 from reproduce.statistics import MARGIN_POINTS, Verdict, verdict
 from reproduce.tables import curves
 from reproduce.tables.content import (
+    MEGABYTE,
     Block,
     Column,
     Entry,
@@ -29,7 +30,7 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.content import verdict as verdict_entry
-from reproduce.tables.experiments import Experiment, Group, Key, experiments
+from reproduce.tables.experiments import Experiment, Key, experiments
 from reproduce.tables.results import Results, Run, grid
 
 NOTHING = Finding("No network has been trained yet.", Tone.MISSING)
@@ -125,6 +126,7 @@ def _matrix(experiment: Experiment) -> Table:
     columns = [Column("network", numeric=False), Column("method", numeric=False)]
     for k in ks:
         columns += [Column("accuracy, %", group=f"k = {k}"), Column("difference", group=f"k = {k}")]
+        columns.append(Column("verdict", numeric=False, group=f"k = {k}"))
     body = []
     for network in experiment.networks:
         for method in methods.ALL:
@@ -143,18 +145,28 @@ def _matrix(experiment: Experiment) -> Table:
 
 
 def _accuracy_entries(experiment: Experiment, key: Key) -> list[Entry]:
+    """Accuracy, difference and verdict."""
     group = experiment.groups.get(key)
-    if group is None:
-        return [missing("not run"), missing("")]
-    accuracy, difference = group.estimate("test_accuracy"), experiment.difference(key)
-    if accuracy is None:
-        return [missing(group.summary, group.unfinished), missing("")]
-    tone = Tone.ALERT if _is_low(group) else Tone.OURS
-    shown = estimate(accuracy, 1, tone=tone)
-    shown = Entry(f"{shown.text} ({accuracy.n})", shown.value, shown.tone, group.unfinished or shown.hint)
+    accuracy = None if group is None else group.estimate("test_accuracy")
+    if group is None or accuracy is None:
+        return [
+            missing("no cell") if group is None else missing(group.summary, group.unfinished),
+            missing(""),
+            missing(""),
+        ]
+    mean = estimate(accuracy, 1, tone=Tone.ALERT if falling_short(group.runs) else Tone.OURS)
+    shown = Entry(f"{mean.text} ({accuracy.n})", mean.value, mean.tone, group.unfinished or mean.hint)
+    return [shown, *_comparison(experiment, key, 1)]
+
+
+def _comparison(experiment: Experiment, key: Key, digits: int) -> list[Entry]:
+    """Difference to backpropagation, and verdict."""
     if key[1] is methods.BACKPROPAGATION:
-        return [shown, missing("reference")]
-    return [shown, missing("no shared seed") if difference is None else estimate(difference, 1, sign=True)]
+        return [missing("reference"), missing("")]
+    difference = experiment.difference(key)
+    if difference is None:
+        return [missing("no shared seed"), missing("")]
+    return [estimate(difference, digits, sign=True), verdict_entry(verdict(difference))]
 
 
 def _details(experiment: Experiment) -> Table:
@@ -184,7 +196,6 @@ def _details(experiment: Experiment) -> Table:
 def _detail_row(experiment: Experiment, key: Key) -> list[Entry]:
     network, method, k = key
     group = experiment.groups[key]
-    difference = experiment.difference(key)
     accuracy, best = group.estimate("test_accuracy"), group.estimate("best_test_accuracy")
     head = [
         text(network.title),
@@ -194,18 +205,16 @@ def _detail_row(experiment: Experiment, key: Key) -> list[Entry]:
         number(accuracy.n if accuracy else 0, 0, tone=Tone.PLAIN),
     ]
     if accuracy is None or best is None:
-        values = [missing("")] * 5
-    else:
-        peak = max(group.values("peak_bytes").values())
-        compared = method is not methods.BACKPROPAGATION and difference is not None
-        values = [
-            estimate(accuracy, 2, tone=Tone.ALERT if _is_low(group) else Tone.OURS),
-            estimate(best, 2),
-            estimate(difference, 2, sign=True) if compared and difference is not None else missing("reference"),
-            verdict_entry(verdict(difference)) if compared else missing(""),
-            number(peak / 1e6, 2),
-        ]
-    return [*head, *values, missing(group.unfinished)]
+        return [*head, *[missing("")] * 5, missing(group.unfinished)]
+    peak = max(group.values("peak_bytes").values())
+    return [
+        *head,
+        estimate(accuracy, 2, tone=Tone.ALERT if falling_short(group.runs) else Tone.OURS),
+        estimate(best, 2),
+        *_comparison(experiment, key, 2),
+        number(peak / MEGABYTE, 2),
+        missing(group.unfinished),
+    ]
 
 
 def _data(experiment: Experiment) -> Iterator[dict[str, object]]:
@@ -226,7 +235,3 @@ def _data(experiment: Experiment) -> Iterator[dict[str, object]]:
                 "peak_bytes": run.result.get("peak_bytes", ""),
                 "cell": run.cell.name,
             }
-
-
-def _is_low(group: Group) -> bool:
-    return bool(falling_short(group.runs))

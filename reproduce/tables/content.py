@@ -19,7 +19,7 @@ from reproduce.statistics import Estimate, Verdict
 
 _SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
-KILOBYTE = 1e3
+KILOBYTE, MEGABYTE, GIGABYTE = 1e3, 1e6, 1e9
 
 
 class Tone(enum.Enum):

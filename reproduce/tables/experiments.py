@@ -6,6 +6,8 @@ the seed and the learning rate that follows from k by the paper's rule. Within o
 their seed only.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from reproduce.statistics import Estimate, estimate, paired
 from reproduce.tables.content import TIMES
 from reproduce.tables.results import Run
 
+REFERENCE_RATE = "reference_rate"
 #: Settings in which the runs of one experiment may differ.
 VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
 
@@ -117,9 +120,9 @@ class Experiment:
 
     @property
     def key(self) -> str:
-        """For anchors: the scale, and a number made of the settings that tells experiments of one scale apart."""
-        settings = self.settings
-        return f"{self.scale}-{settings['dataset']}-b{settings['batch_size']}-e{settings['epochs']}"
+        """For anchors: the scale, and a hash of the settings that tells experiments of one scale apart."""
+        canonical = json.dumps(dict(self.settings), sort_keys=True)
+        return f"{self.scale}-{hashlib.sha256(canonical.encode()).hexdigest()[:6]}"
 
     @property
     def described(self) -> str:
@@ -127,7 +130,8 @@ class Experiment:
         s = self.settings
         return (
             f"scale “{self.scale}”, {s['dataset']}, {s['image_size']}{TIMES}{s['image_size']} pixels, "
-            f"batch {s['batch_size']}, {s['epochs']} epochs, {s['precision']}"
+            f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {s[REFERENCE_RATE]:g}·batch·k/256, "
+            f"{s['precision']}"
         )
 
     def difference(self, key: Key) -> Estimate | None:
@@ -145,8 +149,9 @@ def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
     for run in runs:
         settings = run.cell.to_dict()
         shared = tuple((name, settings[name]) for name in settings if name not in VARIED)
-        rule = settings["learning_rate"] / learning_rate(run.cell.batch_size, run.cell.accumulation)
-        shared = (*shared, ("learning_rate_over_rule", round(rule, 6)))
+        # What of the learning rate does not follow from k: at the paper's rule this is 0.1.
+        rate = settings["learning_rate"] / learning_rate(run.cell.batch_size, run.cell.accumulation, reference=1.0)
+        shared = (*shared, (REFERENCE_RATE, round(rate, 9)))
         network = Network(run.cell.model, run.cell.stem, run.cell.width)
         key = (network, methods.by_name(run.cell.method), run.cell.accumulation)
         split.setdefault(shared, {}).setdefault(key, []).append(run)

@@ -66,6 +66,11 @@ class Results:
         """All of them."""
         return (*self.training, *self.complexity)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a record of anything."""
+        return any(run.state.status is not Status.NOT_RUN for run in self.runs)
+
 
 @cache
 def grid(name: str) -> Scale:
@@ -101,9 +106,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
 
 def _run(record: Record, state: State) -> Run[Cell]:
     codes = tuple(record.codes())
-    patches = {
-        code["diff"]: (record.path / code["diff"]).read_text(errors="replace") for code in codes if "diff" in code
-    }
+    patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
     return Run(
         record.cell,
         state,
@@ -113,6 +116,14 @@ def _run(record: Record, state: State) -> Run[Cell]:
         codes,
         patches,
     )
+
+
+def _patch(record: Record, name: str) -> str:
+    file = record.path / name
+    try:
+        return file.read_text(errors="replace")
+    except FileNotFoundError as error:
+        raise RecordError(file, "is missing, though code.json names it") from error
 
 
 def _of(runs: Iterable[Run[Cell]], kind: type[CellT]) -> Iterable[Run[CellT]]:

@@ -30,10 +30,9 @@ from petra_core.models import revnet
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value
 from reproduce import published
-from reproduce.tables.content import Column, Entry, Finding, Section, Table, Tone, number, signed, text
+from reproduce.tables.content import GIGABYTE, Column, Entry, Finding, Section, Table, Tone, number, signed, text
 from reproduce.tables.content import published as published_entry
 
-GIGABYTE = 1e9
 DEPTHS = (18, 34, 50)
 BATCH, ACCUMULATION, IMAGE_SIZE, CLASSES = 64, 1, 224, 1000
 

@@ -1,0 +1,76 @@
+"""What tables are made of: typography of numbers, and downloads that hold full precision."""
+
+import csv
+import io
+
+import pytest
+
+from reproduce.published import Mark
+from reproduce.report.build import column_groups
+from reproduce.statistics import Estimate, Verdict
+from reproduce.tables import content
+from reproduce.tables.content import MINUS, NARROW_SPACE, Column, Table, Tone
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [(1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (0.04, 1, "0.0"), (0.0, 0, "0"), (12.0, 0, "+12")],
+)
+def test_differences_have_a_sign_and_a_rounded_nought_has_none(value: float, digits: int, shown: str) -> None:
+    entry = content.signed(value, digits)
+    assert entry.text == shown
+    assert entry.raw == value
+
+
+def test_numbers_have_separators_and_a_true_minus() -> None:
+    assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
+    assert content.number(-0.001, 1).text == "0.0"
+
+
+def test_an_estimate_without_an_interval_says_so() -> None:
+    assert content.estimate(Estimate(94.94, None, None, 1), 1).text == "94.9"
+    assert content.estimate(Estimate(94.94, None, None, 1), 1).hint == "one seed: no interval"
+    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, 3), 2, sign=True)
+    assert shown.text == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
+
+
+def test_verdicts_are_told_apart_by_words_and_tone() -> None:
+    assert [content.verdict(v).text for v in Verdict] == ["agree", "differ", "cannot tell"]
+    assert [content.verdict(v).tone for v in Verdict] == [Tone.GOOD, Tone.ALERT, Tone.MISSING]
+
+
+def example() -> Table:
+    columns = [Column("a", numeric=False), Column("x", group="g"), Column("y", group="g"), Column("z")]
+    rows = [
+        [content.text(a), content.number(x, 1), content.published("2(J,j)", Mark.PAPER), content.missing("not run")]
+        for a, x in [("p", 1 / 3), ("p", 2.0), ("q", 3.0)]
+    ]
+    return Table("key", "A table.", columns, rows, grouped=True)
+
+
+def test_a_download_has_full_precision_and_the_whole_names_of_columns() -> None:
+    lines = list(csv.reader(io.StringIO(example().csv())))
+    assert lines[0] == ["a", "g x", "g y", "z"]
+    assert lines[1] == ["p", str(1 / 3), "2(J,j)", "not run"]
+    assert len(lines) == 4
+
+
+def test_rows_are_grouped_under_their_first_entry() -> None:
+    table = example()
+    assert [(heading, len(rows)) for heading, rows in table.bodies()] == [("p", 2), ("q", 1)]
+    assert [column.name for column in table.shown_columns] == ["x", "y", "z"]
+    assert column_groups(table.columns) == [("", 1), ("g", 2), ("", 1)]
+
+
+def test_an_empty_table_has_an_empty_download() -> None:
+    assert Table("key", "A table.", [Column("a")], []).csv().strip() == ""
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="table key: a row has 1 entries for 2 columns"):
+        Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
+
+
+@pytest.mark.parametrize(("amount", "shown"), [(0, "0 cells"), (1, "1 cell"), (2, "2 cells")])
+def test_count(amount: int, shown: str) -> None:
+    assert content.count(amount, "cell") == shown

@@ -1,0 +1,48 @@
+"""The published formulas, evaluated as they are printed."""
+
+import pytest
+
+from reproduce import published
+from reproduce.tables.formula import evaluate
+
+VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("FG", 100.0),
+        ("0", 0.0),
+        ("3J", 30.0),
+        ("4J", 40.0),
+        ("2(J-j)", 14.0),
+        ("2(J-j)*FG", 1400.0),
+        ("2(J-j)/k", 3.5),
+        ("2 (J - j) / k + 1.5", 5.0),
+    ],
+)
+def test_value(text: str, value: float) -> None:
+    assert evaluate(text, VALUES) == value
+
+
+def test_every_published_formula_has_a_value() -> None:
+    for row in published.read("table1_complexity"):
+        for column, text in row.fields.items():
+            if column != "method":
+                assert evaluate(text, VALUES) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2(J-x)", r"holds 'x'; there are values for J, j, k, FG"),
+        ("2(J-j", "is not a formula"),
+        ("J.real", "holds more than numbers"),
+        ("f(J)", "holds more than numbers"),
+        ("J**2", "holds more than numbers"),
+        ("'J'", "holds more than numbers"),
+    ],
+)
+def test_what_is_no_formula_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate(text, VALUES)
