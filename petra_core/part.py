@@ -136,9 +136,20 @@ class Part:
         self._ledger.add("graph", self._graph_bytes or 0)
 
     def backward(
-        self, micro_batch: int, grad_outputs: Streams, *, input_gradient: bool
+        self,
+        micro_batch: int,
+        grad_outputs: Streams,
+        *,
+        input_gradient: bool,
+        shown: dict[Tensor, Tensor] | None = None,
     ) -> tuple[Streams | None, Streams | None]:
         """Differentiate the oldest entry's graph, add to the gradients and let the entry go.
+
+        Args:
+            micro_batch: whose entry is the oldest.
+            grad_outputs: gradient with respect to each output stream.
+            input_gradient: whether that of the input is wanted.
+            shown: receives each parameter's gradient of this micro-batch, if given.
 
         Returns:
             The part's input for the stage below to invert (None if only some streams of it were kept, when nobody needs
@@ -152,6 +163,8 @@ class Part:
         leaves = self.parameters if weights is None else list(weights.values())
         grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
+        if shown is not None:
+            shown |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
         self._ledger.add("inputs", -payload(entry.kept))

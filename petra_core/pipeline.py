@@ -26,7 +26,7 @@ from petra_core.residual import check_residual
 from petra_core.schedule import Clock, Kind, Schedule, Tick
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Value, as_streams
-from petra_core.worker import BeforeUpdate, Message, OptimizerFactory, Worker
+from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
 
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
@@ -57,13 +57,14 @@ class Pipeline:
         accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
         optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
             they are, and gradients are seen by `before_update` only.
-        seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage):
-        results do
-            not depend on where the other stages run. None: from torch's global generators, as plain training does.
+        seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
+            do not depend on where the other stages run. None: from torch's global generators, as plain training does.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; the streams between
             stages stay float32. None: as the caller's own autocast context says.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
             an update, just before it; may change the gradients (clipping).
+        after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
+            and its input as rebuilt or kept. For measurements; it must not change what it is shown.
 
     Attributes:
         micro_batches: how many have entered.
@@ -86,6 +87,7 @@ class Pipeline:
         seed: int | None = None,
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
+        after_backward: AfterBackward | None = None,
     ) -> None:
         self.stages = tuple(stages)
         _check_stages(self.stages)
@@ -105,6 +107,7 @@ class Pipeline:
                 autocast=autocast,
                 hand_down=index > 0 and reconstructing[index - 1],
                 before_update=before_update,
+                after_backward=after_backward,
             )
             for index, stage in enumerate(self.stages)
         ]

@@ -33,6 +33,30 @@ BeforeUpdate = Callable[[int, int, Stage], None]
 
 
 @dataclass(frozen=True)
+class Backward:
+    """One backward of one stage, shown to `Pipeline(after_backward=...)`.
+
+    The tensors are the engine's own: to be read during the call, to be copied if they are wanted for longer.
+
+    Attributes:
+        stage: its number j.
+        micro_batch: its number m.
+        inputs: the stage's input as the backward had it, rebuilt or kept; None where not the whole of it was kept.
+        gradients: of this micro-batch alone, before the mean over k, by name as in `stage.named_parameters()`;
+            without parameters that are frozen or that the graph does not reach.
+
+    """
+
+    stage: int
+    micro_batch: int
+    inputs: Streams | None
+    gradients: Mapping[str, Tensor]
+
+
+AfterBackward = Callable[[Backward], None]
+
+
+@dataclass(frozen=True)
 class Message:
     """What travels between neighbours with one micro-batch.
 
@@ -91,6 +115,7 @@ class Worker:
         autocast: dtype of automatic mixed precision, or None.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         before_update: called as (index, version, stage) when `.grad` holds the mean of k gradients.
+        after_backward: called with every backward of the stage.
 
     """
 
@@ -106,6 +131,7 @@ class Worker:
         autocast: torch.dtype | None,
         hand_down: bool,
         before_update: BeforeUpdate | None,
+        after_backward: AfterBackward | None,
     ) -> None:
         self.stage = stage
         self.index = index
@@ -123,6 +149,7 @@ class Worker:
         self._stream = RandomStream(self.device, seed, index)
         self._hand_down = hand_down
         self._before_update = before_update
+        self._after_backward = after_backward
         self._loss_gradient: Message | None = None  # the head's own, between its forward and its backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
@@ -158,11 +185,15 @@ class Worker:
         assert message.gradients is not None
         assert message.micro_batch == micro_batch
         streams, gradients = message.streams, message.gradients
+        shown: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
         for part in reversed(self.parts):
             part.rebuild(streams)
             wanted = self.index > 0 or part is not self.parts[0]
-            streams, found = part.backward(micro_batch, gradients, input_gradient=wanted)
+            streams, found = part.backward(micro_batch, gradients, input_gradient=wanted, shown=shown)
             gradients = found if found is not None else ()
+        if self._after_backward is not None and shown is not None:
+            named = {name: shown[p] for name, p in self.stage.named_parameters() if p in shown}
+            self._after_backward(Backward(self.index, micro_batch, streams, named))
         if self.is_head:
             self._loss_gradient = None
         else:
