@@ -1,0 +1,238 @@
+"""From a published data set to files that loaders can trust: verified, converted, recorded, whole or not at all.
+
+Converting in place leaves a folder that looks ready after a crash. Here everything is made in a hidden folder beside
+the final one, `.cifar10.partial`, with the manifest last, and takes the name `cifar10` in one step. What a killed
+process left behind is swept away by the next, and a lock keeps two from working on the same data set.
+
+Data that are whole but not official (another checksum, another number of images) are an error too, unless somebody says
+why they shall be used; the reason is recorded, and goes with every result.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import filelock
+
+from reproduce.data import cifar, imagenet32, manifest
+from reproduce.data.catalogue import IMAGENET, IMAGENET32, Dataset
+from reproduce.data.errors import DataError
+from reproduce.data.image_folder import ImageFolder
+from reproduce.data.manifest import Findings, Manifest, Progress, Written
+from reproduce.storage import FULL, StorageFullError, write_atomically
+
+#: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
+Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
+
+
+class Source(Protocol):
+    """A data set as published; see `SmallImages` and `ImageFolder`."""
+
+    unit: str
+
+    def steps(self) -> int:
+        """How many of its units `examine` goes through."""
+        ...
+
+    def examine(self, progress: Progress) -> Findings:
+        """Verify everything, write nothing."""
+        ...
+
+    def bytes_to_write(self, findings: Findings) -> int:
+        """How many, about."""
+        ...
+
+    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
+        """Write the files of the prepared data set; `progress` is told of images."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to prepare a data set.
+
+    Attributes:
+        reason: why data that are not official are to be used; empty: they are not.
+        replace: whether what is prepared already is made anew.
+        skip_unreadable: of image files: leave out those that cannot be decoded.
+        beton: of image files: copy them into FFCV's format; otherwise they are only listed.
+        workers: of image files: threads that decode.
+
+    """
+
+    reason: str = ""
+    replace: bool = False
+    skip_unreadable: bool = False
+    beton: bool = True
+    workers: int = 1
+
+
+def open_source(dataset: Dataset, source: Path, options: Options) -> Source:
+    """The data set as it lies in `source`.
+
+    Raises:
+        DataError: it is not there, or not all of it.
+
+    """
+    if not source.is_dir():
+        raise DataError(source, "there is no such folder", dataset.how_to_get)
+    if dataset is IMAGENET:
+        skip, beton = options.skip_unreadable, options.beton
+        return ImageFolder(dataset, source, beton=beton, skip_unreadable=skip, workers=options.workers)
+    return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
+
+
+def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> tuple[Source, Findings]:
+    """Open `source` and examine it, and write nothing.
+
+    Raises:
+        DataError: files are missing or damaged, or they are not the official ones and `options` has no reason.
+
+    """
+    opened = open_source(dataset, source, options)
+    with bar("verifying", opened.steps(), opened.unit) as progress:
+        findings = opened.examine(progress)
+    if findings.deviations and not options.reason:
+        raise DataError(
+            source,
+            f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}",
+            f'Get the files again. If it is what you want to use, say why with --unofficial "REASON"; the reason goes '
+            f"with every result. {dataset.how_to_get}",
+        )
+    return opened, findings
+
+
+def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: Bar) -> tuple[Manifest, bool]:
+    """Make `<root>/<name>` from `source`.
+
+    Returns:
+        Its manifest, and whether it was made now; otherwise it was there before, from the same source.
+
+    Raises:
+        DataError: the source is missing, damaged or not official, or something else is in the way.
+        StorageFullError: no room; nothing is left behind.
+
+    """
+    source, target = source.expanduser().resolve(), root / dataset.name
+    open_source(dataset, source, options)  # before anything is made for it
+    root.mkdir(parents=True, exist_ok=True)
+    with _alone(target), _explain_full_disk(dataset, root):
+        _sweep(target)
+        there = _already(target, source, options)
+        if there is not None:
+            return there, False
+        opened, findings = verify(dataset, source, options, bar)
+        needed, free = opened.bytes_to_write(findings), shutil.disk_usage(root).free
+        if needed > free:
+            raise DataError(
+                root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Make room for it"
+            )
+        partial = _partial(target)
+        partial.mkdir()
+        try:
+            with bar("converting", sum(split.samples for split in findings.splits.values()), "images") as progress:
+                findings = opened.write(partial, findings, progress)
+            made = Manifest(
+                dataset=dataset.name,
+                source=str(source),
+                findings=findings,
+                reason=options.reason if findings.deviations else "",
+                files=_written(partial, bar),
+            )
+            write_atomically(partial / manifest.NAME, made.to_json().encode())
+            _put_in_place(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return made, True
+
+
+def _written(folder: Path, bar: Bar) -> dict[str, Written]:
+    paths = sorted(folder.iterdir())
+    sizes = {path: path.stat().st_size for path in paths}
+    with bar("hashing", sum(sizes.values()), "B") as progress:
+        return {path.name: Written(bytes=sizes[path], sha256=manifest.sha256(path, progress)) for path in paths}
+
+
+def _already(target: Path, source: Path, options: Options) -> Manifest | None:
+    """The manifest of what is there already, if it is whole and of this source; None if the way is free.
+
+    Raises:
+        DataError: something else is there.
+
+    """
+    if not target.exists():
+        return None
+    if not (target / manifest.NAME).is_file() or source.is_relative_to(target.resolve()):
+        raise DataError(
+            target,
+            "this folder was not made by `data prepare` (it has no manifest.json), or it holds the source",
+            "It was left as it is; move it away, or choose another --output",
+        )
+    if options.replace:
+        return None
+    there = manifest.read(target)
+    problems = manifest.problems(target, there, contents=False)
+    if problems:
+        raise DataError(target, f"it was prepared before and is damaged: {'; '.join(problems)}", REPLACE)
+    if Path(there.source) != source:
+        raise DataError(target, f"it was prepared before, from {there.source}", REPLACE)
+    return there
+
+
+REPLACE = "Add --replace to make it anew"
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    lock = filelock.FileLock(target.with_name(f".{target.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        raise DataError(target, "another process prepares this data set", "Wait for it") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _explain_full_disk(dataset: Dataset, root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise StorageFullError(
+            error.errno,
+            f"no room for {dataset.title} in {root} ({error.strerror}); nothing half-made was left behind. Free some "
+            f"space and give the same command again",
+        ) from error
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
+def _replaced(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
+
+
+def _sweep(target: Path) -> None:
+    """What a killed process left behind; if it was killed between two renames, the older data come back."""
+    shutil.rmtree(_partial(target), ignore_errors=True)
+    if _replaced(target).exists():
+        if target.exists():
+            shutil.rmtree(_replaced(target))
+        else:
+            _replaced(target).rename(target)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    if target.exists():
+        target.rename(_replaced(target))
+    partial.rename(target)
+    shutil.rmtree(_replaced(target), ignore_errors=True)

@@ -1,0 +1,254 @@
+"""Sources of 32 x 32 images: batch files of which each fits into memory, while all of them together need not.
+
+ImageNet32 is 4 GB of pixels. Reading all files and joining them takes twice that, and hours later the last one may turn
+out to be broken. Here the files are read twice, one at a time: first everything is verified and counted, then it is
+copied to its place.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reproduce.data import safe_pickle
+from reproduce.data.beton import RawImages, write_beton
+from reproduce.data.catalogue import Dataset
+from reproduce.data.errors import DataError
+from reproduce.data.manifest import SPLITS, Findings, Progress, Split
+
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE  # of an image: planar RGB
+FIX = "Get the file again from where the data set is published"
+
+
+class Batch(NamedTuple):
+    """Contents of one file: pixels uint8 [N, 3, 32, 32], labels int64 [N] from 0 on.
+
+    `mean` is what the file says to be the mean image of the whole training set, [3072] in 0..255, if it says so.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    mean: NDArray[np.floating] | None = None
+
+
+@dataclass(frozen=True)
+class BatchFile:
+    """One file of a source.
+
+    Attributes:
+        path: where it is.
+        split: `train` or `test`.
+        read: bytes of the file and its path -> its contents; raises DataError.
+        official: algorithm and hex digest of the official file, like `sha1:aadd…`; empty where none is published.
+
+    """
+
+    path: Path
+    split: str
+    read: Callable[[bytes, Path], Batch]
+    official: str = ""
+
+
+class SmallImages:
+    """A data set as a list of batch files.
+
+    Args:
+        dataset: which one.
+        files: in the order of the samples; all of them exist.
+
+    """
+
+    unit = "files"
+
+    def __init__(self, dataset: Dataset, files: Sequence[BatchFile]) -> None:
+        self._dataset = dataset
+        self._files = files
+
+    def steps(self) -> int:
+        """Files that `examine` goes through."""
+        return len(self._files)
+
+    def examine(self, progress: Progress) -> Findings:
+        """Read and verify everything, write nothing; `progress` is told of files.
+
+        Raises:
+            DataError: a file is damaged or its labels are out of range.
+
+        """
+        counts = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
+        total, squares = np.zeros(PIXELS, np.uint64), np.zeros(3, np.uint64)
+        means: list[NDArray[np.floating]] = []
+        wrong: list[str] = []
+        fingerprint = hashlib.sha256()
+        for file in self._files:
+            content = file.path.read_bytes()
+            fingerprint.update(hashlib.sha256(content).digest())
+            wrong += _wrong_checksum(file, content)
+            batch = file.read(content, file.path)
+            counts[file.split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
+            if file.split == "train":
+                flat = batch.pixels.reshape(-1, PIXELS)
+                total += flat.sum(0, dtype=np.uint64)
+                squares += _sum_of_squares(flat)
+                means += [batch.mean] if batch.mean is not None else []
+            progress(1)
+        splits = {split: Split(int(count.sum()), tuple(count.tolist())) for split, count in counts.items()}
+        mean, deviation = _statistics(total, squares, splits["train"].samples)
+        if wrong and len(wrong) < len(self._files):
+            wrong[-1] += f" (the other {len(self._files) - len(wrong)} files are the official ones)"
+        deviations = (
+            *wrong,
+            *_count_deviations(self._dataset, splits),
+            *_mean_deviation(means, total, splits["train"].samples),
+        )
+        return Findings(
+            splits=splits,
+            mean=mean,
+            deviation=deviation,
+            fingerprint=fingerprint.hexdigest(),
+            deviations=deviations,
+        )
+
+    def bytes_to_write(self, findings: Findings) -> int:
+        """How many, about."""
+        return sum(split.samples for split in findings.splits.values()) * PIXELS
+
+    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
+        """Write `train.beton` and `test.beton` into `folder`; `progress` is told of images.
+
+        Returns:
+            The findings, as they were.
+
+        Raises:
+            DataError: the files are no longer those that were examined.
+            StorageFullError: no room.
+
+        """
+        for split in SPLITS:
+            write_beton(folder / f"{split}.beton", self._gather(split, findings.splits[split]), progress=progress)
+        return findings
+
+    def _gather(self, name: str, split: Split) -> RawImages:
+        """A training or test set in one piece, without a second copy of it."""
+        pixels = np.empty((split.samples, 3, SIDE, SIDE), np.uint8)
+        labels = np.empty(split.samples, np.int64)
+        place = 0
+        for batch in self._batches(name):
+            part = slice(place, place := place + len(batch.labels))
+            if place > split.samples:
+                break
+            pixels[part], labels[part] = batch.pixels, batch.labels
+        if place != split.samples or np.bincount(labels, minlength=len(split.histogram)).tolist() != [*split.histogram]:
+            folder = self._files[0].path.parent
+            raise DataError(folder, "its files changed while they were read", "Let nothing write there and try again")
+        return RawImages(pixels, labels)
+
+    def _batches(self, split: str) -> Iterator[Batch]:
+        for file in self._files:
+            if file.split == split:
+                yield file.read(file.path.read_bytes(), file.path)
+
+
+def read_pickled_batch(content: bytes, path: Path, *, labels: str, first: int, num_classes: int) -> Batch:
+    """The contents of a pickled file of `data` uint8 [N, 3072] and a list of labels.
+
+    Args:
+        content: of the file.
+        path: named in errors.
+        labels: the name under which the labels are.
+        first: the lowest label in the file.
+        num_classes: labels are first … first + num_classes - 1.
+
+    Raises:
+        DataError: it is damaged, wants to run code, or holds something else.
+
+    """
+    values = safe_pickle.load(content, path)
+    pixels, numbers, mean = values.get("data"), values.get(labels), values.get("mean")
+    if not _is_array(pixels, np.uint8) or pixels.shape[1:] != (PIXELS,):
+        raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise DataError(path, f"{labels!r} is {_words(numbers)}, expected a list of integers", FIX)
+    if len(numbers) != len(pixels):
+        raise DataError(path, f"{len(pixels)} images and {len(numbers)} labels", FIX)
+    check_labels(numbers, first, num_classes, path)
+    if mean is not None and (not _is_array(mean, np.floating) or mean.shape != (PIXELS,)):
+        raise DataError(path, f"'mean' is {_words(mean)}, expected float [{PIXELS}]", FIX)
+    return Batch(pixels.reshape(-1, 3, SIDE, SIDE), np.array(numbers, np.int64) - first, mean)
+
+
+def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path) -> None:
+    """Labels as they are in the file are first … first + num_classes - 1.
+
+    Raises:
+        DataError: one is not; names the first that is not.
+
+    """
+    wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
+    if wrong:
+        raise DataError(
+            path,
+            f"image {wrong[0]} has the label {labels[wrong[0]]}, expected {first}..{first + num_classes - 1} "
+            f"({len(wrong)} such labels)",
+            FIX,
+        )
+
+
+def _is_array(value: object, dtype: type[np.generic]) -> TypeGuard[NDArray[Any]]:
+    return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, dtype)
+
+
+def _words(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
+
+
+def _sum_of_squares(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Of each channel, exactly: counts of the 256 values; [N, 3072] -> [3]."""
+    values = np.arange(256, dtype=np.uint64) ** np.uint64(2)
+    channels = flat.reshape(-1, 3, SIDE * SIDE)
+    return np.array([np.bincount(channels[:, c].ravel(), minlength=256).astype(np.uint64) @ values for c in range(3)])
+
+
+def _statistics(total: NDArray[np.uint64], squares: NDArray[np.uint64], samples: int) -> tuple[Any, Any]:
+    """Mean and standard deviation of each channel in 0..1, from exact sums."""
+    values = samples * SIDE * SIDE
+    mean = total.reshape(3, -1).sum(1) / values
+    variance = squares / values - mean**2
+    return tuple((mean / 255).tolist()), tuple((np.sqrt(variance) / 255).tolist())
+
+
+def _wrong_checksum(file: BatchFile, content: bytes) -> list[str]:
+    if not file.official:
+        return []
+    algorithm, _, wanted = file.official.partition(":")
+    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    name = {"sha1": "SHA-1", "md5": "MD5"}[algorithm]
+    return [] if found == wanted else [f"{file.path.name} has the {name} {found}, the official file {wanted}"]
+
+
+def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:
+    found = []
+    for name, official in (("train", dataset.train_samples), ("test", dataset.test_samples)):
+        if splits[name].samples != official:
+            found.append(f"{splits[name].samples:,} {name} images, officially {official:,}")
+        empty = [label for label, count in enumerate(splits[name].histogram) if count == 0]
+        if empty:
+            found.append(f"{len(empty)} of {dataset.num_classes} classes have no {name} image, the first is {empty[0]}")
+    return found
+
+
+def _mean_deviation(means: list[NDArray[np.floating]], total: NDArray[np.uint64], samples: int) -> list[str]:
+    """The files of ImageNet32 hold the mean image of the training set: one grey level in one image shows in it."""
+    sums = total.astype(np.float64)
+    for mean in means:
+        worst = float(np.abs(mean.astype(np.float64) * samples - sums).max())  # in grey levels; all sums are integers
+        if worst > 0.5 + float(np.finfo(mean.dtype).eps) * float(sums.max()):
+            return [
+                f"the files state another mean image than their {samples:,} have (off by {worst / samples:.3g} of 255)"
+            ]
+    return []
