@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reproduce.data.loader import Images
-
-Channels = tuple[float, float, float]
+from reproduce.data.loader import Channels, normalised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,6 @@ class BatchFormat:
 
     def table(self) -> NDArray[np.float32]:
         """What each byte becomes in each channel, [3, 256]: by the function that the other loaders use, to the bit."""
-        bytes_ = torch.arange(256, dtype=torch.uint8).expand(3, -1).reshape(1, 3, 16, 16)
-        images = Images(bytes_, torch.zeros(1, dtype=torch.int64), 1, self.mean, self.deviation)
-        table: NDArray[np.float32] = images.normalised(bytes_).view(3, 256).numpy()
+        every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
+        table: NDArray[np.float32] = normalised(every, self.mean, self.deviation).view(3, 256).numpy()
         return table

@@ -20,6 +20,8 @@ from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, samp
 
 PADDING = 4  # of the random crop, pixels on each side
 
+Channels = tuple[float, float, float]
+
 
 class Loader(Protocol):
     """What delivers an epoch's batches.
@@ -64,8 +66,8 @@ class Images:
     pixels: Tensor
     labels: Tensor
     num_classes: int
-    mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
+    mean: Channels
+    deviation: Channels
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4 or self.pixels.shape[1] != 3:
@@ -84,9 +86,14 @@ class Images:
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Bytes as float32 with mean 0 and deviation 1 a channel."""
-        mean = torch.tensor(self.mean, device=pixels.device).view(3, 1, 1)
-        deviation = torch.tensor(self.deviation, device=pixels.device).view(3, 1, 1)
-        return (pixels.float() / 255 - mean) / deviation
+        return normalised(pixels, self.mean, self.deviation)
+
+
+def normalised(pixels: Tensor, mean: Channels, deviation: Channels) -> Tensor:
+    """Bytes [..., 3, H, W] as float32 with this mean and deviation (in 0..1) taken out of each channel."""
+    means = torch.tensor(mean, device=pixels.device).view(3, 1, 1)
+    deviations = torch.tensor(deviation, device=pixels.device).view(3, 1, 1)
+    return (pixels.float() / 255 - means) / deviations
 
 
 class MemoryLoader:
