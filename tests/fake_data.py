@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_images
+
+from reproduce.data.beton import Beton
+from reproduce.data.manifest import SPLITS, Findings
+from reproduce.data.small_images import SmallImages
 
 PIXELS = 3 * 32 * 32
 
@@ -100,6 +105,15 @@ def image_folder(folder: Path, classes: int = 3, train: int = 4, val: int = 2) -
                 image.convert(mode).save(directory / f"{split}_{label}_{index}.JPEG", kind)
                 number += 1
     return folder
+
+
+def contents(source: SmallImages) -> tuple[list[tuple[NDArray[np.uint8], NDArray[np.int64]]], Findings]:
+    """Pixels and labels of the training and the test set as `write` leaves them, and what `examine` found."""
+    findings = source.examine(lambda _: None)
+    with tempfile.TemporaryDirectory() as folder:
+        source.write(Path(folder), findings, lambda _: None)
+        images = [Beton(Path(folder) / f"{split}.beton").raw() for split in SPLITS]
+    return [(image.pixels, image.labels) for image in images], findings
 
 
 def python2_pickle(values: dict[str, Any]) -> bytes:
