@@ -1,0 +1,49 @@
+"""The data sets: their names, and which loader is for which."""
+
+import pytest
+
+from reproduce.data import catalogue
+from reproduce.data.catalogue import CIFAR10, DATASETS, DIGITS, IMAGENET, IMAGENET32
+
+
+@pytest.mark.parametrize("name", ["cifar10", "CIFAR-10", "Cifar_10"])
+def test_capitals_and_hyphens_do_not_matter(name):
+    assert catalogue.by_name(name) is CIFAR10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifr10", "no data set 'cifr10'; did you mean cifar10 or cifar100?"),
+        ("imagenet-64", "did you mean imagenet"),
+        ("mnist", "there are digits, cifar10, cifar100, imagenet32, imagenet"),
+    ],
+)
+def test_unknown_names_list_the_near_ones(name, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        catalogue.by_name(name)
+
+
+def test_the_default_loader_is_ffcv_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
+    assert [dataset.default_loader for dataset in (DIGITS, CIFAR10, IMAGENET32, IMAGENET)] == [
+        "memory",
+        "ffcv",
+        "ffcv",
+        "ffcv",
+    ]
+    monkeypatch.setattr(catalogue, "ffcv_installed", lambda: False)
+    assert [dataset.default_loader for dataset in (DIGITS, CIFAR10, IMAGENET32, IMAGENET)] == [
+        "memory",
+        "memory",
+        "memory",
+        "torchvision",
+    ]
+
+
+def test_descriptions_are_complete():
+    for name, dataset in DATASETS.items():
+        assert dataset.name == name
+        assert dataset.built_in == (dataset is DIGITS)
+        assert "--source" in dataset.how_to_get or dataset.built_in
+        assert (dataset.mean is None) == (dataset.deviation is None)

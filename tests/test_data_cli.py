@@ -1,0 +1,162 @@
+"""The commands as a person uses them."""
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from reproduce.data import commands
+from reproduce.data.catalogue import DATASETS
+from tests import fake_data
+
+
+def invoke(*arguments, code=0):
+    """What a command prints, stderr included."""
+    result = CliRunner().invoke(commands.data, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.output
+
+
+@pytest.fixture
+def source(tmp_path):
+    return fake_data.cifar10_binary(tmp_path / "source")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def prepared(source, root):
+    return invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test")
+
+
+def test_list_shows_every_data_set_and_how_to_get_it(root):
+    text = invoke("list", "--data-root", root)
+    for dataset in DATASETS.values():
+        assert f"{dataset.name}  {dataset.title}: {dataset.num_classes} classes" in text
+        assert dataset.built_in or f"not prepared. {dataset.how_to_get}" in text
+    assert "ready: it comes with a dependency" in text
+
+
+def test_prepare_prints_what_it_found(prepared, root):
+    assert f"{root / 'cifar10'} is made: NOT OFFICIAL: " in prepared
+    assert "(reason given: a test)" in prepared
+    assert "train: 100 images, 10 classes of 10" in prepared
+    assert "test: 20 images, 10 classes of 2" in prepared
+    assert re.search(r"channels: mean 0\.\d{4}, .*; standard deviation 0\.\d{4}", prepared)
+    assert re.search(r"train.beton  [\d,]+ bytes  SHA-256 [0-9a-f]{64}", prepared)
+
+
+def test_list_and_check_know_what_is_prepared(prepared, root):
+    assert "ready for ffcv and memory, NOT OFFICIAL: " in invoke("list", "--data-root", root)
+    for names in ((), ("cifar10",), ("CIFAR-10",)):
+        assert "cifar10: whole, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
+
+
+def test_prepare_again_has_nothing_to_do(prepared, source, root):
+    again = invoke("prepare", "cifar10", "--source", source, "--output", root)
+    assert "was there already, from the same source" in again
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "other content", "manifest"])
+def test_check_and_list_find_damage(prepared, root, damage):
+    path = root / "cifar10" / "train.beton"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "truncate":
+        path.write_bytes(content[:-1])
+    elif damage == "remove":
+        path.unlink()
+    elif damage == "other content":
+        path.write_bytes((root / "cifar10" / "test.beton").read_bytes())
+    else:
+        path = root / "cifar10" / "manifest.json"
+        path.write_text(path.read_text()[:100])
+    text = invoke("check", "--data-root", root, code=1)
+    assert f"cifar10: DAMAGED\n  {path}" in text
+    assert "data prepare cifar10 --replace" in text
+    # A look at names and sizes cannot see a flipped bit.
+    assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
+
+
+def test_check_goes_on_after_a_damaged_data_set(prepared, tmp_path, root):
+    fake_data.cifar100_python(tmp_path / "more")
+    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--output", root, "--unofficial", "a test")
+    (root / "cifar10" / "test.beton").unlink()
+    text = invoke("check", "--data-root", root, code=1)
+    assert "cifar10: DAMAGED" in text
+    assert "cifar100: whole" in text
+
+
+def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
+    source = fake_data.image_folder(tmp_path / "source")
+    options = ("--output", root, "--unofficial", "a test", "--no-beton")
+    invoke("prepare", "imagenet", "--source", source, *options)
+    assert "ready for torchvision, NOT OFFICIAL" in invoke("list", "--data-root", root)
+    assert "imagenet: whole" in invoke("check", "--data-root", root)
+    (source / "val" / "n00000001" / "val_1_0.JPEG").unlink()
+    assert "val_1_0.JPEG is missing" in invoke("check", "--data-root", root, code=1)
+
+
+def test_check_of_a_source_says_whether_it_is_official_and_writes_nothing(source, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    text = invoke("check", "cifar10", "--source", source, code=1)
+    assert "this is not the official CIFAR-10: data_batch_1.bin has the SHA-1" in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_check_of_an_official_source(source, monkeypatch):
+    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda file, content: [])
+    monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
+    assert f"{source}: the official CIFAR-10, whole" in invoke("check", "cifar10", "--source", source)
+
+
+def test_unreadable_images_can_be_left_out(tmp_path, root):
+    source = fake_data.image_folder(tmp_path / "source")
+    bad = source / "train" / "n00000001" / "train_1_2.JPEG"
+    bad.write_bytes(bad.read_bytes()[:-700])
+    command = ("prepare", "imagenet", "--source", source, "--output", root, "--unofficial", "a test", "--workers", 2)
+    assert f"1 of 18 images cannot be read: {bad} (" in invoke(*command, code=1)
+    text = invoke(*command, "--skip-unreadable")
+    assert "1 unreadable images left out (reason given: a test)" in text
+    assert "left out: train/n00000001/train_1_2.JPEG" in text
+    assert "train: 11 images, 3 classes of 3 to 4" in text
+
+
+def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
+    def download(dataset, target):
+        fake_data.cifar10_python(target)
+
+    monkeypatch.setattr(commands.cifar, "download", download)
+    invoke("prepare", "cifar10", "--download", "--output", root, "--unofficial", "a test")
+    assert (root / "downloads" / "cifar-10-batches-py").is_dir()
+    assert "cifar10: whole" in invoke("check", "--data-root", root)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["prepare"], 2, "Missing argument 'NAME'"),
+        (["prepare", "cifr10"], 2, "there is no data set 'cifr10'; did you mean cifar10 or cifar100?"),
+        (["prepare", "digits"], 2, "come with a dependency: there is nothing to prepare"),
+        (["prepare", "cifar10"], 2, "--source is missing: the folder that holds CIFAR-10. Get it with --download"),
+        (["prepare", "imagenet"], 2, "--source is missing.*ILSVRC2012_img_train.tar"),
+        (["prepare", "imagenet32", "--download"], 2, "ImageNet32 cannot be downloaded without an account.*Log in"),
+        (["prepare", "cifar10", "--source", ".", "--workers", "2"], 2, "--workers are for imagenet"),
+        (["prepare", "cifar10", "--source", "nowhere"], 1, "nowhere: there is no such folder"),
+        (["prepare", "imagenet", "--source", "."], 1, "train: there is no such folder"),
+        (["check"], 1, "data holds no prepared data set; `data list` shows what there is"),
+        (["check", "cifar10"], 1, "holds no prepared data set .no manifest.json."),
+        (["check", "--source", "."], 2, "--source takes one NAME"),
+        (["check", "cifar10", "imagenet", "--source", "."], 2, "--source takes one NAME"),
+    ],
+)
+def test_wrong_input_says_what_to_do(arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(message.replace("?", r"\?"), " ".join(invoke(*arguments, code=code).split()))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,102 @@
+"""The record of a prepared data set: it reads back, and it notices what is wrong with the files."""
+
+import dataclasses
+import hashlib
+import json
+
+import pytest
+
+from reproduce.data import manifest
+from reproduce.data.errors import DataError
+from reproduce.data.manifest import Findings, Manifest, Split, Written
+
+FINDINGS = Findings(
+    splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))},
+    mean=(0.1, 0.2, 1 / 3),
+    deviation=(0.25, 0.25, 0.5),
+    fingerprint="ab12",
+    notes=("3 RGB",),
+)
+CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
+
+
+@pytest.fixture
+def made(tmp_path):
+    for name, content in CONTENTS.items():
+        (tmp_path / name).write_bytes(content)
+    files = {name: Written(bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for name, c in CONTENTS.items()}
+    made = Manifest(dataset="cifar10", source="there", findings=FINDINGS, reason="", files=files)
+    (tmp_path / manifest.NAME).write_text(made.to_json())
+    return made
+
+
+def test_it_reads_back(made, tmp_path):
+    assert manifest.read(tmp_path) == made
+    assert made.official
+    assert made.has_beton
+    assert made.findings.num_classes == 2
+    assert manifest.problems(tmp_path, made, contents=True) == []
+
+
+@pytest.mark.parametrize(
+    ("findings", "official"),
+    [({"deviations": ("9 test images",)}, False), ({"skipped": ("a.JPEG",)}, False), ({"notes": ("9 L",)}, True)],
+)
+def test_it_says_whether_the_data_are_official(made, findings, official):
+    other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, **findings))
+    assert other.official == official
+    assert other.provenance()["official"] == official
+
+
+def test_what_results_say_of_the_data_does_not_tell_where_they_lie(made):
+    said = made.provenance()
+    assert said["files"]["train.beton"] == hashlib.sha256(b"training").hexdigest()
+    assert "there" not in json.dumps(said)
+
+
+def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
+    for place in range(len(CONTENTS["train.beton"])):
+        damaged = bytearray(CONTENTS["train.beton"])
+        damaged[place] ^= 4
+        (tmp_path / "train.beton").write_bytes(damaged)
+        (problem,) = manifest.problems(tmp_path, made, contents=True)
+        assert "train.beton is of other content than its record says (SHA-256 " in problem
+        assert manifest.problems(tmp_path, made, contents=False) == []
+
+
+@pytest.mark.parametrize("contents", [True, False])
+def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path, contents):
+    (tmp_path / "train.beton").unlink()
+    (tmp_path / "test.beton").write_bytes(b"tes")
+    missing, short = manifest.problems(tmp_path, made, contents=contents)
+    assert missing == f"{tmp_path / 'train.beton'} is missing"
+    assert short == f"{tmp_path / 'test.beton'} has 3 bytes, its record says 4"
+
+
+def test_a_folder_without_one_says_how_to_make_it(tmp_path):
+    with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
+        manifest.read(tmp_path)
+
+
+def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path):
+    text = made.to_json()
+    for length in range(0, len(text) - 2, 7):
+        (tmp_path / manifest.NAME).write_text(text[:length])
+        with pytest.raises(DataError, match=r"manifest.json: is damaged"):
+            manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["dataset", "source", "findings", "reason", "files", "schema"])
+def test_a_manifest_without_a_part_is_damaged(made, tmp_path, key):
+    values = json.loads(made.to_json())
+    del values[key]
+    (tmp_path / manifest.NAME).write_text(json.dumps(values))
+    with pytest.raises(DataError, match=f"is damaged .*{key}"):
+        manifest.read(tmp_path)
+
+
+def test_another_version_is_named(made, tmp_path):
+    values = json.loads(made.to_json())
+    (tmp_path / manifest.NAME).write_text(json.dumps({**values, "schema": 2}))
+    with pytest.raises(DataError, match="of format 2, this version reads format 1"):
+        manifest.read(tmp_path)

@@ -1,0 +1,287 @@
+"""Preparing data sets: whole or not at all, again and again, and only official data unless somebody says why."""
+
+import contextlib
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reproduce.data import manifest
+from reproduce.data import prepare as module
+from reproduce.data.beton import Beton
+from reproduce.data.catalogue import CIFAR10, CIFAR100, IMAGENET, IMAGENET32
+from reproduce.data.errors import DataError
+from reproduce.data.prepare import Options, prepare, verify
+from reproduce.storage import StorageFullError
+from tests import fake_data
+
+WHY = Options(reason="a test")
+MAKERS = {
+    CIFAR10: fake_data.cifar10_binary,
+    CIFAR100: fake_data.cifar100_python,
+    IMAGENET32: fake_data.imagenet32,
+    IMAGENET: fake_data.image_folder,
+}
+
+
+@contextlib.contextmanager
+def bar(what, total, unit):
+    """Counts, and is not to be told of more or less than it was promised."""
+    done = []
+    yield done.append
+    assert sum(done) == total, (what, unit)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return fake_data.cifar10_binary(tmp_path / "source")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+def left(root: Path) -> set[str]:
+    """What is in the folder of prepared data sets, locks apart."""
+    return {path.name for path in root.iterdir() if not path.name.endswith(".lock")} if root.exists() else set()
+
+
+@pytest.mark.parametrize("dataset", MAKERS, ids=lambda dataset: dataset.name)
+def test_every_data_set_from_its_source_to_files_that_are_recorded(dataset, tmp_path, root):
+    made, now = prepare(dataset, MAKERS[dataset](tmp_path / "source"), root, WHY, bar)
+    folder = root / dataset.name
+    assert now
+    assert manifest.read(folder) == made
+    assert manifest.problems(folder, made, contents=True) == []
+    assert {path.name for path in folder.iterdir()} == {*made.files, "manifest.json"}
+    assert left(root) == {dataset.name}
+    for split, found in made.findings.splits.items():
+        labels = Beton(folder / f"{split}.beton").labels
+        assert tuple(np.bincount(labels, minlength=made.findings.num_classes).tolist()) == found.histogram
+
+
+def test_the_same_source_gives_the_same_files_to_the_byte(source, tmp_path, root):
+    one, _ = prepare(CIFAR10, source, root, WHY, bar)
+    other, _ = prepare(CIFAR10, source, tmp_path / "again", WHY, bar)
+    assert one.to_json() == other.to_json()
+
+
+def test_image_files_can_be_listed_without_copying_them(tmp_path, root):
+    source = fake_data.image_folder(tmp_path / "source")
+    made, _ = prepare(IMAGENET, source, root, Options(reason="a test", beton=False), bar)
+    assert set(made.files) == {"train.jsonl", "test.jsonl"}
+    assert not made.has_beton
+
+
+# --- official or not
+
+
+def test_data_that_are_not_official_are_refused_without_a_reason(source, root):
+    with pytest.raises(DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--unofficial") as error:
+        prepare(CIFAR10, source, root, Options(), bar)
+    assert "100 train images, officially 50,000" in str(error.value)
+    assert left(root) == set()
+
+
+def test_the_reason_is_recorded_and_goes_with_results(source, root):
+    made, _ = prepare(CIFAR10, source, root, WHY, bar)
+    assert not made.official
+    assert made.reason == made.provenance()["reason"] == "a test"
+    assert made.provenance()["deviations"] == list(made.findings.deviations)
+
+
+def test_official_data_need_no_reason_and_keep_none(source, root, monkeypatch):
+    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda file, content: [])
+    monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
+    made, _ = prepare(CIFAR10, source, root, WHY, bar)
+    assert made.official
+    assert made.reason == ""
+
+
+def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10):
+    found = verify(CIFAR10, real_cifar10, WHY, bar)[1]
+    assert found.splits["train"].histogram == (5000,) * 10
+    assert found.splits["test"].histogram == (1000,) * 10
+    assert [round(value, 3) for value in found.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
+    if found.deviations:  # a machine may have the official test batch
+        (sentence,) = found.deviations
+        assert sentence.startswith("test_batch.bin has the SHA-1")
+        assert sentence.endswith("(the other 5 files are the official ones)")
+
+
+def test_left_out_images_make_it_unofficial(tmp_path, root):
+    source = fake_data.image_folder(tmp_path / "source")
+    (source / "train" / "n00000001" / "train_1_2.JPEG").write_bytes(b"")
+    made, _ = prepare(IMAGENET, source, root, Options(reason="a test", skip_unreadable=True), bar_without_promise)
+    assert made.findings.skipped == ("train/n00000001/train_1_2.JPEG",)
+    assert made.provenance()["skipped"] == 1
+
+
+@contextlib.contextmanager
+def bar_without_promise(what, total, unit):
+    yield lambda step: None
+
+
+# --- bad sources leave nothing
+
+
+def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
+    with pytest.raises(DataError, match=r"nothing: there is no such folder\. Get it with --download"):
+        prepare(CIFAR10, tmp_path / "nothing", root, WHY, bar)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file", "damage", "problem"),
+    [
+        (CIFAR10, "cifar-10-batches-bin/data_batch_5.bin", lambda content: content[:-1], "whole number of records"),
+        (CIFAR10, "cifar-10-batches-bin/test_batch.bin", lambda content: b"\xff" + content[1:], "label 255"),
+        (CIFAR100, "cifar-100-python/test", lambda content: content[:-5], "not a whole pickle"),
+        (IMAGENET32, "train_data_batch_9", lambda _: pickle.dumps(os.getcwd), "wants to call posix.getcwd"),
+        (IMAGENET32, "val_data", lambda _: b"", "not a whole pickle"),
+        (IMAGENET, "val/n00000002/val_2_1.JPEG", lambda content: content[:-500], "val_2_1.JPEG .*truncated"),
+    ],
+)
+def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, problem, tmp_path, root):
+    path = MAKERS[dataset](tmp_path / "source") / file
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=problem) as error:
+        prepare(dataset, tmp_path / "source", root, WHY, bar_without_promise)
+    assert path.name in str(error.value)
+    assert left(root) == set()
+
+
+# --- what is there already
+
+
+def test_again_from_the_same_source_there_is_nothing_to_do(source, root):
+    made, _ = prepare(CIFAR10, source, root, WHY, bar)
+    assert prepare(CIFAR10, source, root, Options(), bar) == (made, False)
+
+
+def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, root):
+    before, _ = prepare(CIFAR10, source, root, WHY, bar)
+    other = fake_data.cifar10_python(tmp_path / "other")
+    with pytest.raises(DataError, match=f"prepared before, from {source}. Add --replace"):
+        prepare(CIFAR10, other, root, WHY, bar)
+    after, now = prepare(CIFAR10, other, root, Options(reason="a test", replace=True), bar)
+    assert now
+    assert after.source == str(other)
+    assert after.files == before.files
+    assert left(root) == {"cifar10"}
+
+
+def test_damaged_files_are_noticed_and_replaced(source, root):
+    prepare(CIFAR10, source, root, WHY, bar)
+    (root / "cifar10" / "test.beton").write_bytes(b"half")
+    with pytest.raises(DataError, match=r"is damaged: .*test.beton has 4 bytes.*--replace"):
+        prepare(CIFAR10, source, root, WHY, bar)
+    made, _ = prepare(CIFAR10, source, root, Options(reason="a test", replace=True), bar)
+    assert manifest.problems(root / "cifar10", made, contents=True) == []
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_folder_that_we_did_not_make_is_left_alone(source, root, replace):
+    (root / "cifar10").mkdir(parents=True)
+    (root / "cifar10" / "thesis.tex").write_text("ten years of work")
+    with pytest.raises(DataError, match="not made by `data prepare`"):
+        prepare(CIFAR10, source, root, Options(reason="a test", replace=replace), bar)
+    assert (root / "cifar10" / "thesis.tex").read_text() == "ten years of work"
+
+
+def test_a_source_where_the_result_would_go_is_left_alone(tmp_path):
+    source = fake_data.cifar10_binary(tmp_path / "data" / "cifar10")
+    (source / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match="it holds the source"):
+        prepare(CIFAR10, source, tmp_path / "data", Options(reason="a test", replace=True), bar)
+    assert (source / "cifar-10-batches-bin" / "test_batch.bin").exists()
+
+
+# --- stops
+
+
+class Killed(BaseException):
+    """Nothing runs after it, no cleaning up either."""
+
+
+def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `prepare` die at the beginning of a step."""
+
+    def die(*_):
+        monkeypatch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
+        raise Killed
+
+    if step != "between renames":
+        monkeypatch.setattr(module, step, die)
+        return
+    rename, seen = Path.rename, []
+    monkeypatch.setattr(Path, "rename", lambda path, to: die() if seen else seen.append(rename(path, to)))
+
+
+@pytest.mark.parametrize(
+    ("step", "before"),
+    [
+        ("_written", False),
+        ("_put_in_place", False),
+        ("_written", True),
+        ("_put_in_place", True),
+        ("between renames", True),
+    ],
+)
+def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
+    step, before, source, tmp_path, root, monkeypatch
+):
+    expected, _ = prepare(CIFAR10, source, tmp_path / "undisturbed", WHY, bar)
+    if before:
+        prepare(CIFAR10, source, root, WHY, bar)
+    with monkeypatch.context() as context:
+        kill_at(step, context)
+        with pytest.raises(Killed):
+            prepare(CIFAR10, source, root, Options(reason="a test", replace=before), bar)
+    assert left(root) - {"cifar10"}  # it left something
+    made, now = prepare(CIFAR10, source, root, WHY, bar)
+    assert now != before  # what was there before is still there, or there again
+    assert made == expected
+    assert left(root) == {"cifar10"}
+    assert manifest.problems(root / "cifar10", made, contents=True) == []
+
+
+def test_a_second_process_is_told_to_wait(source, root):
+    root.mkdir()
+    with module._alone(root / "cifar10"), pytest.raises(DataError, match="another process prepares this data set"):
+        prepare(CIFAR10, source, root, WHY, bar)
+    prepare(CIFAR10, source, root, WHY, bar)
+
+
+def test_an_interrupt_leaves_nothing(source, root, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_written", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CIFAR10, source, root, WHY, bar)
+    assert left(root) == set()
+
+
+# --- room
+
+
+def test_too_little_room_is_seen_before_anything_is_written(source, root, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(DataError, match=r"CIFAR-10 needs 0.00 GB, 0.00 GB are free"):
+        prepare(CIFAR10, source, root, WHY, bar)
+    assert left(root) == set()
+
+
+def test_a_disk_that_fills_up_under_way_leaves_nothing(source, root, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_atomically", full)
+    with pytest.raises(StorageFullError, match=r"no room for CIFAR-10 in .* \(No space left on device\); nothing half"):
+        prepare(CIFAR10, source, root, WHY, bar)
+    assert left(root) == set()
