@@ -27,6 +27,7 @@ from reproduce.tables.content import (
     method_name,
     missing,
     number,
+    some,
     text,
 )
 from reproduce.tables.content import verdict as verdict_entry
@@ -68,7 +69,8 @@ _INTRODUCTION = (
     "Accuracy on the test set after the last epoch, in percent: mean over the seeds ± half the 95 % interval "
     "(Student's t), and in brackets the number of seeds. With two seeds the interval is wide by nature, since "
     "Student's factor is then 12.7. Differences are to backpropagation on the same network with the same k, over "
-    "the seeds that both have; a seed fixes initialisation and order of the data."
+    "the seeds that both have; a seed fixes initialisation and order of the data. No stage of a ResNet can be "
+    "inverted: there PETRA is DSP, and approximate inputs are delayed gradients."
 )
 
 
@@ -83,7 +85,7 @@ def _findings(experiment: Experiment) -> Iterator[Finding]:
     low = falling_short(runs)
     judged = [run for run in runs if _expected_of(run) and run.done]
     if low:
-        names = "; ".join(f"{run.cell.slug}: {f'{_reached(run):.1f} %' if run.done else run.state}" for run in low)
+        names = some([f"{run.cell.slug}: {f'{_reached(run):.1f} %' if run.done else run.state}" for run in low])
         scale = grid(experiment.scale)
         yield Finding(
             f"{count(len(low), 'run')} at {_ks(scale)} not above {scale.target_accuracy:g} % test accuracy. {names}.",

@@ -266,3 +266,9 @@ def with_sign(value: float, digits: int) -> str:
 def count(amount: int, noun: str) -> str:
     """1 cell, 2 cells."""
     return f"{amount} {noun}{'' if amount == 1 else 's'}"
+
+
+def some(words: Sequence[str], limit: int = 6) -> str:
+    """The first of many, and how many more there are."""
+    rest = len(words) - limit
+    return "; ".join(words[:limit]) + (f"; and {rest} more" if rest > 0 else "")

@@ -24,6 +24,7 @@ from reproduce.tables.content import (
     count,
     missing,
     number,
+    some,
     text,
 )
 from reproduce.tables.results import Results, Run, grid
@@ -94,11 +95,11 @@ _INTRODUCTION = (
 def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
     failed = [run for run in results.runs if run.state.status is Status.FAILED]
     if failed:
-        words = "; ".join(f"{run.cell.name}: {run.state}" for run in failed)
+        words = some([f"{run.cell.name}: {run.state}" for run in failed])
         yield Finding(f"{count(len(failed), 'cell')} failed. {words}.", Tone.ALERT)
     begun = [run for run in results.runs if run.state.status is Status.PARTIAL]
     if begun:
-        words = "; ".join(f"{run.cell.name}: {run.state}" for run in begun)
+        words = some([f"{run.cell.name}: {run.state}" for run in begun])
         yield Finding(f"{count(len(begun), 'cell')} begun and not finished. {words}.", Tone.MISSING)
     not_run = [run for run in results.runs if run.state.status is Status.NOT_RUN]
     if not_run:
