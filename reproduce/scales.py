@@ -47,8 +47,8 @@ class Scale:
         return state.status is Status.FAILED
 
 
-# All of J = 10 stages, so that the delays are the same. The chain is one run of 8 reversible blocks, where RevNet-18 has
-# runs of at most 1; it keeps its width, while the others widen to 8 times theirs.
+# All of J = 10 stages, so that the delays are the same. The chain is one run of 8 reversible blocks, where RevNet-18
+# has runs of at most 2; it keeps its width, while the others widen to 8 times theirs.
 DIGITS_NETWORKS = {
     "revnet18": {"model": "revnet18", "stem": "cifar", "width": 8},
     "resnet18": {"model": "resnet18", "stem": "cifar", "width": 8},
