@@ -26,9 +26,10 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("--editable", ".", *of_groups, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
 
 
-def write_report(session: nox.Session, *arguments: str) -> None:
-    """Write reports/index.html from the records that are there."""
-    session.run("python", "-m", "reproduce", "report", *arguments)
+def reproduce(session: nox.Session, *arguments: str) -> None:
+    """`python -m reproduce` with these arguments."""
+    # On Ctrl-C a run finishes its tick and saves. Without this setting nox would kill it after 0.3 seconds.
+    session.run("python", "-m", "reproduce", *arguments, interrupt_timeout=None)
 
 
 @nox.session(name="reproduce-smoke")
@@ -40,20 +41,26 @@ def reproduce_smoke(session: nox.Session) -> None:
     """
     install(session)
     try:
-        # Ctrl-C: the run finishes its tick and saves. Without the timeout nox would kill it after 0.3 seconds.
-        session.run("python", "-m", "reproduce", "run", "smoke", *session.posargs, interrupt_timeout=None)
+        reproduce(session, "run", "smoke", *session.posargs)
     except CommandFailed as failure:
         if failure.return_code == SOME_FAILED:
-            write_report(session)
+            reproduce(session, "report")
         raise
-    write_report(session)
+    reproduce(session, "report")
+
+
+@nox.session
+def train(session: nox.Session) -> None:
+    """Train one network with every setting an option: `-- --help` lists them."""
+    install(session)
+    reproduce(session, "train", *session.posargs)
 
 
 @nox.session
 def report(session: nox.Session) -> None:
     """Write the report anew from the records that are there; arguments go to `python -m reproduce report`."""
     install(session)
-    write_report(session, *session.posargs)
+    reproduce(session, "report", *session.posargs)
 
 
 @nox.session
