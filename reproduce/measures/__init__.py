@@ -1,0 +1,1 @@
+"""What is measured inside a training run, beside the run itself."""

@@ -1,0 +1,165 @@
+"""Gradient quality (Figures 5 and 6 of arXiv 2406.02052): three gradients of one micro-batch at one stage.
+
+For micro-batch m and stage j, with theta_i^t the weights of stage i before tick t,
+
+    method        what the method itself computes at the stage's backward, in tick t = m + 2(J-1) - j
+    delayed       the exact gradient of the whole network with every stage's weights as they were when m went forward,
+                  theta_i^{m+i}: what delayed gradients with stashed weights and graphs compute
+    end_to_end    the exact gradient of the whole network with the weights of the backward, theta_i^t at every stage i:
+                  what a method without any delay would compute at that moment
+
+and for each pair (a, b) of them three measures,
+
+    cosine           <a, b> / (|a| |b|)
+    norm_ratio       |a| / |b|
+    relative_error   |a - b| / |b|
+
+each averaged over the stage's weight tensors, those of two dimensions and more. Biases and BatchNorm's parameters are
+left out: the exact gradient of a bias before a BatchNorm is zero, so all that could be compared there is rounding. A
+tensor for which a measure is not defined (a gradient that is zero) is left out of that measure's average. Norms are
+taken in float64.
+
+At the head the method's gradient is the delayed one: forward and backward are of one tick. The end-to-end one differs
+there too, since the stages below have been updated after m passed.
+
+This module exports MEASURES, PAIRS, GradientQuality, compare, exact_gradients, rows.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Value
+from petra_core.worker import Backward
+from reproduce.measures.probe import Probe, Subject
+
+__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "rows"]
+
+MEASURES = ("cosine", "norm_ratio", "relative_error")
+PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))
+
+Named = Mapping[str, Tensor]
+
+
+def exact_gradients(
+    stages: Sequence[Stage], weights: Sequence[Named], images: Value, labels: Tensor, wanted: Collection[int]
+) -> dict[int, dict[str, Tensor]]:
+    """Gradients of the loss by plain autograd through the whole network, with explicit weights.
+
+    Args:
+        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
+        weights: of every stage, by name.
+        images: what stage 0 takes.
+        labels: the target of the loss.
+        wanted: the stages whose gradients are wanted; below the lowest of them no graph is recorded.
+
+    Returns:
+        For each wanted stage the gradients by name, without frozen parameters.
+
+    """
+    leaves = {
+        j: {n: weights[j][n].detach().requires_grad_() for n, p in stages[j].named_parameters() if p.requires_grad}
+        for j in wanted
+    }
+    value = images
+    with torch.enable_grad():
+        for j, stage in enumerate(stages):
+            constant = {name: weight.detach() for name, weight in weights[j].items()}
+            value = functional_call(stage, constant | leaves.get(j, {}), (value,))
+        head = stages[-1].parts()[-1]
+        assert isinstance(head, HeadStage)
+        assert isinstance(value, Tensor)
+        loss = head.loss(value, labels)
+    flat = [leaf for named in leaves.values() for leaf in named.values()]
+    found = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
+    gradients = {j: {name: next(found) for name in named} for j, named in leaves.items()}
+    return {j: {name: g for name, g in named.items() if g is not None} for j, named in gradients.items()}
+
+
+def compare(a: Named, b: Named) -> dict[str, float | None]:
+    """The three measures of gradient `a` against gradient `b` of one stage; None where no tensor has one."""
+    per_tensor = []
+    for name in a:
+        if name in b and b[name].dim() > 1:
+            x, y = a[name].double(), b[name].double()
+            norms = torch.linalg.vector_norm(torch.stack([x, y, x - y]).flatten(1), dim=1)
+            per_tensor.append(
+                torch.stack([(x * y).sum() / norms[0] / norms[1], norms[0] / norms[1], norms[2] / norms[1]])
+            )
+    if not per_tensor:
+        return dict.fromkeys(MEASURES)
+    table = torch.stack(per_tensor, dim=1)  # [measure, tensor]
+    means = [line[line.isfinite()].mean() for line in table]  # nan of nothing
+    values = torch.stack(means).tolist()
+    return {measure: None if value != value else value for measure, value in zip(MEASURES, values, strict=True)}
+
+
+@dataclass
+class _Gradients(Subject):
+    """A micro-batch with what its gradients will be compared with.
+
+    Attributes:
+        images, labels: the micro-batch.
+        weights: of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
+        delayed: the delayed gradient of each stage whose backward is still to come.
+        end_to_end: the end-to-end gradient of the stage whose backward comes next.
+
+    """
+
+    images: Tensor = field(kw_only=True)
+    labels: Tensor = field(kw_only=True)
+    weights: list[dict[str, Tensor]] = field(default_factory=list)
+    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    end_to_end: dict[str, Tensor] = field(default_factory=dict)
+
+
+class GradientQuality(Probe[_Gradients]):
+    """Compares the three gradients of every so many-th micro-batch, at every stage.
+
+    A micro-batch that is followed costs J further forwards of the network, about half as many backwards, and the memory
+    of one copy of the weights.
+    """
+
+    subject = _Gradients
+
+    def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Gradients:
+        return _Gradients(micro_batch, images=images.to(self._device), labels=labels.to(self._device))
+
+    def _before_tick(self, subject: _Gradients) -> None:
+        stages, age = self.pipeline.stages, subject.age
+        if age < len(stages):
+            subject.weights.append({name: p.detach().clone() for name, p in stages[age].named_parameters()})
+        if age < len(stages) - 1:
+            return
+        if subject.weights:
+            everywhere = range(len(stages))
+            subject.delayed = exact_gradients(stages, subject.weights, subject.images, subject.labels, everywhere)
+            subject.weights = []
+        stage = 2 * (len(stages) - 1) - age
+        current = [dict(stage.named_parameters()) for stage in stages]
+        subject.end_to_end = exact_gradients(stages, current, subject.images, subject.labels, [stage])[stage]
+
+    def _compare(self, subject: _Gradients, backward: Backward) -> dict[str, float | None]:
+        gradients: dict[str, Named] = {
+            "method": backward.gradients,
+            "delayed": subject.delayed.pop(backward.stage),
+            "end_to_end": subject.end_to_end,
+        }
+        return {
+            f"{a}/{b}/{measure}": value
+            for a, b in PAIRS
+            for measure, value in compare(gradients[a], gradients[b]).items()
+        }
+
+
+def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One epoch's line of a `gradients` record as a table: epoch, stage, a, b, measure, value (None: not defined)."""
+    for key, of_stages in metrics["measured"].items():
+        a, b, measure = key.split("/")
+        for stage, value in enumerate(of_stages):
+            yield {"epoch": metrics["epoch"], "stage": stage, "a": a, "b": b, "measure": measure, "value": value}

@@ -1,0 +1,153 @@
+"""How far rebuilt inputs are from the true ones, along the depth of a network and over training.
+
+A reversible stage of PETRA keeps no input: it inverts the output that the stage above hands down. Two things make that
+inexact, and each stage of an unbroken run of reversible stages adds to the error of the stage above:
+
+    rounding    the forward and its inversion are rounded, with the same weights too. Measured aside, without training
+                between them; `rounding_bfloat16` likewise with streams of bfloat16, which the engine does not have
+                because of what is seen here
+    training    the engine's own inversion, with weights that may have been updated 2(J-1-j)/k times since the forward
+
+The error of a stage is |rebuilt - true| / |true|, norms over the whole micro-batch, for the whole `input` and for each
+of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above handed down), and
+`x_tilde`, from which F has been subtracted. Stages that keep their inputs have none (None).
+
+With a learning rate of 0 nothing is updated, and "training" is rounding too.
+
+This module exports CAUSES, OF, Reconstruction, rounding_errors, rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core import Pipeline
+from petra_core.stages import Stage
+from petra_core.tape import Streams, Value, as_streams, as_value
+from petra_core.worker import Backward
+from reproduce.measures.probe import Probe, Subject
+
+__all__ = ["CAUSES", "OF", "Reconstruction", "rounding_errors", "rows"]
+
+CAUSES = ("rounding", "rounding_bfloat16", "training")
+OF = ("input", "x", "x_tilde")
+
+
+def relative_errors(rebuilt: Streams, true: Streams) -> dict[str, float]:
+    """By `OF`: of all streams together, and of each of the two if there are two; not a number where all is zero."""
+    squares = torch.stack(
+        [
+            torch.stack([(r.double() - t.double()).square().sum(), t.double().square().sum()])
+            for r, t in zip(rebuilt, true, strict=True)
+        ]
+    )  # [stream, (error, true)]
+    table = torch.cat([squares.sum(0, keepdim=True), squares[: 2 if len(squares) == 2 else 0]])
+    return dict(zip(OF, (table[:, 0] / table[:, 1]).sqrt().tolist(), strict=False))
+
+
+def rounding_errors(
+    stages: Sequence[Stage], images: Value, streams: torch.dtype | None = None
+) -> dict[int, dict[str, float]]:
+    """Errors of inverting a forward with its own weights, every input handed down as the engine does.
+
+    Args:
+        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
+        images: what stage 0 takes.
+        streams: dtype in which streams are held between blocks, which compute in that of the images; None: the latter.
+
+    Returns:
+        For each stage whose input is rebuilt, its errors by `OF`.
+
+    """
+    blocks = [(j, part) for j, stage in enumerate(stages) for part in stage.parts()][:-1]  # without the head's
+    wide = as_streams(images)[0].dtype
+    forward = [as_streams(images)]
+    errors: dict[int, dict[str, float]] = {}
+    with torch.no_grad():
+        for _, block in blocks:
+            outputs = as_streams(block(as_value(_as(wide, forward[-1]))))
+            forward.append(_as(streams, outputs))
+        value = forward[-1]  # kept by the head
+        for (j, block), true in reversed(list(zip(blocks, forward[:-1], strict=True))):
+            if block.invertible:
+                inputs = block.reconstruct(_as(wide, value)).inputs
+                assert inputs is not None
+                value = _as(streams, inputs)
+            else:
+                value = true  # kept by this block
+            if block is stages[j].parts()[0] and block.invertible:
+                errors[j] = relative_errors(value, true)
+    return errors
+
+
+def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
+    return tuple(s.to(dtype) if dtype is not None and s.is_floating_point() else s for s in streams)
+
+
+@dataclass
+class _Inputs(Subject):
+    """A micro-batch with the true inputs of the stages that will rebuild theirs.
+
+    Attributes:
+        front: the input of the stage whose forward comes next; empty once it is at the head.
+        true: the input of every stage that it has reached and whose backward is still to come.
+
+    """
+
+    front: list[Tensor] = field(kw_only=True)
+    true: dict[int, list[Tensor]] = field(default_factory=dict)
+
+
+class Reconstruction(Probe[_Inputs]):
+    """Compares the rebuilt inputs of every so many-th micro-batch with the true ones, at every stage that rebuilds.
+
+    A micro-batch that is followed costs three further forwards and two inversions of the network, and the memory of
+    the inputs of all its stages.
+    """
+
+    subject = _Inputs
+
+    def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
+        """As `Probe.watch`. Raises ValueError for a method that rebuilds no input, too."""
+        super().watch(pipeline, micro_batches)
+        if not pipeline.method.reconstructs:
+            raise ValueError(f"{pipeline.method} rebuilds no inputs; probe PETRA or APPROXIMATE_INPUTS")
+        self._rebuilding = [j for j, stage in enumerate(pipeline.stages) if stage.parts()[0].invertible]
+
+    def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Inputs:
+        images = images.to(self._device)
+        subject = _Inputs(micro_batch, front=[images])
+        for cause, streams in (("rounding", None), ("rounding_bfloat16", torch.bfloat16)):
+            for stage, errors in rounding_errors(self.pipeline.stages, images, streams).items():
+                self._note(subject, stage, {f"{cause}/{of}": error for of, error in errors.items()})
+        return subject
+
+    def _before_tick(self, subject: _Inputs) -> None:
+        stage = subject.age
+        if not subject.front:
+            return
+        if stage in self._rebuilding:
+            subject.true[stage] = subject.front
+        if stage < len(self.pipeline.stages) - 1:
+            with torch.no_grad():
+                subject.front = list(as_streams(self.pipeline.stages[stage](as_value(tuple(subject.front)))))
+        else:
+            subject.front = []
+
+    def _compare(self, subject: _Inputs, backward: Backward) -> dict[str, float | None]:
+        if backward.stage not in self._rebuilding:
+            return {}
+        assert backward.inputs is not None
+        errors = relative_errors(backward.inputs, tuple(subject.true.pop(backward.stage)))
+        return {f"training/{of}": error for of, error in errors.items()}
+
+
+def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One epoch's line of a `reconstruction` record as a table: epoch, stage, cause, of, value (None: kept)."""
+    for key, of_stages in metrics["measured"].items():
+        cause, of = key.split("/")
+        for stage, value in enumerate(of_stages):
+            yield {"epoch": metrics["epoch"], "stage": stage, "cause": cause, "of": of, "value": value}

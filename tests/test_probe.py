@@ -1,0 +1,138 @@
+"""Probes follow micro-batches through a run, and the run does not notice."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from petra_core import Pipeline, checkpoint, methods
+from petra_core.methods import Method
+from reproduce.measures.gradient_quality import GradientQuality
+from reproduce.measures.probe import Probe
+from reproduce.measures.reconstruction import Reconstruction
+from tests import toys
+from tests.compare import assert_bitwise_equal
+
+PROBES: list[type[Probe]] = [GradientQuality, Reconstruction]
+STAGES = 6
+
+
+def probed(probe: Probe | None, method: Method, micro_batches: int, *, k: int = 2, seed: int | None = 4) -> Pipeline:
+    look = None if probe is None else probe.after_backward
+    p = Pipeline(toys.network(STAGES), method, accumulation=k, optimizer=toys.sgd, seed=seed, after_backward=look)
+    if probe is not None:
+        probe.watch(p, micro_batches)
+    return p
+
+
+def train(probe: Probe, p: Pipeline, data: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+    losses = []
+    for x, y in data:
+        probe.before_step(x, y)
+        loss = p.step(x, y)
+        losses += [] if loss is None else [loss.item()]
+    return losses
+
+
+@pytest.mark.parametrize("every", [1, 7])
+@pytest.mark.parametrize("make", PROBES)
+@pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS], ids=str)
+def test_training_with_a_probe_is_bitwise_the_training_without(
+    method: Method, make: Callable[[int], Probe], every: int
+) -> None:
+    data = toys.batches(20)
+    plain = probed(None, method, 20, seed=None)
+    torch.manual_seed(8)
+    expected = toys.train(plain, data, drain=False)
+    after = torch.get_rng_state()
+
+    probe = make(every)
+    p = probed(probe, method, 20, seed=None)
+    torch.manual_seed(8)
+    assert train(probe, p, data) == expected
+    assert_bitwise_equal(torch.get_rng_state(), after)
+    assert_bitwise_equal(p.state_dict(), plain.state_dict())  # weights, statistics, momentum, all that is in flight
+    assert [stage.now for stage in p.memory().stages] == [stage.now for stage in plain.memory().stages]
+    assert all(module.training for stage in p.stages for module in stage.modules())
+    assert probe.collect()["probes"] > 0
+
+
+@pytest.mark.parametrize("stop", [1, 6, 9, 13])
+@pytest.mark.parametrize("make", PROBES)
+def test_a_run_that_was_stopped_goes_on_to_the_same_values(make: Callable[[int], Probe], stop: int, tmp_path) -> None:
+    data = toys.batches(24)
+    undisturbed = make(3)
+    train(undisturbed, probed(undisturbed, methods.PETRA, 24), data)
+
+    stopped = make(3)
+    p = probed(stopped, methods.PETRA, 24)
+    train(stopped, p, data[:stop])
+    checkpoint.save(tmp_path / "state.pt", {"pipeline": p.state_dict(), "probe": stopped.state_dict()})
+    resumed = make(3)
+    p = probed(resumed, methods.PETRA, 24)
+    state = checkpoint.load(tmp_path / "state.pt")
+    p.load_state_dict(state["pipeline"])
+    resumed.load_state_dict(state["probe"])
+    train(resumed, p, data[stop:])
+    expected = undisturbed.collect()
+    assert resumed.collect() == expected
+    assert expected["probes"] == 5  # 0, 3, 6, 9, 12: of 24 micro-batches the last that comes back to stage 0 is 13
+    json.dumps(expected, allow_nan=False)
+
+
+@pytest.mark.parametrize("make", PROBES)
+def test_values_are_means_over_those_that_came_back_since_the_last_look(make: Callable[[int], Probe]) -> None:
+    data = toys.batches(30)
+    every, one_by_one = make(2), make(2)
+    train(every, probed(every, methods.PETRA, 30), data)
+    p = probed(one_by_one, methods.PETRA, 30)
+    looks = []
+    for batch in data:
+        train(one_by_one, p, [batch])
+        looks.append(one_by_one.collect())
+    assert {look["probes"] for look in looks} == {0, 1}
+    assert [number for number, look in enumerate(looks) if look["probes"]] == list(range(10, 30, 2))
+    assert looks[0] == {"probes": 0, "measured": {}}
+    single = [look["measured"] for look in looks if look["probes"]]
+    whole = every.collect()
+    assert whole["probes"] == len(single) == 10
+    for measure, of_stages in whole["measured"].items():
+        for j, value in enumerate(of_stages):
+            values = [look[measure][j] for look in single if look[measure][j] is not None]
+            assert value == (pytest.approx(sum(values) / len(values), rel=1e-12) if values else None)
+
+
+@pytest.mark.parametrize("make", PROBES)
+def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callable[[int], Probe]) -> None:
+    data = toys.batches(40)
+    probe = make(1)
+    p = probed(probe, methods.PETRA, 40)
+    train(probe, p, data[:15])
+    assert probe.collect()["probes"] == 5
+    p.drain()
+    assert probe.collect()["probes"] == 0
+    train(probe, p, data[15:])
+    assert probe.collect()["probes"] == 15  # the pipeline was filled anew: 25 entered, 10 had not come back
+
+
+@pytest.mark.parametrize("make", PROBES)
+def test_what_cannot_be_measured_is_refused(make: Callable[[int], Probe]) -> None:
+    for method in methods.ALL:
+        if not method.pipelined:
+            with pytest.raises(ValueError, match="one micro-batch pass at a time"):
+                probed(make(1), method, 9)
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        make(0)
+    probe = make(1)
+    p = Pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=1, after_backward=probe.after_backward)
+    probe.watch(p, 20)
+    with pytest.raises(ValueError, match="draws random numbers"):
+        train(probe, p, toys.batches(9))
+
+
+def test_reconstruction_needs_a_method_that_rebuilds_inputs() -> None:
+    for method in (methods.DSP, methods.DELAYED_GRADIENTS):
+        with pytest.raises(ValueError, match=f"{method} rebuilds no inputs"):
+            probed(Reconstruction(1), method, 9)
