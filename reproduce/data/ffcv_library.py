@@ -9,7 +9,7 @@
     thread that waits for ever
     its import uses modules that are deprecated   the warnings are silenced
 
-This module exports Decoder, LabelDecoder, Loader, TraversalOrder, close, imdecode, resize_crop, uncompiled.
+This module exports Decoder, LabelDecoder, Loader, TraversalOrder, close, imdecode, uncompiled.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Decoder", "LabelDecoder", "Loader", "TraversalOrder", "close", "imdecode", "resize_crop", "uncompiled"]
+__all__ = ["Decoder", "LabelDecoder", "Loader", "TraversalOrder", "close", "imdecode", "uncompiled"]
 
 _threads = torch.get_num_threads()
 try:
@@ -28,7 +28,7 @@ try:
         warnings.simplefilter("ignore")  # of distutils, for one
         from ffcv.fields.basics import IntDecoder as LabelDecoder
         from ffcv.fields.rgb_image import SimpleRGBImageDecoder as Decoder
-        from ffcv.libffcv import imdecode, resize_crop
+        from ffcv.libffcv import imdecode
         from ffcv.loader import Loader
         from ffcv.pipeline.compiler import Compiler
         from ffcv.traversal_order.base import TraversalOrder

@@ -230,30 +230,27 @@ class _RawImages:
     def __call__(self, content: Bytes, samples: Integers, hashes: Hashes, out: Pixels) -> None:
         tops, lefts = padded_crops(hashes, self._padding)
         flips = mirrored(hashes) & self._random
-        kernels.raw(
-            content, self._places[samples], tops, lefts, flips, self._padding, self._size, self._size, self._table, out
-        )
+        kernels.raw(content, self._places[samples], tops, lefts, flips, self._padding, self._size, self._table, out)
 
 
 class _JpegImages:
     """JPEG files; if `random`, a random box is resized and mirrored, else the centre is resized."""
 
     def __init__(self, file: Beton, batch_format: BatchFormat, *, random: bool) -> None:
-        self._file, self._table, self._random = file, batch_format.table(), random
+        self._file, self._random = file, random
+        self._shapes = np.stack((file.heights, file.widths), axis=1)
+        mean, deviation = np.array(batch_format.mean), np.array(batch_format.deviation)
+        self._factors, self._offsets = np.float32(1 / (255 * deviation)), np.float32(-mean / deviation)
 
     def __call__(self, content: Bytes, samples: Integers, hashes: Hashes, out: Pixels) -> None:
-        file = self._file
-        places, sizes = file.places[samples], file.sizes[samples]
-        heights, widths = file.heights[samples], file.widths[samples]
-        crops = random_resized_crops(hashes, heights, widths) if self._random else centre_crops(heights, widths)
+        places, sizes, shapes = self._file.places[samples], self._file.sizes[samples], self._shapes[samples]
+        boxes = random_resized_crops(hashes, *shapes.T) if self._random else centre_crops(*shapes.T)
         flips = mirrored(hashes) & self._random
-        results = np.zeros(len(samples), np.int64)
-        kernels.jpeg(content, places, sizes, heights, widths, crops, flips, self._table, out, results)
+        results = kernels.jpeg(content, places, sizes, shapes, boxes, flips, self._factors, self._offsets, out)
         for b in np.flatnonzero(results):
             # libjpeg-turbo says the same of an error and of a warning, which some good files deserve: Pillow decides.
             pixels = self._decoded(int(samples[b]), content[places[b] : places[b] + sizes[b]].tobytes())
-            resized = np.empty((*out.shape[2:], 3), np.uint8)
-            kernels.crop(pixels, crops[b], flips[b], self._table, resized, out[b])
+            kernels.resample(pixels, boxes[b], flips[b], self._factors, self._offsets, out[b])
 
     def _decoded(self, sample: int, data: bytes) -> Bytes:
         try:

@@ -1,0 +1,66 @@
+"""The resizing of JPEG files: Pillow's filter, without its roundings."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from PIL import Image
+
+if find_spec("ffcv") is None:
+    pytest.skip("FFCV is not installed", allow_module_level=True)
+
+from reproduce.data import ffcv_kernels as kernels
+
+ONE, ZERO = np.ones(3, np.float32), np.zeros(3, np.float32)
+BOXES = [  # top, left, height, width
+    (0, 0, 90, 120),
+    (10, 20, 33, 47),
+    (5, 7, 32, 32),
+    (57, 100, 33, 20),
+    (0, 0, 1, 1),
+    (89, 119, 1, 1),
+    (3, 4, 2, 3),
+    (0, 3, 90, 1),
+    (40, 0, 1, 120),
+    (1, 1, 88, 31),
+]
+
+
+def image() -> np.ndarray:
+    return np.random.default_rng(0).integers(256, size=(90, 120, 3), dtype=np.uint8)
+
+
+def resampled(box: tuple[int, ...], size: int, flip: bool = False, factors: np.ndarray = ONE) -> np.ndarray:
+    out = np.full((3, size, size), np.nan, np.float32)
+    kernels.resample(image(), np.array(box), flip, factors, ZERO, out)
+    return out
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("size", [1, 7, 32, 33, 224])
+def test_resampling_is_pillow_s(box: tuple[int, int, int, int], size: int) -> None:
+    top, left, height, width = box
+    crop = Image.fromarray(image()).crop((left, top, left + width, top + height))
+    expected = np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    # Pillow rounds to bytes after the columns and again after the rows.
+    assert abs(resampled(box, size) - expected).max() <= 1.01
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_mirrored(box: tuple[int, int, int, int]) -> None:
+    assert np.array_equal(resampled(box, 9, flip=True), resampled(box, 9)[:, :, ::-1])
+
+
+def test_factors_and_offsets_of_the_channels() -> None:
+    factors = np.array([0.5, 2, 3], np.float32)
+    assert np.allclose(resampled(BOXES[1], 8, factors=factors), resampled(BOXES[1], 8) * factors[:, None, None])
+
+
+@pytest.mark.parametrize("source", [1, 2, 3, 31, 32, 33, 500])
+@pytest.mark.parametrize("target", [1, 2, 32, 224])
+def test_weights_sum_to_one_and_stay_inside(source: int, target: int) -> None:
+    firsts, weights = kernels.weights(source, target)
+    assert np.allclose(weights.sum(1), 1)
+    assert (weights >= 0).all()
+    assert (firsts >= 0).all()
+    assert (firsts + weights.shape[1] <= source).all()
