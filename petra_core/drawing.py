@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from petra_core.schedule import UNITS, Kind, Schedule, Turn
+from petra_core.schedule import Kind, Schedule, Turn
+from petra_core.units import UNITS
 
 __all__ = ["to_svg"]
 

@@ -29,8 +29,8 @@ from petra_core import Pipeline, methods
 from petra_core.ledger import KINDS, MemoryReport
 from petra_core.memory import predict
 from petra_core.methods import Method
-from petra_core.schedule import units_per_micro_batch
 from petra_core.stages import Stage
+from petra_core.units import units_per_micro_batch
 from reproduce import networks
 from reproduce.cells import ComplexityCell
 
