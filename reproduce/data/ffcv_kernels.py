@@ -4,9 +4,9 @@ They run without Python's lock, in as many threads as call them, and write each 
 without a step between.
 
 Raw bytes become floats by a table of 256 values a channel: the numbers in it come from the one function that
-normalises, so they are bit for bit those of the loader in memory. JPEG files are decoded by FFCV (libjpeg-turbo); their boxes are
-resized here, because OpenCV's filter takes twice the time of this one, which moreover is Pillow's and torchvision's
-(bilinear, antialiased), without the roundings in it.
+normalises, so they are bit for bit those of the loader in memory. JPEG files are decoded by FFCV (libjpeg-turbo). Their
+boxes are resized here, because OpenCV's filter takes twice the time of this one, which moreover is Pillow's and
+torchvision's (bilinear, antialiased), without the roundings in it.
 """
 
 import math

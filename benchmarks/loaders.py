@@ -1,0 +1,271 @@
+"""Images a second of the loaders, in pairs, and the loader's share of a training step.
+
+    small    32 x 32 images, flip and crop: FFCV against torchvision's transforms in a DataLoader (aim: 10 times)
+    memory   the same images: the loader in memory against FFCV
+    jpeg     photographs of 500 x 375 pixels, random resized crops of 224: FFCV against torchvision (aim: twice)
+    share    processor time to make a batch of 64 against the time of a tick of RevNet-18 (aim: at most 5 %)
+
+DataLoader is used as in torchvision's examples, with as many worker processes as FFCV has decoding threads. Both are
+asked for batches as fast as they come, in turn within one process, and the result is the median of the ratios of
+neighbours; the time to start (worker processes, Numba) does not count, the time between epochs does. Pixels are random,
+photographs those of scikit-learn: nothing has to be downloaded. Usage, with the defaults that the claims are about:
+
+    python -m benchmarks.loaders --parts small memory jpeg share --workers 1 2 --pairs 7 --seconds 3
+"""
+
+import argparse
+import itertools
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from torch.utils.data import DataLoader, Dataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from petra_core import Pipeline, methods, models
+from petra_core.recipe import sgd
+from reproduce.data.batch_format import BatchFormat
+from reproduce.data.beton import JpegFiles, RawImages, write_beton
+from reproduce.data.ffcv_loader import FfcvLoader
+from reproduce.data.loader import Images, Loader, MemoryLoader
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SMALL = BatchFormat(num_classes=10, image_size=32, mean=MEAN, deviation=DEVIATION)
+LARGE = BatchFormat(num_classes=10, image_size=224, mean=MEAN, deviation=DEVIATION)
+BATCH = 64
+WARM_UP = 8  # batches; more than any loader makes ahead
+
+Batches = Iterator[object]
+
+
+class PillowImages(Dataset[tuple[object, int]]):
+    """Images in memory as torchvision's CIFAR10 gives them out: one by one, through Pillow."""
+
+    def __init__(self, images: RawImages) -> None:
+        self._pixels = np.ascontiguousarray(images.pixels.transpose(0, 2, 3, 1))
+        self._labels = images.labels.tolist()
+        self._transform = v2.Compose([v2.RandomCrop(32, padding=4), *common_transforms()])
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[object, int]:
+        return self._transform(Image.fromarray(self._pixels[index])), self._labels[index]
+
+
+def common_transforms() -> list[torch.nn.Module]:
+    return [
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(MEAN, DEVIATION),
+    ]
+
+
+def of_dataloader(dataset: Dataset[tuple[object, int]], workers: int) -> Callable[[], Batches]:
+    """Endless batches as torchvision's examples make them."""
+
+    def batches() -> Batches:
+        loader = DataLoader(
+            dataset, BATCH, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=workers > 0
+        )
+        return itertools.chain.from_iterable(itertools.repeat(loader))
+
+    return batches
+
+
+def of_loader(loader: Loader) -> Callable[[], Batches]:
+    """Endless batches of one of ours."""
+    return lambda: (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
+
+
+def rate(make: Callable[[], Batches], seconds: float) -> float:
+    """Images a second, once it runs."""
+    batches = make()
+    for _ in itertools.islice(batches, WARM_UP):
+        pass
+    begin = time.perf_counter()
+    count = 0
+    while time.perf_counter() - begin < seconds:
+        next(batches)
+        count += 1
+    elapsed = time.perf_counter() - begin
+    del batches  # its threads and processes end here, before the other's turn
+    return BATCH * count / elapsed
+
+
+def compare(title: str, one: Callable[[], Batches], other: Callable[[], Batches], options: argparse.Namespace) -> float:
+    """Median ratio of the rates of neighbouring runs; which goes first alternates."""
+    rates = []
+    for number in range(options.pairs):
+        if number % 2:
+            b, a = rate(other, options.seconds), rate(one, options.seconds)
+        else:
+            a, b = rate(one, options.seconds), rate(other, options.seconds)
+        rates.append((a, b))
+    ratios = [a / b for a, b in rates]
+    a, b = (statistics.median(side) for side in zip(*rates, strict=True))
+    median = statistics.median(ratios)
+    print(
+        f"  {title}: {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), {a:,.0f} and {b:,.0f} images/s", flush=True
+    )
+    return median
+
+
+def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
+    """Images in memory, and the .beton file of the same."""
+    pixels = np.random.default_rng(0).integers(256, size=(count, 3, 32, 32), dtype=np.uint8)
+    images = RawImages(pixels, np.arange(count) % 10)
+    write_beton(folder / "small.beton", images)
+    return images, folder / "small.beton"
+
+
+def in_memory(images: RawImages) -> MemoryLoader:
+    pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
+    return MemoryLoader(Images(pixels, labels, 10, MEAN, DEVIATION), BATCH, seed=0, flip_crop=True)
+
+
+def through_ffcv(path: Path, workers: int) -> FfcvLoader:
+    return FfcvLoader(path, BATCH, SMALL, seed=0, augmentation="flip_crop", workers=workers)
+
+
+def photographs(folder: Path, count: int) -> JpegFiles:
+    """JPEG files of the median size of ImageNet's, in ten class folders."""
+    sources = [Image.fromarray(image) for image in load_sample_images().images]
+    random = np.random.default_rng(0)
+    paths = []
+    for number in range(count):
+        directory = folder / f"{number % 10}"
+        directory.mkdir(exist_ok=True, parents=True)
+        source = sources[number % len(sources)]
+        width = int(random.integers(300, source.width))
+        height = width * 3 // 4 if width * 3 // 4 < source.height else source.height
+        left, top = int(random.integers(source.width - width)), int(random.integers(source.height - height + 1))
+        paths.append(directory / f"{number:05}.JPEG")
+        image = source.resize((500, 375), Image.Resampling.BICUBIC, box=(left, top, left + width, top + height))
+        image.save(paths[-1], quality=95)
+    return JpegFiles(paths, [number % 10 for number in range(count)])
+
+
+def seconds_of_a_batch(loader: Loader) -> float:
+    """Processor time of all threads for one batch of an epoch; the shortest of three."""
+    epochs = []
+    for epoch in range(4):  # the first compiles and touches memory
+        begin = time.process_time()
+        for _ in loader.epoch(epoch):
+            pass
+        epochs.append((time.process_time() - begin) / loader.batches)
+    loader.close()
+    return min(epochs[1:])
+
+
+def seconds_of_a_tick(width: int, pairs: int) -> float:
+    """Median time of a tick of PETRA on RevNet-18 with the pipeline full."""
+    torch.manual_seed(0)
+    pipeline = Pipeline(models.revnet(18, num_classes=10, width=width), methods.PETRA, optimizer=sgd(0.01), seed=0)
+    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    for _ in range(2 * len(pipeline.stages)):
+        pipeline.step(images, labels)
+    ticks = []
+    for _ in range(pairs):
+        begin = time.perf_counter()
+        pipeline.step(images, labels)
+        ticks.append(time.perf_counter() - begin)
+    return statistics.median(ticks)
+
+
+def small(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    images, file = small_images(options.images, folder)
+    medians = {}
+    for workers in options.workers:
+        title = f"small, {workers} workers: FFCV / torchvision"
+        loader, dataloader = through_ffcv(file, workers), of_dataloader(PillowImages(images), workers)
+        medians[title] = compare(title, of_loader(loader), dataloader, options)
+        loader.close()
+    return medians
+
+
+def memory(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    images, file = small_images(options.images, folder)
+    medians = {}
+    for workers in options.workers:
+        title = f"memory, {workers} threads: memory / FFCV"
+        loader = through_ffcv(file, workers)
+        torch.set_num_threads(max(workers, 1))
+        medians[title] = compare(title, of_loader(in_memory(images)), of_loader(loader), options)
+        loader.close()
+    return medians
+
+
+def jpeg(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    files, file = photographs(folder / "images", options.files), folder / "jpeg.beton"
+    write_beton(file, files)
+    print(f"  photographs of {statistics.mean(path.stat().st_size for path in files.paths) / 1e3:.0f} kB")
+    transform = v2.Compose([v2.RandomResizedCrop(LARGE.image_size), *common_transforms()])
+    dataset = ImageFolder(folder / "images", transform)
+    medians = {}
+    for workers in options.workers:
+        title = f"jpeg, {workers} workers: FFCV / torchvision"
+        loader = FfcvLoader(file, BATCH, LARGE, seed=0, augmentation="random_resized_crop", workers=workers)
+        medians[title] = compare(title, of_loader(loader), of_dataloader(dataset, workers), options)
+        loader.close()
+    return medians
+
+
+def share(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    images, file = small_images(options.images, folder)
+    torch.set_num_threads(1)
+    batches = {
+        "FFCV": seconds_of_a_batch(through_ffcv(file, 1)),
+        "memory": seconds_of_a_batch(in_memory(images)),
+    }
+    torch.set_num_threads(options.threads)
+    medians = {}
+    for width in options.widths:
+        tick = seconds_of_a_tick(width, options.pairs)
+        for name, batch in batches.items():
+            title = f"share, {name}, RevNet-18 of width {width}"
+            medians[title] = batch / tick
+            percent, of = 100 * batch / tick, f"{1e3 * batch:.2f} ms of {1e3 * tick:.0f} ms"
+            print(f"  {title}: {percent:.2f} % ({of}, {options.threads} threads)", flush=True)
+    return medians
+
+
+PARTS = {"small": small, "memory": memory, "jpeg": jpeg, "share": share}
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
+    """Run from the command line; returns the medians by title."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="threads or processes (default 1 2)")
+    parser.add_argument("--pairs", type=int, default=7, help="pairs timed for each ratio (default 7)")
+    parser.add_argument("--seconds", type=float, default=3, help="of each run (default 3)")
+    parser.add_argument("--images", type=int, default=50_000, help="small images (default 50000, CIFAR)")
+    parser.add_argument("--files", type=int, default=1000, help="photographs (default 1000)")
+    parser.add_argument("--widths", nargs="+", type=int, default=[64, 16], help="RevNet-18 of share (default 64 16)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a tick (default torch's)")
+    options = parser.parse_args(arguments)
+
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "pillow", "ffcv", "numba"))
+    print(f"{platform.processor() or platform.machine()}, {versions}, batch {BATCH}, {options.pairs} pairs")
+    medians: dict[str, float] = {}
+    for part in options.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            medians |= PARTS[part](options, Path(folder))
+    return medians
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
