@@ -25,13 +25,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import methods
+from reproduce.data import catalogue
 
 __all__ = ["Cell", "CellError", "ComplexityCell", "TrainingCell", "from_dict"]
 
 PRECISIONS = ("float32", "bf16")
-AUGMENTATIONS = ("none", "flip_crop")
-DATASETS = {"digits": (1437, 8)}  # training samples, and of what number of pixels the image size is a multiple
-LOADERS = ("memory",)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in ("revnet", "resnet") for depth in (18, 34, 50))
@@ -116,8 +114,9 @@ class TrainingCell(Cell):
         learning_rate: base learning rate, the result of the rule 0.1 · batch · k / 256 unless set by hand.
         momentum: Nesterov momentum.
         weight_decay: decay of weights (not of biases or BatchNorm parameters).
-        augmentation: `none` or `flip_crop` (flip, and crop after padding by 4).
-        loader: which loader delivers the batches.
+        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), or for ImageNet `random_resized_crop`
+            (and flip).
+        loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
         precision: `float32`, or `bf16` (autocast; the streams stay float32).
         seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
 
@@ -151,19 +150,12 @@ class TrainingCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
-        _one_of("dataset", self.dataset, tuple(DATASETS))
         _check_model(self.model, self.stem)
         _check_method(self)
-        _one_of("augmentation", self.augmentation, AUGMENTATIONS)
-        _one_of("loader", self.loader, LOADERS)
         _one_of("precision", self.precision, PRECISIONS)
         _at_least(self, 1, "image_size", "width", "batch_size", "epochs")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
-        samples, unit = DATASETS[self.dataset]
-        if self.image_size % unit:
-            raise CellError(f"image_size must be a multiple of {unit} for {self.dataset}, got {self.image_size}")
-        if self.batch_size > samples:
-            raise CellError(f"batch_size {self.batch_size} exceeds the {samples} training samples of {self.dataset}")
+        _check_data(self)
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
@@ -286,6 +278,21 @@ def _check_model(model: str, stem: str) -> None:
     else:
         _one_of("model", model, (*RESIDUAL_MODELS, "chain10"))
         _one_of("stem", stem, RESIDUAL_STEMS)
+
+
+def _check_data(cell: TrainingCell) -> None:
+    """Write the data set's name as the catalogue does, and check what depends on it."""
+    try:
+        dataset = catalogue.by_name(cell.dataset)
+        object.__setattr__(cell, "dataset", dataset.name)
+        dataset.check(
+            image_size=cell.image_size,
+            augmentation=cell.augmentation,
+            loader=cell.loader,
+            batch_size=cell.batch_size,
+        )
+    except ValueError as error:
+        raise CellError(str(error)) from None
 
 
 def _check_method(cell: TrainingCell | ComplexityCell) -> None:

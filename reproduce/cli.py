@@ -1,4 +1,4 @@
-"""The command line: `run` a grid, `train` one cell by hand, write the `report`.
+"""The command line: `run` a grid, `train` one cell by hand, write the `report`, see to the `data`.
 
 Exit codes: 0 all that was asked for is there; 1 something failed; 2 the command line is wrong; 130 stopped by Ctrl-C
 (the same command goes on).
@@ -17,6 +17,9 @@ from petra_core import CheckpointError, methods
 from petra_core.recipe import learning_rate
 from reproduce import cells, records, scales, summary
 from reproduce.cells import Cell, CellError, TrainingCell
+from reproduce.data import catalogue
+from reproduce.data.commands import data
+from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, execute
 from reproduce.interrupts import Interrupt
 from reproduce.options import GroupedCommand, grouped
@@ -37,6 +40,8 @@ def main() -> None:
     """Reproduce PETRA (arXiv 2406.02052) and the methods it competes with."""
 
 
+main.add_command(data)
+
 # --- run
 
 
@@ -56,6 +61,12 @@ def main() -> None:
     "--checkpoint-minutes", type=click.FloatRange(0), default=5, show_default=True, help="Between checkpoints."
 )
 @click.option("--retry-failed", is_flag=True, help="Run cells again that diverged or ran out of memory.")
+@click.option(
+    "--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
+)
+@click.option(
+    "--data-workers", type=click.IntRange(1), default=1, show_default=True, help="Decode images, of each worker."
+)
 @click.option("--dry-run", is_flag=True, help="Only list the cells and their states.")
 def run(
     scale: str,
@@ -66,6 +77,8 @@ def run(
     only: Sequence[str],
     checkpoint_minutes: float,
     retry_failed: bool,
+    data_root: Path,
+    data_workers: int,
     dry_run: bool,
 ) -> None:
     """Run all cells of SCALE that have no result yet.
@@ -84,6 +97,8 @@ def run(
         threads=threads,
         device=str(_device(device)),
         checkpoint_seconds=60 * checkpoint_minutes,
+        data_root=data_root,
+        data_workers=data_workers,
     )
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
     _conclude(grid, outcome, root)
@@ -191,13 +206,25 @@ DEFAULTS = scales.digits_cell(method=methods.PETRA, accumulation=4)
 @NETWORK(
     "--model", default=DEFAULTS.model, help="revnet18, 34, 50, resnet18, 34, 50, or chain<n>: n reversible blocks."
 )
-@NETWORK("--stem", show_default="cifar, stride1", help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4.")
+@NETWORK(
+    "--stem",
+    show_default="that of the data set, stride1",
+    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4.",
+)
 @NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
-@DATA("--dataset", default=DEFAULTS.dataset, help="Data set: digits.")
-@DATA("--image-size", default=DEFAULTS.image_size, help="Height and width in pixels; digits: a multiple of 8.")
+@DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
+@DATA("--image-size", type=int, show_default="8 for digits, 224 for imagenet, 32", help="Height and width in pixels.")
 @DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
-@DATA("--augmentation", default=DEFAULTS.augmentation, help="none, or flip_crop (flip, crop after padding by 4).")
-@DATA("--loader", default=DEFAULTS.loader, help="What delivers the batches: memory.")
+@DATA(
+    "--augmentation",
+    show_default="the paper's, none for digits",
+    help="none, flip_crop (flip, crop after padding by 4), or random_resized_crop (and flip; imagenet).",
+)
+@DATA(
+    "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
+)
+@DATA("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
+@DATA("--data-workers", type=click.IntRange(1), default=1, help="Threads or processes that decode images.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
@@ -229,6 +256,8 @@ def train(
     checkpoint_minutes: float,
     retry_failed: bool,
     tensorboard: Path | None,
+    data_root: Path,
+    data_workers: int,
     **settings: Any,
 ) -> None:
     """Train one network with every setting an option.
@@ -254,6 +283,8 @@ def train(
             observer=Observers(*observers),
             checkpoint_seconds=60 * checkpoint_minutes,
             model_file=record.path / "model.pt",
+            data_root=data_root,
+            data_workers=data_workers,
         )
         try:
             if retry_failed and record.state().status is Status.FAILED:
@@ -264,7 +295,7 @@ def train(
             bar.close()
             click.echo(f"{stop}; saved, the same command goes on from there", err=True)
             sys.exit(interrupt.exit_code)
-        except (RecordError, CheckpointError, LockedError, StorageFullError) as error:
+        except (RecordError, CheckpointError, DataError, LockedError, StorageFullError) as error:
             raise click.ClickException(str(error)) from error
         finally:
             bar.close()
@@ -283,7 +314,17 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     """
     values = dict(settings)
     is_chain = values["model"].startswith("chain")
-    values["stem"] = values["stem"] or ("stride1" if is_chain else "cifar")
+    try:
+        dataset = catalogue.by_name(values["dataset"])
+    except ValueError as error:
+        raise CellError(str(error)) from None
+    defaults = {
+        "stem": "stride1" if is_chain else dataset.stem,
+        "image_size": dataset.image_size,
+        "augmentation": dataset.augmentations[0],
+        "loader": dataset.default_loader,
+    }
+    values |= {name: value for name, value in defaults.items() if values[name] is None}
     try:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:

@@ -23,6 +23,7 @@ from torch import Tensor
 from petra_core import NonFiniteError
 from reproduce import provenance
 from reproduce.cells import Cell
+from reproduce.data.catalogue import DEFAULT_ROOT
 from reproduce.records import Record, State, Status
 
 __all__ = ["Context", "Observer", "Stopped", "execute"]
@@ -60,6 +61,8 @@ class Context:
         observer: is told of progress.
         checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
         model_file: where the trained model's state dict is to be left, if anywhere.
+        data_root: folder of prepared data sets.
+        data_workers: threads or processes that decode images; the batches do not depend on it.
 
     """
 
@@ -68,6 +71,8 @@ class Context:
     observer: Observer = field(default_factory=Observer)
     checkpoint_seconds: float = 300.0
     model_file: Path | None = None
+    data_root: Path = DEFAULT_ROOT
+    data_workers: int = 1
 
 
 def execute(record: Record, context: Context) -> State:
@@ -80,6 +85,7 @@ def execute(record: Record, context: Context) -> State:
         LockedError: another process works on it.
         RecordError: the folder holds something that cannot be understood.
         CheckpointError: its checkpoint is damaged or of another version.
+        DataError: its data set is not prepared, or damaged.
         StorageFullError: no room; what was finished is safe.
         Stopped: by request; the same call goes on.
 

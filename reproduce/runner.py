@@ -28,6 +28,8 @@ from torch import Tensor
 
 from petra_core import CheckpointError
 from reproduce.cells import Cell
+from reproduce.data.catalogue import DEFAULT_ROOT
+from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, execute
 from reproduce.interrupts import Interrupt
 from reproduce.progress import GridBar
@@ -47,7 +49,7 @@ class Settings:
         jobs: worker processes.
         threads: of each.
         device: to train on.
-        checkpoint_seconds: see `reproduce.execution.Context`.
+        checkpoint_seconds, data_root, data_workers: see `reproduce.execution.Context`.
 
     """
 
@@ -56,6 +58,8 @@ class Settings:
     threads: int = 1
     device: str = "cpu"
     checkpoint_seconds: float = 300.0
+    data_root: Path = DEFAULT_ROOT
+    data_workers: int = 1
 
 
 @dataclass
@@ -284,6 +288,8 @@ def work(cells: Sequence[Cell], settings: Settings, report: Report, should_stop:
                 should_stop=should_stop,
                 observer=_Reporter(report, index),
                 checkpoint_seconds=settings.checkpoint_seconds,
+                data_root=settings.data_root,
+                data_workers=settings.data_workers,
             )
             try:
                 report("end", index, execute(record, context))
@@ -294,7 +300,7 @@ def work(cells: Sequence[Cell], settings: Settings, report: Report, should_stop:
             except StorageFullError as error:
                 report("full", index, str(error))
                 return
-            except (RecordError, CheckpointError) as error:
+            except (RecordError, CheckpointError, DataError) as error:
                 report("problem", index, str(error))
             except Exception:  # whatever it is, the other cells go on
                 report("problem", index, traceback.format_exc())

@@ -39,12 +39,16 @@ def train(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train to the end. Returns the values of the result; see `execute` for what is raised.
 
     Result: accuracy after the last epoch, the best after the last drop (as the paper reports it) and its epoch, the sum
-    of the times, parameters, micro-batches, and for each stage the peak bytes of every kind.
+    of the times, parameters, micro-batches, for each stage the peak bytes of every kind, and `data`: which files it was
+    trained on, and whether they are the official ones.
     """
     assert isinstance(cell, TrainingCell)
     trainer = Trainer(cell, record, context)
-    trainer.resume()
-    trainer.run()
+    try:
+        trainer.resume()
+        trainer.run()
+    finally:
+        trainer.close()
     if context.model_file is not None:
         save_model(trainer.pipeline, context)
     return trainer.result()
@@ -62,7 +66,7 @@ class Trainer:
 
     def __init__(self, cell: TrainingCell, record: Record, context: Context) -> None:
         self._cell, self._record, self._context = cell, record, context
-        self._loader, self._test = open_data(cell, context.device)
+        self._loader, self._test, self._data = open_data(cell, context.device, context.data_root, context.data_workers)
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -101,6 +105,9 @@ class Trainer:
             self._end_epoch()
             if self.epoch < self._cell.epochs:
                 self.save()
+
+    def close(self) -> None:
+        """End the threads of the loader."""
         self._loader.close()
 
     def _train_epoch(self) -> None:
@@ -180,6 +187,7 @@ class Trainer:
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": self.peaks(),
+            "data": self._data,
         }
 
     # --- stop and resume
@@ -194,6 +202,7 @@ class Trainer:
             "losses": self._losses,
             "seconds": self._seconds,
             "peaks": self.peaks(),
+            "data": self._data,
             "pipeline": self.pipeline.state_dict(),
         }
         with explain_full_disk(self._record.checkpoint):
@@ -204,7 +213,7 @@ class Trainer:
         """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or another cell's.
+            CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
 
         """
         file = self._record.checkpoint
@@ -214,6 +223,11 @@ class Trainer:
         state = checkpoint.load(file, map_location=self._context.device)
         if not isinstance(state, Mapping) or state.get("identity") != self._cell.identity:
             raise CheckpointError(f"{file} is the checkpoint of another cell; move it away to start from the beginning")
+        if state["data"] != self._data:
+            raise CheckpointError(
+                f"{file} was trained on other files of {self._cell.dataset} than those that are there now; prepare the "
+                f"same ones, or move the checkpoint away to start from the beginning"
+            )
         self._record.keep_metrics(state["epoch"])
         self.pipeline.load_state_dict(state["pipeline"])
         self.epoch, self.batch = state["epoch"], state["batch"]

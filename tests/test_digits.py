@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from reproduce.cells import DATASETS
+from reproduce.data.catalogue import DIGITS
 from reproduce.data.digits import digits
 
 
@@ -27,8 +27,10 @@ def test_they_are_scikit_learns_digits_each_once():
     assert sorted(map(bytes, both)) == sorted(map(bytes, original))
 
 
-def test_cells_know_the_size_of_the_training_set():
-    assert DATASETS["digits"] == (len(digits(8).train.labels), 8)
+def test_the_catalogue_knows_their_numbers():
+    train, test = digits(DIGITS.image_size)
+    assert (DIGITS.train_samples, DIGITS.test_samples) == (len(train.labels), len(test.labels))
+    assert train.num_classes == DIGITS.num_classes
 
 
 def test_magnification_repeats_pixels():

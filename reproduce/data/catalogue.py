@@ -6,7 +6,9 @@ The numbers are those of the official distributions; `reproduce.data.prepare` co
 import difflib
 import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 
+DEFAULT_ROOT = Path("data")  # folder of prepared data sets
 FFCV, MEMORY, TORCHVISION = "ffcv", "memory", "torchvision"
 
 Channels = tuple[float, float, float]
@@ -20,10 +22,12 @@ class Dataset:
         name: as in commands and cells.
         title: as in sentences.
         num_classes: of the official set.
-        image_size: height and width that networks see, pixels.
+        image_size: height and width that networks see, pixels, unless asked otherwise.
+        image_sizes: those that can be had.
         train_samples, test_samples: of the official set.
         loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
-        augmentation: of training, as the paper does it.
+        augmentations: of training that fit the images, the paper's first.
+        stem: of residual networks for these images.
         mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
         how_to_get: what a person without the data has to do; empty if it comes with a dependency.
         downloadable: whether `prepare --download` can get it.
@@ -34,10 +38,12 @@ class Dataset:
     title: str
     num_classes: int
     image_size: int
+    image_sizes: range
     train_samples: int
     test_samples: int
     loaders: tuple[str, ...]
-    augmentation: str
+    augmentations: tuple[str, ...]
+    stem: str
     how_to_get: str
     mean: Channels | None = None
     deviation: Channels | None = None
@@ -47,6 +53,24 @@ class Dataset:
     def built_in(self) -> bool:
         """Whether it is always there."""
         return not self.how_to_get
+
+    def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
+        """Raise ValueError if batches like this cannot be had; the message says which can."""
+        sizes = self.image_sizes
+        if image_size not in sizes:
+            wanted = f"a multiple of {sizes.step}" if sizes.step > 1 else f"between {sizes[0]} and {sizes[-1]}"
+            wanted = str(sizes[0]) if len(sizes) == 1 else wanted
+            raise ValueError(f"image_size must be {wanted} for {self.name}, got {image_size}")
+        if augmentation not in self.augmentations:
+            raise ValueError(
+                f"augmentation must be {_either(self.augmentations)} for {self.name}, got {augmentation!r}"
+            )
+        if loader not in self.loaders:
+            raise ValueError(f"loader must be {_either(self.loaders)} for {self.name}, got {loader!r}")
+        if batch_size > self.train_samples:
+            raise ValueError(
+                f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}"
+            )
 
     @property
     def default_loader(self) -> str:
@@ -58,11 +82,13 @@ DIGITS = Dataset(
     name="digits",
     title="scikit-learn's handwritten digits",
     num_classes=10,
-    image_size=16,
+    image_size=8,
+    image_sizes=range(8, 257, 8),
     train_samples=1437,
     test_samples=360,
     loaders=(MEMORY,),
-    augmentation="none",
+    augmentations=("none", "flip_crop"),
+    stem="cifar",
     how_to_get="",
 )
 CIFAR10 = Dataset(
@@ -70,10 +96,12 @@ CIFAR10 = Dataset(
     title="CIFAR-10",
     num_classes=10,
     image_size=32,
+    image_sizes=range(32, 33),
     train_samples=50_000,
     test_samples=10_000,
     loaders=(FFCV, MEMORY),
-    augmentation="flip_crop",
+    augmentations=("flip_crop", "none"),
+    stem="cifar",
     how_to_get=(
         "Get it with --download, or unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz from "
         "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
@@ -85,10 +113,12 @@ CIFAR100 = Dataset(
     title="CIFAR-100",
     num_classes=100,
     image_size=32,
+    image_sizes=range(32, 33),
     train_samples=50_000,
     test_samples=10_000,
     loaders=(FFCV, MEMORY),
-    augmentation="flip_crop",
+    augmentations=("flip_crop", "none"),
+    stem="cifar",
     how_to_get=(
         "Get it with --download, or unpack cifar-100-python.tar.gz or cifar-100-binary.tar.gz from "
         "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
@@ -100,10 +130,12 @@ IMAGENET32 = Dataset(
     title="ImageNet32",
     num_classes=1000,
     image_size=32,
+    image_sizes=range(32, 33),
     train_samples=1_281_167,
     test_samples=50_000,
     loaders=(FFCV, MEMORY),
-    augmentation="flip_crop",
+    augmentations=("flip_crop", "none"),
+    stem="imagenet32",
     how_to_get=(
         "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train.zip and "
         "Imagenet32_val.zip (ImageNet downsampled to 32 x 32, 3.5 GB), unpack both into one folder and name it with "
@@ -115,10 +147,12 @@ IMAGENET = Dataset(
     title="ImageNet (ILSVRC 2012)",
     num_classes=1000,
     image_size=224,
+    image_sizes=range(32, 513),
     train_samples=1_281_167,
     test_samples=50_000,
     loaders=(FFCV, TORCHVISION),
-    augmentation="random_resized_crop",
+    augmentations=("random_resized_crop", "none"),
+    stem="imagenet",
     # The customary constants of torchvision's models: measuring them would mean to decode every image once more.
     mean=(0.485, 0.456, 0.406),
     deviation=(0.229, 0.224, 0.225),
@@ -147,6 +181,10 @@ def by_name(name: str) -> Dataset:
     near = difflib.get_close_matches(plain, DATASETS, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
     raise ValueError(f"there is no data set {name!r}; {hint}")
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(names)
 
 
 def ffcv_installed() -> bool:

@@ -9,14 +9,13 @@ import click
 from tqdm import tqdm
 
 from reproduce.data import catalogue, cifar, manifest
-from reproduce.data.catalogue import FFCV, IMAGENET, Dataset
+from reproduce.data.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import changed, read_list
 from reproduce.data.manifest import SPLITS, Findings, Manifest, Progress
 from reproduce.data.prepare import Options, prepare, verify
 from reproduce.storage import StorageFullError
 
-ROOT = Path("data")  # where prepared data sets are looked for
 SHOWN = 20  # problems of one data set
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -44,7 +43,9 @@ def data() -> None:
 
 
 @data.command("list")
-@click.option("--data-root", "root", type=FOLDER, default=ROOT, show_default=True, help="Folder of prepared data sets.")
+@click.option(
+    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
+)
 def list_command(root: Path) -> None:
     """Show every data set, its state, and how to get it."""
     click.echo(f"FFCV is {'installed' if catalogue.ffcv_installed() else 'not installed'}; prepared data sets: {root}")
@@ -82,7 +83,7 @@ def _state(dataset: Dataset, root: Path) -> str:
     "--output",
     "root",
     type=FOLDER,
-    default=ROOT,
+    default=DEFAULT_ROOT,
     show_default=True,
     help="Folder of prepared data sets; NAME is made there.",
 )
@@ -151,7 +152,9 @@ def prepare_command(
 
 @data.command("check")
 @click.argument("datasets", metavar="[NAME]...", type=DatasetName(), nargs=-1)
-@click.option("--data-root", "root", type=FOLDER, default=ROOT, show_default=True, help="Folder of prepared data sets.")
+@click.option(
+    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
+)
 @click.option("--source", type=FOLDER, help="Verify the published files in this folder instead; takes one NAME.")
 def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None) -> None:
     """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""

@@ -1,24 +1,180 @@
-"""From a cell's words to its batches."""
+"""From a cell's words to its batches: which data set, which loader, and whether the files are what they are said to be.
 
+The files of a prepared data set are compared with their record before anything is trained on them. What is small enough
+is read whole (`READ_WHOLE`), seconds at most against hours of training; of ImageNet only names and sizes are looked at,
+and `data check` reads the rest.
+"""
+
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from reproduce.cells import TrainingCell
-from reproduce.data.digits import Split, digits
-from reproduce.data.loader import EvaluationBatches, Loader, MemoryLoader
+from reproduce.data import catalogue, manifest
+from reproduce.data.batch_format import BatchFormat
+from reproduce.data.beton import Beton, JpegFiles
+from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY
+from reproduce.data.digits import digits
+from reproduce.data.errors import DataError
+from reproduce.data.image_folder import read_list
+from reproduce.data.loader import EvaluationBatches, Images, Loader, MemoryLoader
+from reproduce.data.manifest import Manifest
+from reproduce.data.torchvision_loader import TorchvisionEvaluation, TorchvisionLoader
 
-EVALUATION_BATCH = 512  # samples; without effect on the logits beyond rounding
+READ_WHOLE = 8e9  # bytes
+EVALUATION_BATCH = 512  # samples of up to 64 x 64 pixels; without effect on the logits beyond rounding
+LARGE_EVALUATION_BATCH = 64
 
 
-def open_data(cell: TrainingCell, device: torch.device) -> tuple[Loader, EvaluationBatches]:
-    """The cell's training batches and its test set, on `device`."""
-    split = _digits(cell.image_size, device)
-    loader = MemoryLoader(split.train, cell.batch_size, seed=cell.seed, flip_crop=cell.augmentation == "flip_crop")
-    return loader, EvaluationBatches(split.test, EVALUATION_BATCH)
+class Evaluation(Protocol):
+    """A test set in order: images float32 [B, 3, H, W] and labels int64 [B]; the last batch may be smaller."""
+
+    samples: int
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Its batches, from the first."""
+        ...
+
+
+class Data(NamedTuple):
+    """What a cell is trained and tested on.
+
+    Attributes:
+        train: its training batches.
+        test: its test set.
+        provenance: what a result has to say of them, as plain values: see `Manifest.provenance`.
+
+    """
+
+    train: Loader
+    test: Evaluation
+    provenance: dict[str, Any]
+
+
+def open_data(cell: TrainingCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:
+    """The data of a cell, on `device`.
+
+    Args:
+        cell: names data set, loader, augmentation, batch size and seed.
+        device: to train on.
+        root: folder of prepared data sets; not looked at for those that come with a dependency.
+        workers: threads or processes that decode; without effect on the batches.
+
+    Raises:
+        DataError: the data set is not prepared, or not for this loader, or damaged; or the loader cannot be had.
+
+    """
+    if cell.dataset == DIGITS.name:
+        train, test = _digits(cell.image_size, device)
+        return Data(_memory(train, cell), EvaluationBatches(test, EVALUATION_BATCH), manifest.built_in(DIGITS.name))
+    folder = root.resolve() / cell.dataset
+    found = _verified(folder)
+    samples = found.findings.splits["train"].samples
+    if cell.batch_size > samples:
+        problem = f"batch_size {cell.batch_size} is larger than this training set ({samples} samples)"
+        raise DataError(folder, problem, "Choose a smaller batch, or prepare the whole data set")
+    open_ = _open_imagenet if cell.dataset == IMAGENET.name else _open_small
+    return Data(*open_(cell, device, folder, found, workers), found.provenance())
+
+
+def _open_small(
+    cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int
+) -> tuple[Loader, Evaluation]:
+    """Whatever the loader of the training set, the test set lies in memory."""
+    test = EvaluationBatches(_images(folder, "test", device), EVALUATION_BATCH)
+    if cell.loader == MEMORY:
+        return _memory(_images(folder, "train", device), cell), test
+    return _ffcv(cell, device, folder, found, workers), test
+
+
+def _open_imagenet(
+    cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int
+) -> tuple[Loader, Evaluation]:
+    batch_format = _batch_format(cell, device, found)
+    if cell.loader == FFCV:
+        train = _ffcv(cell, device, folder, found, workers)
+        from reproduce.data.ffcv_loader import FfcvEvaluation
+
+        return train, FfcvEvaluation(folder / "test.beton", LARGE_EVALUATION_BATCH, batch_format, workers=workers)
+    files = _files(folder, "train", found)
+    train = TorchvisionLoader(
+        files, cell.batch_size, batch_format, seed=cell.seed, augmentation=cell.augmentation, workers=workers
+    )
+    test = _files(folder, "test", found)
+    return train, TorchvisionEvaluation(test, LARGE_EVALUATION_BATCH, batch_format, workers=workers)
+
+
+def _ffcv(cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int) -> Loader:
+    if not found.has_beton:
+        fix = "Prepare it without --no-beton, or choose --loader torchvision"
+        raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
+    try:
+        from reproduce.data.ffcv_loader import FfcvLoader
+    except ImportError as error:
+        others = " or ".join(name for name in catalogue.by_name(cell.dataset).loaders if name != FFCV)
+        raise DataError(folder, f"the loader is ffcv: {error}", f"Here that is --loader {others}") from error
+    return FfcvLoader(
+        folder / "train.beton",
+        cell.batch_size,
+        _batch_format(cell, device, found),
+        seed=cell.seed,
+        augmentation=cell.augmentation,
+        workers=workers,
+    )
+
+
+def _memory(images: Images, cell: TrainingCell) -> MemoryLoader:
+    return MemoryLoader(images, cell.batch_size, seed=cell.seed, flip_crop=cell.augmentation == "flip_crop")
+
+
+def _batch_format(cell: TrainingCell, device: torch.device, found: Manifest) -> BatchFormat:
+    return BatchFormat(
+        num_classes=found.findings.num_classes,
+        image_size=cell.image_size,
+        mean=found.findings.mean,
+        deviation=found.findings.deviation,
+        device=device,
+    )
+
+
+def _files(folder: Path, split: str, found: Manifest) -> JpegFiles:
+    listed = read_list(folder / f"{split}.jsonl")
+    return JpegFiles([Path(found.source) / file.path for file in listed], [file.label for file in listed])
+
+
+# --- read once a process: a grid has many cells
 
 
 @cache
-def _digits(image_size: int, device: torch.device) -> Split:
-    """Read once a process: a grid has many cells."""
-    return Split(*(images.to(device) for images in digits(image_size)))
+def _verified(folder: Path) -> Manifest:
+    """The manifest of a prepared data set whose files are those that it records."""
+    name = folder.name
+    if not (folder / manifest.NAME).exists():
+        how = catalogue.DATASETS[name].how_to_get
+        raise DataError(folder, f"{name} is not prepared", f"python -m reproduce data prepare {name}; {how}")
+    found = manifest.read(folder)
+    if found.dataset != name:
+        raise DataError(folder, f"holds {found.dataset}", f"{manifest.AGAIN} {name} --replace")
+    small = sum(file.bytes for file in found.files.values()) <= READ_WHOLE
+    problems = manifest.problems(folder, found, contents=small)
+    if problems:
+        raise DataError(folder, "; ".join(problems), f"{manifest.AGAIN} {name} --replace")
+    return found
+
+
+@cache
+def _images(folder: Path, split: str, device: torch.device) -> Images:
+    found = _verified(folder).findings
+    raw = Beton(folder / f"{split}.beton").raw()
+    pixels, labels = torch.from_numpy(raw.pixels), torch.from_numpy(raw.labels)
+    return Images(pixels, labels, found.num_classes, found.mean, found.deviation).to(device)
+
+
+@cache
+def _digits(image_size: int, device: torch.device) -> tuple[Images, Images]:
+    train, test = digits(image_size)
+    return train.to(device), test.to(device)
