@@ -217,6 +217,18 @@ def test_an_epoch_that_is_left_leaves_no_thread(raw_file: Path, taken: int, work
     assert threading.active_count() == before
 
 
+def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ImageNet it would take minutes."""
+    loader = raw_loader(raw_file, 1)
+    decode, decoded = loader._source._images, []
+    monkeypatch.setattr(loader._source, "_images", lambda *batch: (decode(*batch), decoded.append(1)))
+    batches = loader.epoch(0)
+    next(batches)
+    del batches
+    assert not ffcv_threads()
+    assert len(decoded) <= 6  # of 50: one was taken, three may wait, one may be finished and one begun
+
+
 def test_closing_a_loader_ends_the_epoch_that_somebody_still_holds(raw_file: Path) -> None:
     loader = raw_loader(raw_file)
     batches = loader.epoch(0)
