@@ -84,10 +84,10 @@ def test_dry_run_lists_the_chosen_cells_with_their_states(tmp_path):
     result = call("run", "smoke", "--dry-run", "--records", tmp_path, "--only", "kind=training", *only)
     assert result.exit_code == 0
     assert sorted(line.split("-k1-")[0] for line in result.output.splitlines()) == [
-        "digits-revnet18-w8-delayed-gradients",
-        "digits-revnet18-w8-delayed-gradients",
-        "digits-revnet18-w8-dsp",
-        "digits-revnet18-w8-dsp",
+        "digits-revnet18-w12-delayed-gradients",
+        "digits-revnet18-w12-delayed-gradients",
+        "digits-revnet18-w12-dsp",
+        "digits-revnet18-w12-dsp",
     ]
     assert f"{done.name}: done" in result.output
     assert result.output.count("not run") == 3
@@ -118,7 +118,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
     assert (settings.jobs, settings.threads, settings.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
     assert "WARNING: 1 cells at k = 1 and 4 are not above 90 % test accuracy" in result.output
-    assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
+    assert "digits-revnet18-w12-petra-k4-s0: 20.00 %" in result.output
     assert "WARNING: 1 cells diverged" in result.output
     assert result.exit_code == 0
 

@@ -329,4 +329,4 @@ def test_the_summary_shows_means_and_what_is_missing(tmp_path):
     low = summary.shortfalls(
         dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5), Outcome(states), tmp_path
     )
-    assert low == ["digits-revnet18-w8-petra-k1-s0: 95.00 %"]
+    assert low == ["digits-revnet18-w12-petra-k1-s0: 95.00 %"]
