@@ -8,7 +8,8 @@ by a rule (the learning rate) is in it as the number that came out.
 What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
 of a cell; it is in the record's environment (`reproduce.records`).
 
-This module exports Cell, TrainingCell, ComplexityCell, CellError, from_dict.
+This module exports Cell, TrainedCell, TrainingCell, GradientsCell, ReconstructionCell, ComplexityCell, CellError,
+from_dict.
 """
 
 import abc
@@ -27,12 +28,22 @@ from typing import Any, ClassVar
 from petra_core import methods
 from reproduce.data import catalogue
 
-__all__ = ["Cell", "CellError", "ComplexityCell", "TrainingCell", "from_dict"]
+__all__ = [
+    "Cell",
+    "CellError",
+    "ComplexityCell",
+    "GradientsCell",
+    "ReconstructionCell",
+    "TrainedCell",
+    "TrainingCell",
+    "from_dict",
+]
 
 PRECISIONS = ("float32", "bf16")
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
-RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in ("revnet", "resnet") for depth in (18, 34, 50))
+FAMILIES = ("revnet", "resnet", "invertible_revnet")
+RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
 
 
 class CellError(ValueError):
@@ -95,13 +106,14 @@ class Cell(abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingCell(Cell):
-    """Train one network with one method on one data set, with one seed.
+class TrainedCell(Cell):
+    """Train one network with one method on one data set, with one seed; what is recorded of it is the subclass's.
 
     Attributes:
         dataset: name of the data set.
         image_size: height and width of the images, pixels.
-        model: `revnet18` … `resnet50`, or `chain<n>` for n reversible blocks of constant width.
+        model: `revnet18` … `resnet50`, `invertible_revnet18` …, or `chain<n>` for n reversible blocks of constant
+            width.
         stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`.
         width: channels of the first blocks, per stream (64 in the paper).
         method: name of a method in `petra_core.methods`.
@@ -121,8 +133,6 @@ class TrainingCell(Cell):
         seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
 
     """
-
-    kind: ClassVar[str] = "training"
 
     dataset: str
     image_size: int
@@ -171,6 +181,57 @@ class TrainingCell(Cell):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingCell(TrainedCell):
+    """Train, and record the accuracy."""
+
+    kind: ClassVar[str] = "training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedCell(TrainedCell):
+    """Train, and follow some micro-batches on their way through the pipeline (`reproduce.measures`).
+
+    The training is bitwise that of a `TrainingCell` of the same settings. Its speed is not: it includes the measuring.
+
+    Attributes:
+        probe_every: micro-batches from one that is followed to the next.
+
+    """
+
+    probe_every: int
+
+    def _check(self) -> None:
+        super()._check()
+        _at_least(self, 1, "probe_every")
+        if not methods.by_name(self.method).pipelined:
+            raise CellError(f"{self.method} delays nothing, so there is nothing to follow; choose a pipelined method")
+
+    @property
+    def slug(self) -> str:
+        """As of the training, after the kind."""
+        return f"{self.kind}-{super().slug}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientsCell(ProbedCell):
+    """Compare the method's gradients with delayed and with end-to-end ones (Figures 5 and 6)."""
+
+    kind: ClassVar[str] = "gradients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionCell(ProbedCell):
+    """Compare rebuilt inputs with the true ones."""
+
+    kind: ClassVar[str] = "reconstruction"
+
+    def _check(self) -> None:
+        super()._check()
+        if not methods.by_name(self.method).reconstructs:
+            raise CellError(f"{self.method} rebuilds no inputs; choose PETRA or APPROXIMATE_INPUTS")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComplexityCell(Cell):
     """Measure one row of Table 1: bytes, messages, FLOPs and ticks of a method on a chain of equal stages.
 
@@ -210,7 +271,8 @@ class ComplexityCell(Cell):
         return f"complexity-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
 
-KINDS: dict[str, type[Cell]] = {cell.kind: cell for cell in (TrainingCell, ComplexityCell)}
+CELLS: tuple[type[Cell], ...] = (TrainingCell, ComplexityCell, GradientsCell, ReconstructionCell)
+KINDS = {cell.kind: cell for cell in CELLS}
 
 
 def from_dict(values: Mapping[str, Any]) -> Cell:
@@ -280,7 +342,7 @@ def _check_model(model: str, stem: str) -> None:
         _one_of("stem", stem, RESIDUAL_STEMS)
 
 
-def _check_data(cell: TrainingCell) -> None:
+def _check_data(cell: TrainedCell) -> None:
     """Write the data set's name as the catalogue does, and check what depends on it."""
     try:
         dataset = catalogue.by_name(cell.dataset)
@@ -295,7 +357,7 @@ def _check_data(cell: TrainingCell) -> None:
         raise CellError(str(error)) from None
 
 
-def _check_method(cell: TrainingCell | ComplexityCell) -> None:
+def _check_method(cell: TrainedCell | ComplexityCell) -> None:
     """Write the method's name as the engine does, and check k."""
     try:
         object.__setattr__(cell, "method", methods.by_name(cell.method).name)

@@ -204,7 +204,9 @@ DEFAULTS = scales.digits_cell(method=methods.PETRA, accumulation=4)
 
 @main.command(cls=GroupedCommand)
 @NETWORK(
-    "--model", default=DEFAULTS.model, help="revnet18, 34, 50, resnet18, 34, 50, or chain<n>: n reversible blocks."
+    "--model",
+    default=DEFAULTS.model,
+    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, or chain<n>: n reversible blocks.",
 )
 @NETWORK(
     "--stem",

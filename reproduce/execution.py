@@ -29,7 +29,12 @@ from reproduce.records import Record, State, Status
 __all__ = ["Context", "Observer", "Stopped", "execute"]
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
-RUNNERS = {"training": "reproduce.training:train", "complexity": "reproduce.tables.table1:measure"}
+RUNNERS = {
+    "training": "reproduce.training:train",
+    "complexity": "reproduce.tables.table1:measure",
+    "gradients": "reproduce.measures.gradient_quality:measure",
+    "reconstruction": "reproduce.measures.reconstruction:measure",
+}
 
 Runner = Callable[[Cell, Record, "Context"], Mapping[str, Any]]
 

@@ -2,14 +2,15 @@
 
 from petra_core import models
 from petra_core.stages import Stage
-from reproduce.cells import ComplexityCell, TrainingCell
+from reproduce.cells import ComplexityCell, TrainedCell
 
 
-def build(cell: TrainingCell | ComplexityCell, num_classes: int) -> list[Stage]:
+def build(cell: TrainedCell | ComplexityCell, num_classes: int) -> list[Stage]:
     """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
-    family, depth = cell.model.rstrip("0123456789"), int(cell.model.lstrip("abcdefghijklmnopqrstuvwxyz"))
+    family = cell.model.rstrip("0123456789")
+    depth = int(cell.model.removeprefix(family))
     if family == "chain":
         stride = int(cell.stem.removeprefix("stride"))
         return models.chain(depth, num_classes=num_classes, channels=cell.width, stem_stride=stride)
-    make = models.revnet if family == "revnet" else models.resnet
-    return make(depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
+    make = {"revnet": models.revnet, "resnet": models.resnet, "invertible_revnet": models.invertible_revnet}
+    return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)

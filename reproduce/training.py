@@ -14,6 +14,7 @@ One line of metrics an epoch:
     train_seconds, evaluation_seconds
     images_per_second    of training
     peak_bytes           largest so far, sum over stages
+    probes, measured     of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
 import io
@@ -27,23 +28,26 @@ from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.models import sequential
 from petra_core.recipe import LearningRateSchedule, sgd
 from reproduce import networks
-from reproduce.cells import Cell, TrainingCell
+from reproduce.cells import Cell, TrainedCell
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
 from reproduce.execution import Context, Stopped
+from reproduce.measures.probe import Probe
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk, write_atomically
 
 
-def train(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """Train to the end. Returns the values of the result; see `execute` for what is raised.
+def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
+    """Train to the end, with a probe looking on if one is given.
+
+    Returns the values of the result; see `execute` for what is raised.
 
     Result: accuracy after the last epoch, the best after the last drop (as the paper reports it) and its epoch, the sum
     of the times, parameters, micro-batches, for each stage the peak bytes of every kind, and `data`: which files it was
     trained on, and whether they are the official ones.
     """
-    assert isinstance(cell, TrainingCell)
-    trainer = Trainer(cell, record, context)
+    assert isinstance(cell, TrainedCell)
+    trainer = Trainer(cell, record, context, probe)
     try:
         trainer.resume()
         trainer.run()
@@ -64,8 +68,8 @@ class Trainer:
 
     """
 
-    def __init__(self, cell: TrainingCell, record: Record, context: Context) -> None:
-        self._cell, self._record, self._context = cell, record, context
+    def __init__(self, cell: TrainedCell, record: Record, context: Context, probe: Probe[Any] | None = None) -> None:
+        self._cell, self._record, self._context, self._probe = cell, record, context, probe
         self._loader, self._test, self._data = open_data(cell, context.device, context.data_root, context.data_workers)
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
@@ -81,9 +85,12 @@ class Trainer:
                 weight_decay=cell.weight_decay,
             ),
             seed=derived_seed(cell.seed, DROPOUT),
-            autocast=torch.bfloat16 if cell.precision == "bf16" else None,
+            autocast=autocast(cell),
+            after_backward=None if probe is None else probe.after_backward,
         )
         batches = self._loader.batches
+        if probe is not None:
+            probe.watch(self.pipeline, cell.epochs * batches)
         self._schedule = LearningRateSchedule(
             cell.learning_rate,
             round(cell.warmup_epochs * batches),
@@ -115,6 +122,8 @@ class Trainer:
         before, started = self._seconds, time.perf_counter()
         for images, labels in self._loader.epoch(self.epoch, self.batch):
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
+            if self._probe is not None:
+                self._probe.before_step(images, labels)
             loss = self.pipeline.step(images, labels)
             self.batch += 1
             if loss is not None:
@@ -149,6 +158,7 @@ class Trainer:
             "evaluation_seconds": round(evaluation_seconds, 4),
             "images_per_second": round(self._loader.batches * self._cell.batch_size / self._seconds, 1),
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
+            **(self._probe.collect() if self._probe is not None else {}),
         }
         self._record.append(metrics)
         self._context.observer.epoch(metrics)
@@ -204,6 +214,7 @@ class Trainer:
             "peaks": self.peaks(),
             "data": self._data,
             "pipeline": self.pipeline.state_dict(),
+            "probe": None if self._probe is None else self._probe.state_dict(),
         }
         with explain_full_disk(self._record.checkpoint):
             checkpoint.save(self._record.checkpoint, state)
@@ -230,9 +241,16 @@ class Trainer:
             )
         self._record.keep_metrics(state["epoch"])
         self.pipeline.load_state_dict(state["pipeline"])
+        if self._probe is not None:
+            self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
         self._loss_sum, self._losses = state["loss_sum"], state["losses"]
         self._seconds, self._peaks = state["seconds"], state["peaks"]
+
+
+def autocast(cell: TrainedCell) -> torch.dtype | None:
+    """The dtype of the cell's automatic mixed precision, if it has any."""
+    return torch.bfloat16 if cell.precision == "bf16" else None
 
 
 def save_model(pipeline: Pipeline, context: Context) -> None:

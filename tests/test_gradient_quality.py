@@ -94,8 +94,9 @@ def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
 @pytest.mark.parametrize(("pattern", "norm"), [("b r r r h", False), ("b r r b r h", True), ("br rr brr rh", False)])
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 def test_the_three_gradients_are_those_of_their_definitions(method: Method, pattern: str, norm: bool, k: int) -> None:
-    stages, data = network(pattern, norm=norm), batches(18)
+    stages = network(pattern, norm=norm)
     last = len(stages) - 1
+    data = batches(2 * last + 5)
     history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: RATE), data, range(len(data)))
     followed = range(len(data) - 2 * last)
     found = measured(pipeline_of(stages, method, k).stages, method, data, k=k)

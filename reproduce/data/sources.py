@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from reproduce.cells import TrainingCell
+from reproduce.cells import TrainedCell
 from reproduce.data import catalogue, manifest
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
@@ -55,7 +55,7 @@ class Data(NamedTuple):
     provenance: dict[str, Any]
 
 
-def open_data(cell: TrainingCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:
+def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:
     """The data of a cell, on `device`.
 
     Args:
@@ -82,7 +82,7 @@ def open_data(cell: TrainingCell, device: torch.device, root: Path = DEFAULT_ROO
 
 
 def _open_small(
-    cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int
+    cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int
 ) -> tuple[Loader, Evaluation]:
     """Whatever the loader of the training set, the test set lies in memory."""
     test = EvaluationBatches(_images(folder, "test", device), EVALUATION_BATCH)
@@ -92,7 +92,7 @@ def _open_small(
 
 
 def _open_imagenet(
-    cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int
+    cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int
 ) -> tuple[Loader, Evaluation]:
     batch_format = _batch_format(cell, device, found)
     if cell.loader == FFCV:
@@ -108,7 +108,7 @@ def _open_imagenet(
     return train, TorchvisionEvaluation(test, LARGE_EVALUATION_BATCH, batch_format, workers=workers)
 
 
-def _ffcv(cell: TrainingCell, device: torch.device, folder: Path, found: Manifest, workers: int) -> Loader:
+def _ffcv(cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int) -> Loader:
     if not found.has_beton:
         fix = "Prepare it without --no-beton, or choose --loader torchvision"
         raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
@@ -127,11 +127,11 @@ def _ffcv(cell: TrainingCell, device: torch.device, folder: Path, found: Manifes
     )
 
 
-def _memory(images: Images, cell: TrainingCell) -> MemoryLoader:
+def _memory(images: Images, cell: TrainedCell) -> MemoryLoader:
     return MemoryLoader(images, cell.batch_size, seed=cell.seed, flip_crop=cell.augmentation == "flip_crop")
 
 
-def _batch_format(cell: TrainingCell, device: torch.device, found: Manifest) -> BatchFormat:
+def _batch_format(cell: TrainedCell, device: torch.device, found: Manifest) -> BatchFormat:
     return BatchFormat(
         num_classes=found.findings.num_classes,
         image_size=cell.image_size,

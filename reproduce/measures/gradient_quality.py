@@ -22,7 +22,7 @@ taken in float64.
 At the head the method's gradient is the delayed one: forward and backward are of one tick. The end-to-end one differs
 there too, since the stages below have been updated after m passed.
 
-This module exports MEASURES, PAIRS, GradientQuality, compare, exact_gradients, rows.
+This module exports MEASURES, PAIRS, GradientQuality, compare, exact_gradients, measure, rows.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,9 +36,13 @@ from torch.func import functional_call
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Value
 from petra_core.worker import Backward
+from reproduce.cells import Cell, GradientsCell
+from reproduce.execution import Context
 from reproduce.measures.probe import Probe, Subject
+from reproduce.records import Record
+from reproduce.training import autocast, train
 
-__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "rows"]
+__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure", "rows"]
 
 MEASURES = ("cosine", "norm_ratio", "relative_error")
 PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))
@@ -155,6 +159,12 @@ class GradientQuality(Probe[_Gradients]):
             for a, b in PAIRS
             for measure, value in compare(gradients[a], gradients[b]).items()
         }
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Train a `gradients` cell; the result is that of the training, the measures are in the metrics of the epochs."""
+    assert isinstance(cell, GradientsCell)
+    return train(cell, record, context, GradientQuality(cell.probe_every, autocast=autocast(cell)))
 
 
 def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ of its two streams: `x`, at which F is evaluated and differentiated (the copy th
 
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
 
-This module exports CAUSES, OF, Reconstruction, rounding_errors, rows.
+This module exports CAUSES, OF, Reconstruction, measure, rounding_errors, rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +28,13 @@ from petra_core import Pipeline
 from petra_core.stages import Stage
 from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
+from reproduce.cells import Cell, ReconstructionCell
+from reproduce.execution import Context
 from reproduce.measures.probe import Probe, Subject
+from reproduce.records import Record
+from reproduce.training import autocast, train
 
-__all__ = ["CAUSES", "OF", "Reconstruction", "rounding_errors", "rows"]
+__all__ = ["CAUSES", "OF", "Reconstruction", "measure", "rounding_errors", "rows"]
 
 CAUSES = ("rounding", "rounding_bfloat16", "training")
 OF = ("input", "x", "x_tilde")
@@ -143,6 +147,12 @@ class Reconstruction(Probe[_Inputs]):
         assert backward.inputs is not None
         errors = relative_errors(backward.inputs, tuple(subject.true.pop(backward.stage)))
         return {f"training/{of}": error for of, error in errors.items()}
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Train a `reconstruction` cell; the result is that of the training, the errors are in the epochs' metrics."""
+    assert isinstance(cell, ReconstructionCell)
+    return train(cell, record, context, Reconstruction(cell.probe_every, autocast=autocast(cell)))
 
 
 def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
