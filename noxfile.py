@@ -4,6 +4,13 @@ Each session has an environment of its own below .nox/, made by uv with the Pyth
 constraints.txt pins. It is kept, so that a second call starts within seconds.
 """
 
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
 import nox
 from nox.command import CommandFailed
 
@@ -17,6 +24,16 @@ PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "noxfile.py")
 # pytest-xdist fills the cores; more threads would only get into each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+INSTALL = ("apt-get", "install", "-qq", "--yes", "--no-install-recommends")
+# What FFCV is compiled with, and whether it is there, by the names of Debian's packages.
+FFCV_NEEDS = {
+    "g++": lambda: shutil.which("g++") is not None,
+    "pkg-config": lambda: shutil.which("pkg-config") is not None,
+    "libopencv-dev": lambda: known_to_pkg_config("opencv4"),
+    "libturbojpeg0-dev": lambda: known_to_pkg_config("libturbojpeg"),
+    "python3-dev": lambda: Path(sysconfig.get_path("include"), "Python.h").is_file(),
+}
+
 SOME_FAILED = 1  # exit code of `reproduce run`; any other failure is one of the command itself
 
 
@@ -24,6 +41,49 @@ def install(session: nox.Session, *groups: str) -> None:
     """The suite itself, its dependencies and those of the dependency groups, all as pinned."""
     of_groups = [f"--group={group}" for group in groups]
     session.install("--editable", ".", *of_groups, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
+
+
+def install_ffcv(session: nox.Session) -> None:
+    """FFCV, and the system packages that it takes; where it cannot be had, say why and go on with other loaders."""
+    missing = [package for package, there in FFCV_NEEDS.items() if not there()]
+    if missing and not install_packages(session, missing):
+        session.warn(
+            f"FFCV is not installed, since the system packages {' '.join(missing)} are missing and could not be added: "
+            f"going on with the other loaders. Install them with `apt-get install {' '.join(missing)}`"
+        )
+        return
+    try:
+        session.install("--editable", ".[ffcv]", "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
+    except CommandFailed:
+        session.warn("FFCV could not be compiled (see above): going on with the other loaders")
+
+
+def install_packages(session: nox.Session, packages: list[str]) -> bool:
+    """Install Debian's packages, as root or with sudo; whether that succeeded."""
+    if shutil.which("apt-get") is None:
+        return False
+    root: list[str] = []
+    if os.geteuid() != 0:
+        if shutil.which("sudo") is None:
+            return False
+        # Where nobody can type a password, sudo must not ask for one.
+        root = ["sudo"] if sys.stdin.isatty() else ["sudo", "--non-interactive"]
+    session.log(f"FFCV needs {' '.join(packages)}: installing {'it' if len(packages) == 1 else 'them'} with apt-get")
+    root += ["env", "DEBIAN_FRONTEND=noninteractive"]
+    try:
+        session.run_install(*root, "apt-get", "update", "-qq", external=True)
+        session.run_install(*root, *INSTALL, *packages, external=True)
+    except CommandFailed:
+        return False
+    return True
+
+
+def known_to_pkg_config(library: str) -> bool:
+    """Whether pkg-config is there and finds the library."""
+    try:
+        return subprocess.run(["pkg-config", "--exists", library], check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def reproduce(session: nox.Session, *arguments: str) -> None:
@@ -53,7 +113,16 @@ def reproduce_smoke(session: nox.Session) -> None:
 def train(session: nox.Session) -> None:
     """Train one network with every setting an option: `-- --help` lists them."""
     install(session)
+    install_ffcv(session)
     reproduce(session, "train", *session.posargs)
+
+
+@nox.session
+def data(session: nox.Session) -> None:
+    """Prepare and check data sets: `-- list`, `-- prepare cifar10 --download`, `-- --help`."""
+    install(session)
+    install_ffcv(session)
+    reproduce(session, "data", *session.posargs)
 
 
 @nox.session
@@ -67,6 +136,7 @@ def report(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests, in two processes of one thread each; arguments go to pytest."""
     install(session, "tests")
+    install_ffcv(session)
     session.run("pytest", "--numprocesses=2", *session.posargs, env=ONE_THREAD)
 
 
@@ -86,10 +156,12 @@ def lock(session: nox.Session) -> None:
     Arguments go to `uv pip compile`, as `-- --upgrade-package torch`; without any everything is upgraded.
     """
     groups = nox.project.load_toml("pyproject.toml")["dependency-groups"]
+    # With FFCV: its pins stand in the file for the machines that can have it.
     session.install("uv")
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--quiet", "--output-file", CONSTRAINTS),
         *(f"--group={group}" for group in groups),
+        "--extra=ffcv",
         *("--universal", "--fork-strategy=fewest", "--python-version=3.11"),
         *("--no-annotate", "--custom-compile-command", "nox -s lock"),
         *(session.posargs or ["--upgrade"]),

@@ -59,7 +59,7 @@ def test_constraints_hold_versions_and_nothing_else() -> None:
 
 def test_constraints_pin_everything_that_is_declared() -> None:
     declared = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
-    for group in PROJECT["dependency-groups"].values():
+    for group in (*PROJECT["dependency-groups"].values(), *PROJECT["project"]["optional-dependencies"].values()):
         declared += group
     for requirement in map(Requirement, declared):
         version = pins().get(requirement.name)
