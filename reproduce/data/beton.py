@@ -46,6 +46,9 @@ PAGE = 8 << 20  # bytes; FFCV's default
 READ_AHEAD = 16  # images a thread may be ahead of the writer
 QUALITY = 95  # of images that have to be compressed anew
 
+#: What Pillow raises for a file that it cannot decode.
+UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
 AGAIN = "Make the file again from its source with `python -m reproduce data prepare`"
 
 
@@ -312,7 +315,7 @@ def _read(path: Path, label: int) -> _Stored | UnreadableImageError:
                 image.convert("RGB").save(buffer, "JPEG", quality=QUALITY, subsampling=0)
                 data = buffer.getvalue()
             return _Stored(JPEG, image.height, image.width, data, label)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises all of these
+    except UNDECODABLE as error:
         return UnreadableImageError(path, str(error) or type(error).__name__)
 
 

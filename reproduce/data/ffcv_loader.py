@@ -28,7 +28,7 @@ from torch import Tensor
 from reproduce.data import ffcv_kernels as kernels
 from reproduce.data import ffcv_library as ffcv
 from reproduce.data.batch_format import BatchFormat
-from reproduce.data.beton import AGAIN, Beton
+from reproduce.data.beton import AGAIN, RAW, UNDECODABLE, Beton
 from reproduce.data.crops import Integers, centre_crops, mirrored, padded_crops, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import PADDING
@@ -200,7 +200,7 @@ class _Decode(Protocol):
 
 def _images(file: Beton, batch_format: BatchFormat, augmentation: str) -> _Decode:
     """What decodes the images of `file`. Raises: as `FfcvLoader`."""
-    raw = not (file.modes == 0).any()
+    raw = bool((file.modes == RAW).all())
     known = ("none", "flip_crop") if raw else ("none", "random_resized_crop")
     if augmentation not in known:
         raise ValueError(
@@ -256,7 +256,7 @@ class _JpegImages:
         try:
             with Image.open(io.BytesIO(data)) as image:
                 return np.array(image.convert("RGB"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except UNDECODABLE as error:
             raise DataError(self._file.path, f"image {sample} cannot be decoded ({error})", AGAIN) from error
 
 

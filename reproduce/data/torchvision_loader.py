@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import functional
 
 from reproduce.data.batch_format import BatchFormat
-from reproduce.data.beton import JpegFiles, UnreadableImageError
+from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError
 from reproduce.data.crops import CENTRE, Integers, mirrored, random_resized_crops
 from reproduce.data.loader import normalised
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
@@ -147,7 +147,7 @@ class _Images(Dataset[Batch | UnreadableImageError]):
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises all of these
+        except UNDECODABLE as error:
             raise UnreadableImageError(path, str(error) or type(error).__name__) from error
         pixels: Tensor = functional.pil_to_tensor(self._crop(image, np.array([hash_])))
         return pixels
