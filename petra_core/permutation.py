@@ -1,7 +1,7 @@
 """Down-sampling that can be undone: a stage that moves elements and computes nothing.
 
 A RevNet lowers the resolution with strided convolutions. These lose information, so each such stage has to keep its
-inputs until the backward, and those few buffers are nearly all that PETRA still holds. i-RevNet (Jacobsen et al. 2018)
+inputs until the backward, and those few buffers are most of what PETRA still holds. i-RevNet (Jacobsen et al. 2018)
 moves every 2x2 neighbourhood of pixels into channels instead,
 
     [B, C, H, W] -> [B, 4C, H/2, W/2]
