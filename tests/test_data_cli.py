@@ -138,6 +138,22 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     assert "cifar10: whole" in invoke("check", "--data-root", root)
 
 
+def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reproduce.data.small_images.write_beton", interrupted)
+    text = invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test", code=130)
+    assert "the same command begins anew" in text
+    assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    text = invoke("prepare", "cifar10", "--source", source, "--output", tmp_path / "file" / "data", code=1)
+    assert re.search(r"Error: .*Not a directory: .*file/data", text)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

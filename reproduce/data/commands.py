@@ -1,5 +1,6 @@
 """The commands `data list`, `data prepare` and `data check`."""
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -171,7 +172,8 @@ def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None) 
     ]
     if not chosen:
         raise click.ClickException(f"{root} holds no prepared data set; `data list` shows what there is")
-    whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, also after a damaged one
+    with _errors():
+        whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, also after a damaged one
     sys.exit(0 if all(whole) else 1)
 
 
@@ -236,5 +238,12 @@ def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except (DataError, StorageFullError) as error:
+    except BrokenPipeError:  # the reader of what is printed has seen enough; click knows
+        raise
+    except StorageFullError as error:
+        raise click.ClickException(error.strerror or str(error)) from error
+    except (DataError, OSError) as error:  # a folder that cannot be written, for one
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("stopped; nothing was left behind, the same command begins anew", err=True)
+        sys.exit(128 + signal.SIGINT)

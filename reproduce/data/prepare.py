@@ -8,6 +8,7 @@ Data that are whole but not official (another checksum, another number of images
 why they shall be used; the reason is recorded, and goes with every result.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -208,7 +209,7 @@ def _explain_full_disk(dataset: Dataset, root: Path) -> Iterator[None]:
             raise
         raise StorageFullError(
             error.errno,
-            f"no room for {dataset.title} in {root} ({error.strerror}); nothing half-made was left behind. Free some "
+            f"no room for {dataset.title} in {root} ({os.strerror(error.errno)}); nothing half-made was left. Free some "
             f"space and give the same command again",
         ) from error
 
