@@ -209,8 +209,8 @@ def _explain_full_disk(dataset: Dataset, root: Path) -> Iterator[None]:
             raise
         raise StorageFullError(
             error.errno,
-            f"no room for {dataset.title} in {root} ({os.strerror(error.errno)}); nothing half-made was left. Free some "
-            f"space and give the same command again",
+            f"no room for {dataset.title} in {root} ({os.strerror(error.errno)}); nothing half-made is left. Free "
+            f"some space and give the same command again",
         ) from error
 
 
