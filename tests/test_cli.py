@@ -18,7 +18,7 @@ from reproduce.cli import main
 from reproduce.progress import GridBar, TrainingBar, clock
 from reproduce.records import Record, Status
 from tests.conftest import ROOT
-from tests.test_runner import wait_for
+from tests.test_runner import PATIENCE, wait_for
 from tests.test_training import SMALL
 
 QUICK = [
@@ -175,7 +175,7 @@ def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
     try:
         wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

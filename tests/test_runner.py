@@ -23,6 +23,7 @@ from tests.conftest import ROOT
 from tests.test_training import SMALL, recorded
 
 CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
+PATIENCE = 300  # seconds; on a busy machine a process needs a minute to import torch
 GRID = """
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def command(tmp_path):
         process.communicate()
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -88,16 +89,14 @@ def wait_for(condition, seconds=60):
 
 
 @pytest.mark.slow
-def test_two_commands_share_a_grid_and_one_survives_the_other(tmp_path, whole, command):
-    """One is killed with all its workers in the middle of a cell; the other takes the cell over from its checkpoint."""
-    first = command(jobs=2)
+def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
+    killed = command(jobs=2)
     wait_for(lambda: lines(tmp_path) >= 2)
-    second = command(jobs=1)
-    wait_for(lambda: lines(tmp_path) >= 3)
-    os.killpg(first.pid, signal.SIGKILL)
+    os.killpg(killed.pid, signal.SIGKILL)  # the workers too, each in the middle of a cell
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
-    said = second.communicate(timeout=120)[1]
-    assert second.returncode == 0
+    again = command(jobs=2)
+    _, said = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0
     assert "[3/3]" in said
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*/*/checkpoint.pt"))
@@ -129,7 +128,7 @@ def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "stopping: every worker finishes its tick" in said
     assert "Traceback" not in said
