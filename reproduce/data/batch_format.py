@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reproduce.data.loader import Channels, normalised
+from reproduce.data.catalogue import Channels
+from reproduce.data.loader import normalised
 
 
 @dataclass(frozen=True, kw_only=True)

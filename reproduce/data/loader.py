@@ -15,12 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from reproduce.data.catalogue import Channels
 from reproduce.data.crops import mirrored, padded_crops
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
 
 PADDING = 4  # of the random crop, pixels on each side
-
-Channels = tuple[float, float, float]
 
 
 class Loader(Protocol):
