@@ -9,14 +9,14 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import TrainingCell
-from reproduce.scales import digits_cell
+from reproduce.scales import DIGITS_NETWORKS, digits_cell
 from reproduce.statistics import Verdict
 from reproduce.tables import accuracy, results
 from reproduce.tables.content import Table, Tone
 from reproduce.tables.experiments import Experiment, Network, experiments
 from tests import fake_records
 
-REVNET = Network("revnet18", "cifar", 8)
+REVNET = Network("revnet18", "cifar", int(DIGITS_NETWORKS["revnet18"]["width"]))
 
 
 def found(root: Path) -> list[Experiment]:
@@ -68,7 +68,7 @@ def test_networks_methods_and_k_are_in_the_order_of_the_report(tmp_path: Path) -
     (experiment,) = found(tmp_path)
     assert [network.model for network in experiment.networks] == ["resnet18", "revnet18", "chain8"]
     assert [method for network, method, _ in experiment.groups if network == REVNET] == list(methods.ALL)
-    assert experiment.networks[-1].title == "Reversible chain of 8, width 32"
+    assert experiment.networks[-1].title == f"Reversible chain of 8, width {DIGITS_NETWORKS['chain8']['width']}"
 
 
 def test_differences_are_paired_over_shared_seeds_of_the_same_network_and_k(tmp_path: Path) -> None:
