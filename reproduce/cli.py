@@ -241,7 +241,12 @@ DEFAULTS = scales.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="The rate is multiplied by this at every drop.")
 @RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum; 0 for none.")
-@RECIPE("--weight-decay", default=DEFAULTS.weight_decay, help="Of weights, not of biases and BatchNorm.")
+@RECIPE(
+    "--weight-decay",
+    type=float,
+    show_default="the paper's: 1e-4 for both ImageNets, else 5e-4",
+    help="Of weights, not of biases and BatchNorm.",
+)
 @RECIPE("--precision", default=DEFAULTS.precision, help="float32 or bf16 (autocast; streams stay float32).")
 @RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
 @RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
@@ -325,6 +330,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
+        "weight_decay": dataset.weight_decay,
     }
     values |= {name: value for name, value in defaults.items() if values[name] is None}
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import Cell, ComplexityCell, TrainingCell
+from reproduce.data.manifest import built_in
 from reproduce.records import Record
 from reproduce.scales import DIGITS_NETWORKS, digits_cell
 from reproduce.tables.complexity import measure_complexity
@@ -62,6 +63,7 @@ def train(
     epochs: int | None = None,
     code: dict[str, Any] = CLEAN,
     patch: str = "",
+    data: dict[str, Any] | None = None,
 ) -> Record:
     """A training record that ends at `accuracy` percent, or is left after `epochs` of them."""
     record = begin(cell, root, code=code, patch=patch)
@@ -101,6 +103,7 @@ def train(
                 "micro_batches": 45 * cell.epochs,
                 "peak_bytes": 1_234_567,
                 "stages": [],
+                "data": built_in(cell.dataset) if data is None else data,
             }
         )
     return record

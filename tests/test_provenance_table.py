@@ -10,9 +10,10 @@ import pytest
 from petra_core import methods
 from reproduce import cli, scales
 from reproduce.cells import Cell
+from reproduce.data.manifest import built_in
 from reproduce.scales import digits_cell
 from reproduce.tables import provenance, results
-from reproduce.tables.content import Listing, Table
+from reproduce.tables.content import Listing, Table, Tone
 from tests import fake_records
 
 GRID = scales.by_name("smoke").cells
@@ -79,6 +80,16 @@ def test_clean_code_raises_no_finding(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0)
     section = provenance.section(results.read(tmp_path))
     assert list(section.findings) == []
+
+
+def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> None:
+    ours = {**built_in("digits"), "official": False, "reason": "a copy", "deviations": ["one file differs"]}
+    for seed in range(2):
+        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, data=ours)
+    fake_records.train(digits_cell(seed=2), tmp_path, 90.0)
+    (finding,) = provenance.section(results.read(tmp_path)).findings
+    assert finding.text == "2 cells used data that are not the official ones. a copy; one file differs"
+    assert finding.tone is Tone.ALERT
 
 
 def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class Dataset:
         mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
         how_to_get: what a person without the data has to do; empty if it comes with a dependency.
         downloadable: whether `prepare --download` can get it.
+        weight_decay: the paper's for this data set.
 
     """
 
@@ -48,6 +49,7 @@ class Dataset:
     mean: Channels | None = None
     deviation: Channels | None = None
     downloadable: bool = False
+    weight_decay: float = 5e-4
 
     @property
     def built_in(self) -> bool:
@@ -136,6 +138,7 @@ IMAGENET32 = Dataset(
     loaders=(FFCV, MEMORY),
     augmentations=("flip_crop", "none"),
     stem="imagenet32",
+    weight_decay=1e-4,
     how_to_get=(
         "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train.zip and "
         "Imagenet32_val.zip (ImageNet downsampled to 32 x 32, 3.5 GB), unpack both into one folder and name it with "
@@ -153,6 +156,7 @@ IMAGENET = Dataset(
     loaders=(FFCV, TORCHVISION),
     augmentations=("random_resized_crop", "none"),
     stem="imagenet",
+    weight_decay=1e-4,
     # The customary constants of torchvision's models: measuring them would mean to decode every image once more.
     mean=(0.485, 0.456, 0.406),
     deviation=(0.229, 0.224, 0.225),

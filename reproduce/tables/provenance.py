@@ -97,6 +97,14 @@ def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
     if failed:
         words = some([f"{run.cell.name}: {run.state}" for run in failed])
         yield Finding(f"{count(len(failed), 'cell')} failed. {words}.", Tone.ALERT)
+    unofficial = {
+        run.cell.name: f"{data['reason']}; {'; '.join(data['deviations'])}"
+        for run in results.runs
+        if not (data := run.result.get("data", {"official": True}))["official"]
+    }
+    if unofficial:
+        words = " ".join(dict.fromkeys(unofficial.values()))
+        yield Finding(f"{count(len(unofficial), 'cell')} used data that are not the official ones. {words}", Tone.ALERT)
     begun = [run for run in results.runs if run.state.status is Status.PARTIAL]
     if begun:
         words = some([f"{run.cell.name}: {run.state}" for run in begun])
