@@ -67,20 +67,15 @@ class Part:
         self._trainable = {name: p for name, p in stage.function.named_parameters() if p.requires_grad}
         self.parameters = list(self._trainable.values())
         self._memory: deque[_Entry] = deque()
-        self._versions: dict[
-            int, Mapping[str, Tensor]
-        ] = {}  # stashed weights: those of versions before the current one
-        self._current: Mapping[str, Tensor] | None = (
-            None  # leaves on the current weights' storage, for graphs that outlive it
-        )
+        # Stashed weights: those of versions before the current one.
+        self._versions: dict[int, Mapping[str, Tensor]] = {}
+        # Leaves on the current weights' storage, for graphs that outlive it.
+        self._current: Mapping[str, Tensor] | None = None
         self._frozen = FrozenBuffers(stage.function)
         self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
         self._ledger = ledger
         self._device = device
         self._autocast = autocast
-
-    def __len__(self) -> int:
-        return len(self._memory)
 
     def forward(
         self, micro_batch: int, inputs: Streams, target: Tensor | None, version: int, stream: RandomStream

@@ -22,19 +22,26 @@ class StorageFullError(OSError):
     """There was no room for a file; nothing half-written was left behind."""
 
 
+GO_ON = (
+    "finished cells are untouched. Free some space and give the same command again: it goes on from the last checkpoint"
+)
+
+
 @contextmanager
-def explain_full_disk(path: Path) -> Iterator[None]:
-    """Turn "no space left on device" into an error that says what was being written and what to do."""
+def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
+    """Turn "no space left on device" into an error that says what there was no room for, and what to do.
+
+    Args:
+        what: the words after "no room", such as "to write FILE".
+        consequence: what is lost or not, and the fix.
+
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno is None or error.errno not in FULL:
             raise
-        raise StorageFullError(
-            error.errno,
-            f"no room to write {path} ({error.strerror}); finished cells are untouched. "
-            f"Free some space and give the same command again: it goes on from the last checkpoint",
-        ) from error
+        raise StorageFullError(error.errno, f"no room {what} ({os.strerror(error.errno)}); {consequence}") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -44,7 +51,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         StorageFullError: there was no room; what `path` held before is still there.
 
     """
-    with explain_full_disk(path), replacing(path) as file:
+    with explain_full_disk(f"to write {path}"), replacing(path) as file:
         file.write(data)
 
 
@@ -64,7 +71,7 @@ def append_line(path: Path, line: str) -> None:
     with path.open("ab", buffering=0) as file:  # unbuffered: nothing is left for close() to write after a failure
         size = file.seek(0, os.SEEK_END)
         try:
-            with explain_full_disk(path):
+            with explain_full_disk(f"to write {path}"):
                 while data:
                     data = data[file.write(data) :]  # a nearly full disk takes a part and refuses the rest
                 os.fsync(file.fileno())

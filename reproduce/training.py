@@ -17,7 +17,6 @@ One line of metrics an epoch:
     probes, measured     of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
-import io
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +24,6 @@ from typing import Any
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint, methods
-from petra_core.models import sequential
 from petra_core.recipe import LearningRateSchedule, sgd
 from reproduce import networks
 from reproduce.cells import Cell, TrainedCell
@@ -34,7 +32,7 @@ from reproduce.data.sources import open_data
 from reproduce.execution import Context, Stopped
 from reproduce.measures.probe import Probe
 from reproduce.records import Record
-from reproduce.storage import explain_full_disk, write_atomically
+from reproduce.storage import explain_full_disk
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
@@ -216,7 +214,7 @@ class Trainer:
             "pipeline": self.pipeline.state_dict(),
             "probe": None if self._probe is None else self._probe.state_dict(),
         }
-        with explain_full_disk(self._record.checkpoint):
+        with explain_full_disk(f"to write {self._record.checkpoint}"):
             checkpoint.save(self._record.checkpoint, state)
         self._saved = time.monotonic()
 
@@ -256,7 +254,6 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Pipeline, context: Context) -> None:
     """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    state = {name: tensor.cpu() for name, tensor in sequential(pipeline.stages).state_dict().items()}
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomically(context.model_file, buffer.getvalue())
+    state = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items()}
+    with explain_full_disk(f"to write {context.model_file}"):
+        checkpoint.save(context.model_file, state)

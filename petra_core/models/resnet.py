@@ -7,7 +7,6 @@ two families differ in their architecture alone; and small images get the usual 
 """
 
 from torch import nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from petra_core.arguments import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
@@ -24,6 +23,9 @@ def _stem(stem: str, width: int) -> nn.Sequential:
 
 
 def _block(block: Block, *, bottleneck: bool) -> nn.Module:
+    # Not at the top: torchvision takes longer to import than torch, and only a ResNet needs it.
+    from torchvision.models.resnet import BasicBlock, Bottleneck
+
     downsample = None
     if not block.keeps_shape:
         conv = nn.Conv2d(block.in_channels, block.out_channels, 1, stride=block.stride, bias=False)

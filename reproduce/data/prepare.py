@@ -8,7 +8,6 @@ Data that are whole but not official (another checksum, another number of images
 why they shall be used; the reason is recorded, and goes with every result.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +22,9 @@ from reproduce.data.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import ImageFolder
 from reproduce.data.manifest import Findings, Manifest, Progress, Written
-from reproduce.storage import FULL, StorageFullError, write_atomically
+from reproduce.storage import explain_full_disk, write_atomically
+
+NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
 
 #: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
 Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
@@ -120,7 +121,7 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
     source, target = source.expanduser().resolve(), root / dataset.name
     open_source(dataset, source, options)  # before anything is made for it
     root.mkdir(parents=True, exist_ok=True)
-    with _alone(target), _explain_full_disk(dataset, root):
+    with _alone(target), explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
         there = _already(target, source, options)
         if there is not None:
@@ -198,20 +199,6 @@ def _alone(target: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def _explain_full_disk(dataset: Dataset, root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise StorageFullError(
-            error.errno,
-            f"no room for {dataset.title} in {root} ({os.strerror(error.errno)}); nothing half-made is left. Free "
-            f"some space and give the same command again",
-        ) from error
 
 
 def _partial(target: Path) -> Path:
