@@ -6,17 +6,21 @@ step. On reading, every entry's CRC-32 is checked first (a flipped bit in a weig
 only tensors and plain data are accepted, so that a foreign file cannot run code.
 """
 
+import io
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from petra_core.errors import CheckpointError
+
+ADVICE = "move it away to start again from the beginning, or put a good copy in its place"
 
 
 @contextmanager
@@ -70,16 +74,43 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str | Callab
         CheckpointError: it is damaged or not one of ours; the file is left as it is.
 
     """
-    path = Path(path)
-    advice = "move it away to start again from the beginning, or put a good copy in its place"
+    return _read(Path(path), str(path), map_location)
+
+
+def encode(state: Any) -> bytes:
+    """What `save` would write."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()
+
+
+def decode(data: bytes, name: str, map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:
+    """Back from `encode`; `name` says in errors where the bytes are from. Raises: CheckpointError: they are damaged."""
+    return _read(io.BytesIO(data), name, map_location)
+
+
+def _read(source: Path | io.BytesIO, name: str, map_location: Any) -> Any:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]  # zlib is re-exported at run time only
-        raise CheckpointError(f"{path} is damaged or no checkpoint ({error}); {advice}") from error
+        raise CheckpointError(f"{name} is damaged or no checkpoint ({error}); {ADVICE}") from error
     if damaged is not None:
-        raise CheckpointError(f"{path} is damaged: the checksum of its entry {damaged} is wrong; {advice}")
+        raise CheckpointError(f"{name} is damaged: the checksum of its entry {damaged} is wrong; {ADVICE}")
     try:
-        return torch.load(path, map_location=map_location, weights_only=True)
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        return torch.load(source, map_location=map_location, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint of this suite ({error}); {advice}") from error
+        raise CheckpointError(f"{name} is not a checkpoint of this suite ({error}); {ADVICE}") from error
+
+
+def copied(tree: Any) -> Any:
+    """A copy of nested containers in which every tensor is a copy outside all graphs."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        return {key: copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(copied(value) for value in tree)
+    return tree

@@ -18,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from petra_core.errors import CheckpointError, NonFiniteError
+from petra_core.channel import Channel
+from petra_core.checkpoint import copied
+from petra_core.checks import check_stages, non_finite
+from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import RandomState, capture, restore
-from petra_core.residual import check_residual
-from petra_core.schedule import Clock, Kind, Schedule, Tick
-from petra_core.stages import HeadStage, ReversibleStage, Stage
+from petra_core.schedule import Clock, Kind, Schedule, Tick, in_turn
+from petra_core.stages import Stage
 from petra_core.tape import Value, as_streams
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
 
@@ -65,6 +67,9 @@ class Pipeline:
             an update, just before it; may change the gradients (clipping).
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
             and its input as rebuilt or kept. For measurements; it must not change what it is shown.
+        channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
+            makes the pipeline with the same arguments and takes the same steps; it trains its own stages, and the
+            others may be on the meta device. Needs a seed. None: all stages are trained here.
 
     Attributes:
         micro_batches: how many have entered.
@@ -88,17 +93,26 @@ class Pipeline:
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
+        channel: Channel | None = None,
     ) -> None:
         self.stages = tuple(stages)
-        _check_stages(self.stages)
+        check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
         self.micro_batches = 0
         self._clock = Clock(method, len(self.stages), accumulation)
+        if channel is not None and seed is None:
+            raise ValueError(
+                "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
+            )
+        self._channel = channel
+        self._own = range(len(self.stages)) if channel is None else channel.stages
+        if channel is not None and channel.count != len(self.stages):
+            raise ValueError(f"the channel is for {channel.count} stages, the network has {len(self.stages)}")
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._workers = [
             Worker(
-                stage,
+                self.stages[index],
                 index,
                 method,
                 accumulation,
@@ -109,8 +123,9 @@ class Pipeline:
                 before_update=before_update,
                 after_backward=after_backward,
             )
-            for index, stage in enumerate(self.stages)
+            for index in self._own
         ]
+        self._in_turn = [self._workers[index - self._own.start] for index in in_turn(self._own, len(self.stages))]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
         self._shapes: list[tuple[list[int], str]] | None = None  # of a micro-batch, so that a change is noticed
@@ -131,7 +146,8 @@ class Pipeline:
     def step(self, inputs: Value, target: Tensor) -> Tensor | None:
         """Let one micro-batch enter: one tick, or all ticks of that micro-batch if the method lets one pass at a time.
 
-        The micro-batch is copied, so its memory may be used again at once.
+        The micro-batch is copied, so its memory may be used again at once. Over several processes each takes the same
+        step with the same micro-batch.
 
         Args:
             inputs: a tensor or a tuple of tensors, what stage 0 takes; [batch, channels, height, width] for images.
@@ -139,19 +155,22 @@ class Pipeline:
 
         Returns:
             The loss (a scalar, detached) of the micro-batch that reached the head in this tick; None while the pipeline
-            fills.
+            fills, and in processes that do not own the head.
 
         Raises:
+            ChannelError: another process has died or hangs.
             ValueError: the shape or dtype differs from that of the micro-batches before.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
 
         """
         streams = as_streams(inputs)
         self._check_shapes((*streams, target))
-        first, head = self._workers[0], self._workers[-1]
+        first, last = self._workers[0], self._workers[-1]
         number = self.micro_batches
-        first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)), first.from_below)
-        head.receive(Message(number, (target.detach().clone(),)), head.targets)
+        if first.index == 0:
+            first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)), first.from_below)
+        if last.is_head:
+            last.receive(Message(number, (target.detach().clone(),)), last.targets)
         self.micro_batches += 1
         losses = [self._tick(enter=True)]
         while not self._clock.may_enter:
@@ -175,15 +194,19 @@ class Pipeline:
     def evaluate(self, inputs: Value) -> Tensor:
         """The network's output (logits) with the current weights, in evaluation mode.
 
-        What is in flight is not touched.
+        What is in flight is not touched. Over several processes all take part, and all get the output.
         """
-        training = [module for stage in self.stages for module in stage.modules() if module.training]
+        training = [module for worker in self._workers for module in worker.stage.modules() if module.training]
         for module in training:
             module.training = False
         try:
             streams = as_streams(inputs)
+            if self._channel is not None:
+                streams = self._channel.evaluation_input(streams)
             for worker in self._workers:
                 streams = worker.evaluate(streams)
+            if self._channel is not None:
+                streams = self._channel.evaluation_output(streams)
         finally:
             for module in training:
                 module.training = True
@@ -196,7 +219,8 @@ class Pipeline:
                 group["lr"] = learning_rate
 
     def memory(self) -> MemoryReport:
-        """Bytes that each stage holds, by kind: now, and at their peak so far."""
+        """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""
+        self._collect_all()
         return MemoryReport(tuple(worker.memory() for worker in self._workers))
 
     @contextlib.contextmanager
@@ -212,6 +236,9 @@ class Pipeline:
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that a bitwise resume needs, also when the pipeline is full.
 
+        Over several processes each has the state of its own stages, and None for the others: `merged` makes one of
+        them, which is that of a pipeline in one process.
+
         Tensors and plain data only (`torch.load(weights_only=True)` reads it). Without a seed it holds the state of
         torch's global generators, which `load_state_dict` then sets.
 
@@ -222,7 +249,9 @@ class Pipeline:
         """
         self._refuse_after_broken_tick()
         self._look_at_losses(at_least=1)
-        state: dict[str, Any] = _copied(
+        self._collect_all()
+        states = {worker.index: worker.state_dict() for worker in self._workers}
+        state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
                 "method": self.method.name,
@@ -231,7 +260,7 @@ class Pipeline:
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes,
                 "random": None if self._seeded else self._global_random(),
-                "workers": [worker.state_dict() for worker in self._workers],
+                "workers": [states.get(index) for index in range(len(self.stages))],
             }
         )
         return state
@@ -249,15 +278,19 @@ class Pipeline:
         for key, value in here.items():
             if state[key] != value:
                 raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
-        if len(state["workers"]) != len(self._workers):
-            raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {len(self._workers)}")
+        if len(state["workers"]) != len(self.stages):
+            raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {len(self.stages)}")
+        missing = [index for index in self._own if state["workers"][index] is None]
+        if missing:
+            raise CheckpointError(f"the state is another process's: stages {missing} are not in it")
         if (state["random"] is None) != self._seeded:
             raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
-        state = _copied(state)
+        state = copied(state)
         self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
-        for worker, worker_state in zip(self._workers, state["workers"], strict=True):
+        self._collect_all()  # what is on its way here is part of what is forgotten
+        for worker in self._workers:
             try:
-                worker.load_state_dict(worker_state)
+                worker.load_state_dict(state["workers"][worker.index])
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
@@ -276,13 +309,17 @@ class Pipeline:
         self._unfinished_tick = True
         loss: Tensor | None = None
         sent: list[tuple[int, Message]] = []  # to which stage, what
+        number = self._clock.tick_number
         tick = self._clock.tick(enter=enter)
-        for worker, turn in zip(self._workers, tick, strict=True):
-            for action in turn:
+        if self._channel is not None:
+            self._channel.begin(number, tick)
+        for worker in self._in_turn:
+            self._collect(worker, before=number)
+            for action in tick[worker.index]:
                 if action.kind is Kind.FORWARD:
                     message = worker.forward(action.number)
                     if not worker.is_head:
-                        sent.append((worker.index + 1, message))
+                        self._send(worker.index + 1, message, sent)
                     else:
                         assert message.streams is not None
                         loss = message.streams[0]
@@ -293,16 +330,36 @@ class Pipeline:
                 elif action.kind is Kind.BACKWARD:
                     downwards = worker.backward(action.number)
                     if downwards is not None:
-                        sent.append((worker.index - 1, downwards))
+                        self._send(worker.index - 1, downwards, sent)
                 else:
                     worker.update()
         for index, message in sent:
-            receiver = self._workers[index]
-            receiver.receive(message, receiver.from_below if message.gradients is None else receiver.from_above)
+            self._deliver(self._workers[index - self._own.start], message)
         for recording in self._recordings:
             recording.ticks.append(tick)
         self._unfinished_tick = False
         return loss
+
+    def _send(self, stage: int, message: Message, sent: list[tuple[int, Message]]) -> None:
+        """To a stage of this process at the end of the tick, to another process at once."""
+        if stage in self._own:
+            sent.append((stage, message))
+        else:
+            assert self._channel is not None
+            self._channel.send(stage, message)
+
+    def _collect(self, worker: Worker, before: int) -> None:
+        """Deliver what other processes sent to a worker in ticks before that one."""
+        if self._channel is not None:
+            for message in self._channel.collect(worker.index, before):
+                self._deliver(worker, message)
+
+    def _collect_all(self) -> None:
+        for worker in self._workers:
+            self._collect(worker, before=self._clock.tick_number)
+
+    def _deliver(self, worker: Worker, message: Message) -> None:
+        worker.receive(message, worker.from_below if message.gradients is None else worker.from_above)
 
     def _look_at_losses(self, at_least: int) -> None:
         if len(self._losses) < at_least:
@@ -310,22 +367,9 @@ class Pipeline:
         losses, self._losses = self._losses, []
         if torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             return
-        micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
         self._unfinished_tick = True
-        # Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards
-        # carry it up to running statistics and messages, so the origin is the highest stage with such weights, if any
-        # has, and else the lowest in which anything is.
-        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
-        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
-        stage = max(weights, default=min(others, default=len(self.stages) - 1))
-        what = weights.get(stage) or others.get(stage) or "the loss itself"
-        raise NonFiniteError(
-            f"the loss of micro-batch {micro_batch} is {float(loss)}; it comes from stage {stage} ({what} is not "
-            f"finite, after {self._workers[stage].version} updates); lower the learning rate, lengthen its warm-up or "
-            f"raise k, and go on from a checkpoint of before",
-            micro_batch=micro_batch,
-            stage=stage,
-        )
+        micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+        raise non_finite(micro_batch, float(loss), self._workers)
 
     def _check_shapes(self, tensors: Sequence[Tensor]) -> None:
         shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
@@ -350,41 +394,3 @@ class Pipeline:
 
     def _global_random(self) -> list[RandomState]:
         return [capture(device) for device in self._random_devices()]
-
-
-def _check_stages(stages: Sequence[Stage]) -> None:
-    owners: dict[int, int] = {}
-    for index, stage in enumerate(stages):
-        if not isinstance(stage, Stage):
-            raise TypeError(
-                f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
-                f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
-            )
-        for part in stage.parts():
-            is_last = index == len(stages) - 1 and part is stage.parts()[-1]
-            if isinstance(part, HeadStage) != is_last:
-                raise ValueError(
-                    f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
-                    f"and only the last"
-                )
-            if isinstance(part, ReversibleStage):
-                check_residual(part.residual)
-        for name, parameter in stage.named_parameters():
-            if owners.setdefault(id(parameter), index) != index:
-                raise ValueError(
-                    f"parameter {name} of stage {index} belongs to stage {owners[id(parameter)]} too; stages update "
-                    f"on their own, so each needs its own parameters (copy.deepcopy the module)"
-                )
-    if not stages:
-        raise ValueError("a pipeline needs at least one stage, the head; got none")
-
-
-def _copied(tree: Any) -> Any:
-    """A copy of nested containers in which every tensor is a copy outside all graphs."""
-    if isinstance(tree, Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, Mapping):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_copied(value) for value in tree)
-    return tree

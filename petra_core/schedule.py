@@ -42,6 +42,7 @@ __all__ = [
     "Tick",
     "Turn",
     "generate",
+    "in_turn",
 ]
 
 
@@ -349,3 +350,13 @@ def generate(method: Method, stages: int, micro_batches: int, accumulation: int)
         to_enter -= enter
         ticks.append(clock.tick(enter=enter))
     return Schedule(method, stages, accumulation, tuple(ticks))
+
+
+def in_turn(own: range, stages: int) -> list[int]:
+    """The stages `own` of one process in the order in which it runs them within a tick.
+
+    Any order would do: a message is used in a later tick than it is sent in. Stages with a neighbour in another process
+    come last, so that what they wait for, and what they send, has the time of all others to travel in.
+    """
+    border = {stage for stage, other in ((own.start, own.start - 1), (own.stop - 1, own.stop)) if 0 <= other < stages}
+    return sorted(own, key=lambda stage: stage in border)

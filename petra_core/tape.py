@@ -103,10 +103,22 @@ def _differentiate(
         seeds = [None if g is None else g.to(r.dtype) for r, g in reached]
         found = torch.autograd.grad([r for r, _ in reached], wanted, seeds, allow_unused=True)
     of_leaves = tuple(
-        torch.zeros_like(leaf) if grad is None else grad
+        torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)
         for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
     )
     return of_leaves, found[len(leaves) :]
+
+
+def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
+    """The gradient in memory of its own.
+
+    Autograd may return a view: of a concatenation, say, or a scalar expanded. As a message it would keep more memory
+    alive than it is accounted for, and after a resume it would have other strides, and with them other kernels that
+    round differently.
+    """
+    if gradient.untyped_storage().nbytes() == gradient.nbytes:
+        return gradient
+    return torch.empty_like(leaf, dtype=gradient.dtype).copy_(gradient)
 
 
 class ModuleTape(Tape):

@@ -41,6 +41,28 @@ def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) ->
     assert resumed.memory().now() == undisturbed.memory().now()
 
 
+def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
+    """Autograd returned views of a concatenation's gradient; copies had other strides, and so other kernels ran."""
+
+    def make() -> Pipeline:
+        net = [stage.to(memory_format=torch.channels_last) for stage in toys.network(6)]
+        return toys.pipeline(net, accumulation=2, seed=7)
+
+    data = [(x.contiguous(memory_format=torch.channels_last), y) for x, y in toys.batches(20)]
+    undisturbed = make()
+    toys.train(undisturbed, data[:13], drain=False)
+    checkpoint.save(tmp_path / "state.pt", undisturbed.state_dict())
+    resumed = make()
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+    for one, other in zip(undisturbed._workers, resumed._workers, strict=True):
+        for inbox, copy_of_it in ((one.from_below, other.from_below), (one.from_above, other.from_above)):
+            for message, copied in zip(inbox, copy_of_it, strict=True):
+                tensors, copies = ((*(m.streams or ()), *(m.gradients or ())) for m in (message, copied))
+                assert [tensor.stride() for tensor in tensors] == [tensor.stride() for tensor in copies]
+    assert toys.train(resumed, data[13:]) == toys.train(undisturbed, data[13:])
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+
+
 @pytest.mark.slow
 def test_resume_in_a_new_process(tmp_path: Path) -> None:
     data = toys.batches(16)

@@ -10,6 +10,7 @@ from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stag
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, SplitStreams
 from petra_core.worker import OptimizerFactory
+from reproduce.measures.probe import Probe, Values
 
 CLASSES = 3
 
@@ -116,6 +117,33 @@ def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = T
     """Losses in the order in which they come out."""
     losses = [p.step(x, y) for x, y in data]
     return [loss.item() for loss in (*losses, *(p.drain() if drain else ())) if loss is not None]
+
+
+def measured(
+    probe: Probe,
+    stages: Sequence[Stage],
+    method: Method,
+    data: Sequence[tuple[Tensor, Tensor]],
+    *,
+    rate: float,
+    k: int = 1,
+) -> Values:
+    """What the probe measures while `stages` are trained by plain SGD, of every micro-batch that can be followed."""
+    p = Pipeline(
+        stages,
+        method,
+        accumulation=k,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+        after_backward=probe.after_backward,
+    )
+    probe.watch(p, len(data))
+    for x, y in data:
+        probe.before_step(x, y)
+        p.step(x, y)
+    found = probe.collect()
+    assert found["probes"] == len(data) - 2 * (len(stages) - 1)
+    values: Values = found["measured"]
+    return values
 
 
 def weights(p: Pipeline) -> dict[str, Tensor]:

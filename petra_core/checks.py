@@ -1,0 +1,68 @@
+"""What a pipeline checks: its stages before it begins, and where a loss that is not finite comes from.
+
+This module exports check_stages, non_finite.
+"""
+
+from collections.abc import Sequence
+
+from petra_core.errors import NonFiniteError
+from petra_core.residual import check_residual
+from petra_core.stages import HeadStage, ReversibleStage, Stage
+from petra_core.worker import Worker
+
+__all__ = ["check_stages", "non_finite"]
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Check that the stages make a pipeline.
+
+    Raises:
+        TypeError: something among them is no stage.
+        ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn.
+
+    """
+    owners: dict[int, int] = {}
+    for index, stage in enumerate(stages):
+        if not isinstance(stage, Stage):
+            raise TypeError(
+                f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
+                f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
+            )
+        for part in stage.parts():
+            is_last = index == len(stages) - 1 and part is stage.parts()[-1]
+            if isinstance(part, HeadStage) != is_last:
+                raise ValueError(
+                    f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
+                    f"and only the last"
+                )
+            if isinstance(part, ReversibleStage):
+                check_residual(part.residual)
+        for name, parameter in stage.named_parameters():
+            if owners.setdefault(id(parameter), index) != index:
+                raise ValueError(
+                    f"parameter {name} of stage {index} belongs to stage {owners[id(parameter)]} too; stages update "
+                    f"on their own, so each needs its own parameters (copy.deepcopy the module)"
+                )
+    if not stages:
+        raise ValueError("a pipeline needs at least one stage, the head; got none")
+
+
+def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker]) -> NonFiniteError:
+    """The error that says where a loss that is not finite comes from, as far as these workers show.
+
+    Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards carry it
+    up to running statistics and messages, so the origin is the highest stage with such weights, if any has, and else
+    the lowest in which anything is.
+    """
+    weights = {worker.index: name for worker in workers if (name := worker.non_finite_weight())}
+    others = {worker.index: name for worker in workers if (name := worker.non_finite_value())}
+    stage = max(weights, default=min(others, default=workers[-1].index))
+    what = weights.get(stage) or others.get(stage) or "the loss itself"
+    updates = next(worker.version for worker in workers if worker.index == stage)
+    return NonFiniteError(
+        f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
+        f"finite, after {updates} updates); lower the learning rate, lengthen its warm-up or "
+        f"raise k, and go on from a checkpoint of before",
+        micro_batch=micro_batch,
+        stage=stage,
+    )

@@ -1,0 +1,202 @@
+"""What every device does, in which order: the schedules that `petra_core.timeline` plays.
+
+The methods of this engine are taken from the very clock that runs them (`petra_core.schedule`). Beside them stand the
+synchronous pipelines that one would use instead, which wait at every update until the pipeline is empty: n
+micro-batches make one batch and one update.
+
+    gpipe            all n forwards, then all n backwards (Huang et al. 2019)
+    one_f_one_b      forwards until the pipeline is full, then backward and forward in turn (PipeDream-Flush)
+    interleaved      the same with several chunks of stages a device, which shortens the filling (Megatron-LM)
+    zero_bubble      the same as one_f_one_b with the gradients of the weights apart, done where a device would wait
+                     (ZB-H1, Qi et al. 2023)
+
+Stages are numbered from 0, micro-batches through all batches.
+
+This module exports gpipe, interleaved, of_method, one_f_one_b, zero_bubble.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from petra_core.methods import Method
+from petra_core.schedule import Kind, generate, in_turn
+from petra_core.timeline import Cost, Operation
+
+__all__ = ["gpipe", "interleaved", "of_method", "one_f_one_b", "zero_bubble"]
+
+Devices = list[list[Operation]]
+Step = tuple[str, int, int]  # kind, chunk, micro-batch of the batch
+
+
+def of_method(
+    method: Method, costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, accumulation: int = 1
+) -> Devices:
+    """One of this engine's methods, as the engine runs it over several processes.
+
+    Args:
+        method: the method.
+        costs: of each stage.
+        partition: the number of stages of each device, their sum J.
+        micro_batches: how many enter.
+        accumulation: k.
+
+    Raises:
+        ValueError: the partition does not fit the costs.
+
+    """
+    owned = _owned(partition, len(costs))
+    ticks = generate(method, len(costs), micro_batches, accumulation).ticks
+    return [
+        [
+            operation
+            for tick in ticks
+            for stage in in_turn(own, len(costs))
+            for action in tick[stage]
+            if action.kind is not Kind.RECONSTRUCT  # is part of the backward
+            for operation in (_operation(action.kind.value, stage, action.number, costs),)
+        ]
+        for own in owned
+    ]
+
+
+def gpipe(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+    """All forwards of a batch, then all its backwards. Raises: ValueError: the partition does not fit the costs."""
+    own = [("F", 0, m) for m in range(micro_batches)] + [("B", 0, m) for m in range(micro_batches)]
+    return _synchronous(costs, partition, [own] * len(partition), micro_batches, batches)
+
+
+def one_f_one_b(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+    """Backward and forward in turn. Raises: ValueError: the partition does not fit the costs."""
+    devices = len(partition)
+    steps = [_one_f_one_b(device, devices, micro_batches) for device in range(devices)]
+    return _synchronous(costs, partition, steps, micro_batches, batches)
+
+
+def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+    """As `one_f_one_b`; half of a backward is that of the weights' gradients, `W`, and is moved to where it fits.
+
+    Raises:
+        ValueError: the partition does not fit the costs.
+
+    """
+    devices = len(partition)
+    steps = []
+    for device in range(devices):
+        own: list[Step] = []
+        for kind, chunk, m in _one_f_one_b(device, devices, micro_batches):
+            own.append((kind, chunk, m))
+            if kind == "B" and m >= device:  # device d may be d of them behind: so much would it wait at the end
+                own.append(("W", chunk, m - device))
+        own += [("W", 0, m) for m in range(max(0, micro_batches - device), micro_batches)]
+        steps.append(own)
+    return _synchronous(costs, partition, steps, micro_batches, batches)
+
+
+def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+    """Several chunks of stages a device: chunk c is on device c modulo the number of devices.
+
+    Args:
+        costs: of each stage.
+        partition: the number of stages of each chunk; two chunks a device.
+        micro_batches: of a batch; a multiple of the number of devices.
+        batches: one after the other.
+
+    Raises:
+        ValueError: the partition does not fit the costs, has an odd number of chunks, or the number of micro-batches is
+            not a multiple of the number of devices.
+
+    """
+    if len(partition) % CHUNKS:
+        raise ValueError(f"{CHUNKS} chunks a device make an even number of chunks, got {len(partition)}")
+    devices = len(partition) // CHUNKS
+    if micro_batches % devices:
+        raise ValueError(
+            f"interleaving takes a multiple of the {devices} devices as micro-batches, got {micro_batches} "
+            f"(remainder {micro_batches % devices})"
+        )
+    total = CHUNKS * micro_batches
+    forwards = [_interleaved(i, devices) for i in range(total)]
+    backwards = [(CHUNKS - 1 - chunk, m) for chunk, m in forwards]
+    steps = []
+    for device in range(devices):
+        warmup = min(total, 2 * (devices - 1 - device) + (CHUNKS - 1) * devices)
+        own: list[Step] = [("F", *forwards[i]) for i in range(warmup)]
+        for i in range(total - warmup):
+            own += [("F", *forwards[warmup + i]), ("B", *backwards[i])]
+        own += [("B", *backwards[i]) for i in range(total - warmup, total)]
+        steps.append(own)
+    return _synchronous(costs, partition, steps, micro_batches, batches)
+
+
+CHUNKS = 2  # of a device, under `interleaved`
+
+
+def _one_f_one_b(device: int, devices: int, micro_batches: int) -> list[Step]:
+    warmup = min(micro_batches, devices - 1 - device)
+    steps: list[Step] = [("F", 0, m) for m in range(warmup)]
+    for m in range(micro_batches):
+        if warmup + m < micro_batches:
+            steps.append(("F", 0, warmup + m))
+        steps.append(("B", 0, m))
+    return steps
+
+
+def _interleaved(index: int, devices: int) -> tuple[int, int]:
+    """Chunk of the device and micro-batch of its index-th forward: devices micro-batches a chunk, in turn."""
+    group, within = divmod(index, devices * CHUNKS)
+    chunk, m = divmod(within, devices)
+    return chunk, group * devices + m
+
+
+def _synchronous(
+    costs: Sequence[Cost],
+    partition: Sequence[int],
+    steps: Sequence[Sequence[Step]],
+    micro_batches: int,
+    batches: int,
+) -> Devices:
+    """The steps of every device, once a batch, an update after each; a chunk's stages one after the other."""
+    if micro_batches < 1 or batches < 1:
+        raise ValueError(f"micro_batches and batches must be at least 1, got {micro_batches} and {batches}")
+    owned = _owned(partition, len(costs))
+    devices = len(steps)
+    split = any(kind == "W" for own in steps for kind, _, _ in own)
+    result: Devices = []
+    for device, own in enumerate(steps):
+        operations: list[Operation] = []
+        mine = [stage for chunk in owned[device::devices] for stage in chunk]
+        for batch in range(batches):
+            for kind, chunk, m in own:
+                stages = owned[device + chunk * devices]
+                operations += [
+                    _operation(kind, stage, batch * micro_batches + m, costs, split=split)
+                    for stage in (stages if kind == "F" else reversed(stages))
+                ]
+            operations += [_operation("U", stage, batch, costs) for stage in mine]
+        result.append(operations)
+    return result
+
+
+def _operation(kind: str, stage: int, number: int, costs: Sequence[Cost], *, split: bool = False) -> Operation:
+    cost = costs[stage]
+    if kind == "F":
+        needs = ((("F", stage - 1, number), costs[stage - 1].up),) if stage else ()
+        return Operation((kind, stage, number), cost.forward, needs)
+    if kind == "U":
+        return Operation((kind, stage, number), cost.update)
+    if kind == "W":
+        return Operation((kind, stage, number), cost.backward / 2, ((("B", stage, number), 0),))
+    above = ((("B", stage + 1, number), costs[stage + 1].down),) if stage < len(costs) - 1 else ()
+    return Operation(
+        (kind, stage, number), cost.backward / 2 if split else cost.backward, ((("F", stage, number), 0), *above)
+    )
+
+
+def _owned(partition: Sequence[int], stages: int) -> list[range]:
+    """The stages of each part. Raises: ValueError."""
+    if sum(partition) != stages or min(partition, default=0) < 1:
+        raise ValueError(
+            f"a partition of {stages} stages has parts of at least 1 with the sum {stages}, got {partition}"
+        )
+    ends = list(accumulate(partition))
+    return [range(end - size, end) for end, size in zip(ends, partition, strict=True)]

@@ -1,0 +1,176 @@
+"""Checkpoints of a run over several processes: each writes its own part, and any number of processes reads them again.
+
+Gathering all on one rank would need the memory of the whole network there. torch.distributed.checkpoint lets every rank
+write its own file; which of several checkpoints is whole is what it leaves open. Here each one is a folder of its own,
+and a small file beside them, replaced atomically once all ranks are done, names the one that counts:
+
+    <folder>/
+        latest.json       {"checkpoint": "step-000120"}
+        step-000120/      written by all ranks; .metadata says what is where
+        step-000180/      being written, or left over from a kill: ignored, and cleared by the next save
+
+A part is any nest of tensors and plain data, kept as the bytes of `petra_core.checkpoint`: with a checksum, and read
+back without running code.
+
+This module exports Folder.
+"""
+
+import contextlib
+import json
+import pickle
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as load_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
+
+from petra_core import checkpoint
+from petra_core.checkpoint import ADVICE
+from petra_core.errors import CheckpointError
+
+__all__ = ["Folder"]
+
+
+class Folder:
+    """The checkpoints of one run.
+
+    Args:
+        path: the folder; need not exist.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pointer = path / "latest.json"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a whole checkpoint."""
+        return self._pointer.is_file()
+
+    def save(self, number: int, parts: Mapping[str, Any]) -> None:
+        """Save a checkpoint that consists of all ranks' parts; every rank calls this. The one before is removed.
+
+        Args:
+            number: names the checkpoint; above that of the one before.
+            parts: this rank's, by name; no name twice among all ranks.
+
+        Raises:
+            OSError: there was no room, or no permission.
+
+        """
+        target = self.path / f"step-{number:09d}"
+        leads = not dist.is_initialized() or dist.get_rank() == 0
+        if leads:
+            shutil.rmtree(target, ignore_errors=True)  # left over from a kill
+            target.mkdir(parents=True)
+        _barrier()
+        encoded = {name: _encode(part) for name, part in parts.items()}
+        writer = FileSystemWriter(target)
+        with _alone():
+            save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
+        if leads:
+            with checkpoint.replacing(self._pointer) as file:
+                file.write(json.dumps({"checkpoint": target.name}).encode())
+            for other in self.path.glob("step-*"):
+                if other != target:
+                    shutil.rmtree(other)
+        _barrier()
+
+    def load(self, names: Iterable[str], map_location: torch.device | str = "cpu") -> dict[str, Any]:
+        """Read some parts of the last whole checkpoint, whoever wrote them; each rank reads what it needs.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it has no such part.
+
+        """
+        try:
+            target = self.path / json.loads(self._pointer.read_text())["checkpoint"]
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{self.path} holds no whole checkpoint") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self._pointer} is damaged: {error}; {ADVICE}") from error
+        try:
+            _refuse_code(target / ".metadata")
+            reader = FileSystemReader(target)
+            contents = reader.read_metadata().state_dict_metadata
+            sizes = {name: part.size for name, part in contents.items() if isinstance(part, TensorStorageMetadata)}
+            names = list(names)
+            missing = [name for name in names if name not in sizes]
+            if missing:
+                raise CheckpointError(f"{target} has no part {', '.join(missing)}; it has {', '.join(sizes)}")
+            encoded = {name: torch.empty(sizes[name], dtype=torch.uint8) for name in names}
+            with _alone():
+                load_state_dict(encoded, storage_reader=reader, no_dist=True)
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
+            raise CheckpointError(f"{target} is damaged or not whole ({error}); {ADVICE}") from error
+        return {
+            name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}", map_location)
+            for name, part in encoded.items()
+        }
+
+    def remove(self) -> None:
+        """Remove all of it; of several ranks only one calls this."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _encode(part: Any) -> Tensor:
+    return torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
+
+
+#: What the table of contents of a checkpoint consists of.
+CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", "uint8"},
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+}
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in CLASSES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
+        return super().find_class(module, name)
+
+
+def _refuse_code(file: Path) -> None:
+    """Read a table of contents so that nothing in it can run, because torch reads it without such care.
+
+    Raises:
+        pickle.UnpicklingError: there is something in it that does not belong there.
+
+    """
+    with file.open("rb") as stream:
+        _Restricted(stream).load()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Torch warns whenever a process saves or reads by itself, which is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,150 @@
+"""Over several processes with Gloo: bit for bit what one process gives."""
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from petra_core import Pipeline, merge, methods
+from petra_core.distributed import ProcessChannel, even_partition
+from petra_core.methods import Method
+from petra_core.stages import Stage
+from petra_core.worker import Message
+from tests import toys
+from tests.compare import assert_bitwise_equal
+
+PATIENCE = timedelta(seconds=60)
+
+
+def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Call `work(rank, *arguments)` in that many processes of one group."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_in_group, (ranks, port, work, arguments), nprocs=ranks)
+
+
+def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", PATIENCE, world_size=ranks, rank=rank)
+    try:
+        work(rank, *arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+class Slow(ProcessChannel):
+    """Delays every message by a random time."""
+
+    def send(self, stage: int, message: Message) -> None:
+        time.sleep(random.uniform(0, 0.004))
+        super().send(stage, message)
+
+    def collect(self, stage: int, before: int) -> list[Message]:
+        time.sleep(random.uniform(0, 0.004))
+        return super().collect(stage, before)
+
+
+def network(stages: int) -> list[Stage]:
+    """With dropout; from 6 stages on, two of them merged into one."""
+    blocks = toys.network(stages + (stages > 5), dropout=0.2)
+    if stages > 5:
+        blocks[1:3] = [merge(blocks[1:3])]
+    return [block.to(memory_format=torch.channels_last) for block in blocks]
+
+
+def make(stages: int, method: Method, k: int, channel: ProcessChannel | None = None) -> Pipeline:
+    blocks = network(stages)
+    if channel is not None:
+        for index, block in enumerate(blocks):
+            if index not in channel.stages:
+                block.to("meta")  # this process has no memory for other processes' stages
+    return Pipeline(blocks, method, accumulation=k, optimizer=toys.sgd, seed=7, channel=channel)
+
+
+def compare(
+    rank: int, stages: int, partition: tuple[int, ...], slow: bool, which: tuple[Method, ...], ks: tuple[int, ...]
+) -> None:
+    data = toys.batches(3 * stages + 2)
+    test = toys.batches(1, size=3, seed=5)[0][0]
+    for method in which:
+        for k in ks:
+            alone = make(stages, method, k)
+            channel = (Slow if slow else ProcessChannel)(partition)
+            shared = make(stages, method, k, channel)
+            last = rank == len(partition) - 1
+            expected, found = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
+            assert found == (expected if last else [])
+            assert_bitwise_equal(shared.evaluate(test), alone.evaluate(test))
+            whole, own = alone.state_dict(), shared.state_dict()
+            own_states = own.pop("workers")
+            whole_states = whole.pop("workers")
+            assert_bitwise_equal(own, whole)
+            for index in range(stages):
+                if index in channel.stages:
+                    assert_bitwise_equal(own_states[index], whole_states[index])
+                    assert shared.memory().stages[index - channel.stages.start].now == alone.memory().stages[index].now
+                else:
+                    assert own_states[index] is None
+            rest = toys.batches(stages, seed=3)
+            expected, found = toys.train(alone, rest), toys.train(shared, rest)
+            assert found == (expected if last else [])
+            channel.close()
+
+
+@pytest.mark.parametrize(
+    ("stages", "partition"),
+    [(2, (1, 1)), (5, (3, 2)), (7, (1, 6)), (5, (2, 2, 1)), (6, (1, 1, 1, 3))],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else f"J{value}",
+)
+@pytest.mark.slow
+def test_bitwise_equal_to_one_process(stages: int, partition: tuple[int, ...]) -> None:
+    ks = (1, 3) if len(partition) == 2 else (2,)
+    in_processes(len(partition), compare, stages, partition, False, methods.ALL, ks)
+
+
+@pytest.mark.parametrize(
+    ("stages", "ranks", "expected"), [(10, 2, (5, 5)), (10, 4, (3, 3, 2, 2)), (3, 3, (1, 1, 1)), (1, 1, (1,))]
+)
+def test_even_partition(stages: int, ranks: int, expected: tuple[int, ...]) -> None:
+    assert even_partition(stages, ranks) == expected
+
+
+@pytest.mark.parametrize("ranks", [0, 4])
+def test_more_ranks_than_stages_are_refused(ranks: int) -> None:
+    with pytest.raises(ValueError, match=f"{ranks} ranks need at least as many stages, got 3"):
+        even_partition(3, ranks)
+
+
+def test_a_channel_needs_a_process_group() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        ProcessChannel((1,))
+
+
+def refuse(rank: int) -> None:
+    with pytest.raises(ValueError, match="each of the 2 ranks at least one stage, got \\(3, 0\\)"):
+        ProcessChannel((3, 0))
+    channel = ProcessChannel((2, 1))
+    with pytest.raises(ValueError, match="give the pipeline a seed"):
+        Pipeline(network(3), methods.PETRA, channel=channel)
+    with pytest.raises(ValueError, match="the channel is for 3 stages"):
+        Pipeline(network(4), methods.PETRA, seed=1, channel=channel)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_refused() -> None:
+    in_processes(2, refuse)
+
+
+@pytest.mark.slow
+def test_random_delays_change_nothing() -> None:
+    in_processes(3, compare, 6, (2, 2, 2), True, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))

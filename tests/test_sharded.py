@@ -1,0 +1,93 @@
+"""Checkpoints of several processes: whole or not there, and read by any number of them."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from petra_core import CheckpointError
+from petra_core.sharded import Folder
+from tests.compare import assert_bitwise_equal
+from tests.test_distributed import in_processes
+
+PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch.ones(2, 2), None]}
+
+
+def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "checkpoint")
+    assert not folder.exists
+    folder.save(1, PARTS)
+    assert folder.exists
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    assert_bitwise_equal(folder.load(["stage_1"]), {"stage_1": PARTS["stage_1"]})
+    folder.save(2, {"stage_0": 5})
+    assert folder.load(["stage_0"]) == {"stage_0": 5}
+    assert sorted(path.name for path in folder.path.iterdir()) == ["latest.json", "step-000000002"]
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_what_a_kill_left_is_ignored_and_cleared(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    half = tmp_path / "step-000000002"
+    half.mkdir()
+    (half / "__0_0.distcp").write_bytes(b"half of it")
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.save(2, PARTS)
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint"):
+        folder.load(["stage_0"])
+    folder.save(1, PARTS)
+    with pytest.raises(CheckpointError, match="has no part stage_9; it has stage_0, stage_1"):
+        folder.load(["stage_9"])
+    file = tmp_path / "step-000000001" / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    at = bytes(data).index(torch.arange(3.0).numpy().tobytes())
+    data[at + 5] ^= 1  # a bit of a weight
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="damaged"):
+        folder.load(["stage_0"])
+    file.unlink()
+    with pytest.raises(CheckpointError, match="damaged or not whole"):
+        folder.load(["stage_0"])
+    (tmp_path / "latest.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"latest.json is damaged"):
+        folder.load(["stage_0"])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("evil",)
+
+
+def test_a_foreign_table_of_contents_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "checkpoint")
+    folder.save(1, PARTS)
+    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
+        folder.load(["stage_0"])
+    assert not (tmp_path / "evil").exists()
+
+
+def write(rank: int, path: Path) -> None:
+    folder = Folder(path)
+    for number in (1, 2):
+        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * number + rank))})
+        dist.barrier()
+        assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * number + 2] * 2
+
+
+@pytest.mark.slow
+def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
+    in_processes(3, write, tmp_path)
+    found = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in found.values()] == [20, 21, 22]

@@ -1,0 +1,165 @@
+"""Timelines and the orders they play, against pencil and paper."""
+
+import json
+
+import pytest
+
+from petra_core import methods, orders
+from petra_core.errors import ScheduleError
+from petra_core.timeline import Cost, Link, Operation, Timeline, simulate
+
+UNIT = Cost(forward=1, backward=2)
+
+
+def picture(timeline: Timeline, unit: float = 1.0) -> list[str]:
+    """One line a device, one column a unit of time: forwards in digits, backwards in letters, w weights, | updates."""
+    lines = []
+    for device in range(timeline.devices):
+        line = ["."] * round(timeline.seconds / unit)
+        for event in timeline.events:
+            if event.device == device:
+                kind, _, number = event.name
+                letter = {"F": str(number), "B": "abcdefgh"[number % 8], "W": "w", "U": "|"}[kind]
+                for column in range(round(event.begin / unit), round(event.end / unit)):
+                    line[column] = letter
+        lines.append("".join(line))
+    return lines
+
+
+def test_gpipe() -> None:
+    timeline = simulate(orders.gpipe([UNIT] * 3, (1, 1, 1), micro_batches=4))
+    assert picture(timeline) == [
+        "0123......aabbccdd",
+        ".0123...aabbccdd..",
+        "..0123aabbccdd....",
+    ]
+    assert timeline.bubble == pytest.approx(2 / 6)  # (P - 1) / (n + P - 1)
+
+
+def test_one_f_one_b() -> None:
+    """As long as GPipe, with fewer micro-batches in flight."""
+    timeline = simulate(orders.one_f_one_b([UNIT] * 3, (1, 1, 1), micro_batches=4))
+    assert picture(timeline) == [
+        "012....aa3bb.cc.dd",
+        ".01..aa2bb3cc.dd..",
+        "..0aa1bb2cc3dd....",
+    ]
+
+
+def test_zero_bubble() -> None:
+    """ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6."""
+    timeline = simulate(orders.zero_bubble([UNIT] * 3, (1, 1, 1), micro_batches=4))
+    assert picture(timeline) == [
+        "012..aw3bwcwdw",
+        ".01.a2bw3cwdww",
+        "..0a1b2cw3dwww",
+    ]
+
+
+def test_interleaved() -> None:
+    """Two chunks halve the bubble: (P - 1)(F + B) of one chunk."""
+    timeline = simulate(orders.interleaved([UNIT] * 6, [1] * 6, micro_batches=3))
+    assert picture(timeline) == [
+        "012012....aa.bb.ccaabbcc",
+        ".012012.aa.bb.ccaabbcc..",
+        "..0120aa1bb2ccaabbcc....",
+    ]
+
+
+def test_petra_waits_only_while_it_fills_and_drains() -> None:
+    timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), micro_batches=6))
+    assert picture(timeline) == [
+        "01234..aa5bb.cc.dd.ee.ff",
+        ".012.aa3bb4cc5dd.ee.ff..",
+        "..0aa1bb2cc3dd4ee5ff....",
+    ]
+    assert timeline.seconds_per_micro_batch() == 3
+
+
+def test_backpropagation_lets_one_micro_batch_pass_at_a_time() -> None:
+    timeline = simulate(orders.of_method(methods.BACKPROPAGATION, [UNIT] * 3, (1, 1, 1), micro_batches=2))
+    assert picture(timeline) == [
+        "0......aa1......bb",
+        ".0...aa...1...bb..",
+        "..0aa......1bb....",
+    ]
+    assert timeline.bubble == pytest.approx(2 / 3)
+
+
+def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
+    costs = [Cost(1, 1, up=2), Cost(1, 1, down=2)]
+    instant = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2))
+    assert picture(instant) == ["01.a.b", ".0a1b."]
+    slow = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2), Link(latency=1, bandwidth=1))
+    assert picture(slow) == [
+        "01.......a.b",
+        "....0a1b....",
+    ]
+
+
+def test_links_may_differ() -> None:
+    costs = [Cost(1, 1, up=4), Cost(1, 1, down=4)]
+    order = orders.of_method(methods.PETRA, costs, (1, 1), micro_batches=1)
+    timeline = simulate(order, Link(bandwidth=1), {(0, 1): Link(bandwidth=4)})
+    assert picture(timeline) == ["0.......a", "..0a....."]
+
+
+def test_updates_and_several_batches() -> None:
+    cost = Cost(1, 1, update=1)
+    timeline = simulate(orders.gpipe([cost], (1,), micro_batches=2, batches=2))
+    assert picture(timeline) == ["01ab|23cd|"]
+
+
+def test_stages_of_a_device_are_done_one_after_the_other_those_at_the_border_last() -> None:
+    order = orders.of_method(methods.PETRA, [UNIT] * 6, (3, 3), micro_batches=4)
+    assert [operation.name[:2] for operation in order[0][:6]] == [("F", stage) for stage in (0, 0, 1, 0, 1, 2)]
+    assert [operation.name for operation in order[1]][-2:] == [("B", 3, 3), ("U", 3, 3)]
+
+
+def test_what_is_measured() -> None:
+    timeline = simulate(orders.gpipe([UNIT] * 3, (1, 1, 1), micro_batches=4))
+    assert timeline.busy(1) == 12
+    assert timeline.seconds == 18
+    assert timeline.seconds_per_micro_batch() == 2  # the ends of backwards at device 0
+    assert Timeline((), 2).seconds == 0
+    assert Timeline((), 2).bubble == 0
+    with pytest.raises(ValueError, match="4 micro-batches, less 3"):
+        timeline.seconds_per_micro_batch(skip=3)
+
+
+def test_chrome_trace() -> None:
+    trace = simulate(orders.gpipe([UNIT], (1,), micro_batches=1)).chrome_trace()
+    assert json.loads(json.dumps(trace))["traceEvents"][1] == {
+        "name": "B0",
+        "cat": "B",
+        "ph": "X",
+        "ts": 1e6,
+        "dur": 2e6,
+        "pid": 0,
+        "tid": 0,
+        "args": {"stage": 0, "micro_batch": 0},
+    }
+
+
+def test_a_deadlock_is_named() -> None:
+    first = [Operation(("F", 0, 0), 1, ((("B", 1, 0), 0),))]
+    second = [Operation(("B", 1, 0), 1, ((("F", 0, 0), 0),))]
+    with pytest.raises(ScheduleError, match="device 0 waits before F0 of stage 0 for B0 of stage 1; device 1 waits"):
+        simulate([first, second])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cost(-1, 1), "forward must not be negative, got -1"),
+        (lambda: Cost(1, float("nan")), "backward must not be negative, got nan"),
+        (lambda: Link(bandwidth=0), "bandwidth above 0"),
+        (lambda: orders.gpipe([UNIT] * 3, (1, 1), 4), "a partition of 3 stages"),
+        (lambda: orders.gpipe([UNIT], (1,), 0), "must be at least 1, got 0"),
+        (lambda: orders.interleaved([UNIT] * 4, [1] * 4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
+        (lambda: orders.interleaved([UNIT] * 3, [1] * 3, 3), "even number of chunks, got 3"),
+    ],
+)
+def test_bad_input(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
