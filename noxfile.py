@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -34,7 +35,8 @@ FFCV_NEEDS = {
     "python3-dev": lambda: Path(sysconfig.get_path("include"), "Python.h").is_file(),
 }
 
-SOME_FAILED = 1  # exit code of `reproduce run`; any other failure is one of the command itself
+# Exit codes of `reproduce run` with something to report; any other failure is one of the command itself.
+SOME_FAILED, BUDGET_ENDED = 1, 3
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -86,27 +88,87 @@ def known_to_pkg_config(library: str) -> bool:
         return False
 
 
-def reproduce(session: nox.Session, *arguments: str) -> None:
+def reproduce(session: nox.Session, *arguments: str, success_codes: Sequence[int] = (0,)) -> None:
     """`python -m reproduce` with these arguments."""
     # On Ctrl-C a run finishes its tick and saves. Without this setting nox would kill it after 0.3 seconds.
-    session.run("python", "-m", "reproduce", *arguments, interrupt_timeout=None)
+    session.run("python", "-m", "reproduce", *arguments, interrupt_timeout=None, success_codes=success_codes)
+
+
+def run_and_report(session: nox.Session, scale: str, *chosen: str) -> None:
+    """Run cells of a scale, then write the report from the same records, even if some of them failed.
+
+    Not after Ctrl-C, nor where nothing was run.
+    """
+    options = session.posargs
+    # A limit that was asked for is no failure.
+    succeeded = (0, BUDGET_ENDED)
+    try:
+        reproduce(session, "run", scale, *chosen, *options, success_codes=succeeded)
+    except CommandFailed as failure:
+        if failure.return_code == SOME_FAILED and "--dry-run" not in options:
+            reproduce(session, "report", *records_option(options))
+        raise
+    if not {"--dry-run", "--help", "-h"} & set(options):
+        reproduce(session, "report", *records_option(options))
+
+
+def records_option(options: Sequence[str]) -> list[str]:
+    """What of a run's options says where the records are."""
+    for number, option in enumerate(options):
+        if option == "--records":
+            return list(options[number : number + 2])
+        if option.startswith("--records="):
+            return [option]
+    return []
 
 
 @nox.session(name="reproduce-smoke")
 def reproduce_smoke(session: nox.Session) -> None:
     """The main job: train every method on handwritten digits in minutes, then write the report.
 
-    Arguments after `--` go to `python -m reproduce run smoke`. What is finished is not run again. The report is written
-    even if some runs failed, and shows them as what they are.
+    Arguments after `--` go to `python -m reproduce run smoke`, as with every session reproduce-…: see `-- --help`.
+    What is finished is not run again. The report is written even if some runs failed, and shows them as what they are.
     """
     install(session)
-    try:
-        reproduce(session, "run", "smoke", *session.posargs)
-    except CommandFailed as failure:
-        if failure.return_code == SOME_FAILED:
-            reproduce(session, "report")
-        raise
-    reproduce(session, "report")
+    run_and_report(session, "smoke")
+
+
+@nox.session(name="reproduce-small")
+def reproduce_small(session: nox.Session) -> None:
+    """CIFAR-10 with narrow networks in a few epochs, then the report: `-- --data-root DIR --budget 2h`."""
+    install(session)
+    run_and_report(session, "small")
+
+
+@nox.session(name="reproduce-cifar10")
+def reproduce_cifar10(session: nox.Session) -> None:
+    """The paper's runs on CIFAR-10, and those of Table 4 on CIFAR-100, then the report."""
+    install(session)
+    install_ffcv(session)
+    run_and_report(session, "paper", "--only=dataset=cifar10,cifar100")
+
+
+@nox.session(name="reproduce-imagenet32")
+def reproduce_imagenet32(session: nox.Session) -> None:
+    """The paper's runs on ImageNet32, then the report."""
+    install(session)
+    install_ffcv(session)
+    run_and_report(session, "paper", "--only=dataset=imagenet32")
+
+
+@nox.session(name="reproduce-imagenet")
+def reproduce_imagenet(session: nox.Session) -> None:
+    """The paper's runs on ImageNet, then the report: `-- --k 1 4 --models revnet18 --data-root DIR --device cuda`."""
+    install(session)
+    install_ffcv(session)
+    run_and_report(session, "paper", "--only=dataset=imagenet")
+
+
+@nox.session
+def records(session: nox.Session) -> None:
+    """See to records: `-- list`, `-- check`, `-- merge SOURCE...` brings those of other machines here."""
+    install(session)
+    reproduce(session, "records", *session.posargs)
 
 
 @nox.session

@@ -8,24 +8,18 @@ by a rule (the learning rate) is in it as the number that came out.
 What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
 of a cell; it is in the record's environment (`reproduce.records`).
 
-This module exports Cell, TrainedCell, TrainingCell, GradientsCell, ReconstructionCell, ComplexityCell, CellError,
-from_dict.
+This module exports Cell, CellError, near_matches, from_dict, and the kinds: TrainedCell (TrainingCell, GradientsCell,
+ReconstructionCell) and MeasuredCell (ComplexityCell, MemoryCell, StageCostCell).
 """
 
-import abc
 import dataclasses
-import difflib
-import hashlib
-import json
-import math
 import re
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import methods
+from reproduce.cell_base import Cell, CellError, near_matches
 from reproduce.data import catalogue
 
 __all__ = [
@@ -33,76 +27,22 @@ __all__ = [
     "CellError",
     "ComplexityCell",
     "GradientsCell",
+    "MeasuredCell",
+    "MemoryCell",
     "ReconstructionCell",
+    "ShapedCell",
+    "StageCostCell",
     "TrainedCell",
     "TrainingCell",
     "from_dict",
+    "near_matches",
 ]
 
-PRECISIONS = ("float32", "bf16")
+PRECISIONS = ("float32", "tf32", "bf16")
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
-
-
-class CellError(ValueError):
-    """A setting of a cell is unknown, of the wrong type or out of range."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell(abc.ABC):
-    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
-
-    Attributes:
-        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand).
-
-    """
-
-    kind: ClassVar[str]
-
-    scale: str
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
-        if not re.fullmatch(r"[a-z0-9_]+", self.scale):
-            raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
-        self._check()
-
-    @property
-    def epochs_expected(self) -> int:
-        """Lines of metrics that a finished record has; 0 for kinds without epochs."""
-        return 0
-
-    @abc.abstractmethod
-    def _check(self) -> None:
-        """Raise CellError for values out of range."""
-
-    @property
-    @abc.abstractmethod
-    def slug(self) -> str:
-        """What a person calls the cell; not unique, see `name`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every setting with its value, `kind` first; `from_dict` is the inverse."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
-
-    @property
-    def canonical(self) -> str:
-        """The configuration as JSON text of which there is only one: sorted keys, no spaces, ASCII."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-    @property
-    def identity(self) -> str:
-        """SHA-256 of the canonical text, 64 hex digits."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()
-
-    @property
-    def name(self) -> str:
-        """Folder name of its record: the slug and the first 12 digits of the identity."""
-        return f"{self.slug}-{self.identity[:12]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +69,8 @@ class TrainedCell(Cell):
         augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), or for ImageNet `random_resized_crop`
             (and flip).
         loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
-        precision: `float32`, or `bf16` (autocast; the streams stay float32).
+        precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
+            the streams stay float32).
         seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
 
     """
@@ -232,22 +173,20 @@ class ReconstructionCell(ProbedCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComplexityCell(Cell):
-    """Measure one row of Table 1: bytes, messages, FLOPs and ticks of a method on a chain of equal stages.
+class MeasuredCell(Cell):
+    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
 
     Attributes:
-        model: `chain<n>`: n reversible blocks between stem and head.
-        stem: `stride1`, `stride2` or `stride4`.
+        model: as of a `TrainedCell`.
+        stem: likewise.
         image_size: height and width of the images, pixels.
-        width: channels per stream.
+        width: channels of the first blocks, per stream.
         method: name of a method in `petra_core.methods`.
         accumulation: k, 1..32.
         batch_size: samples in a micro-batch.
         seed: of the initialisation and the random images.
 
     """
-
-    kind: ClassVar[str] = "complexity"
 
     model: str
     stem: str
@@ -266,12 +205,82 @@ class ComplexityCell(Cell):
 
     @property
     def slug(self) -> str:
-        """Model, method, k and what else tells cells of one grid apart."""
+        """Kind, model, method, k and what else tells cells of one grid apart."""
         method = self.method.lower().replace("_", "-")
-        return f"complexity-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
+        return f"{self._subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
+
+    @property
+    def _subject(self) -> str:
+        return self.kind
 
 
-CELLS: tuple[type[Cell], ...] = (TrainingCell, ComplexityCell, GradientsCell, ReconstructionCell)
+@dataclass(frozen=True, kw_only=True)
+class ComplexityCell(MeasuredCell):
+    """Measure one row of Table 1: bytes, messages, FLOPs and time of a method on a chain of equal stages.
+
+    The model is `chain<n>`: n reversible blocks between stem and head.
+    """
+
+    kind: ClassVar[str] = "complexity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapedCell(MeasuredCell):
+    """Measure on images and classes like those of a data set, which itself is not needed.
+
+    Attributes:
+        dataset: its name.
+
+    """
+
+    dataset: str
+
+    def _check(self) -> None:
+        super()._check()
+        sizes = _known_dataset(self).image_sizes
+        if self.image_size not in sizes:
+            raise CellError(
+                f"{self.dataset} has no images of {self.image_size} pixels, but of {sizes[0]} to {sizes[-1]}"
+            )
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.kind}-{self.dataset}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCell(ShapedCell):
+    """Fill the pipeline and count the bytes that each stage holds (Tables 3 and 6)."""
+
+    kind: ClassVar[str] = "memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCostCell(ShapedCell):
+    """Time the forward, the backward and the update of each stage (Table 5).
+
+    Attributes:
+        repetitions: times that each stage's turn is timed, after some that are not.
+
+    """
+
+    kind: ClassVar[str] = "stage_costs"
+
+    repetitions: int
+
+    def _check(self) -> None:
+        super()._check()
+        _at_least(self, 1, "repetitions")
+
+
+CELLS: tuple[type[Cell], ...] = (
+    TrainingCell,
+    ComplexityCell,
+    GradientsCell,
+    ReconstructionCell,
+    MemoryCell,
+    StageCostCell,
+)
 KINDS = {cell.kind: cell for cell in CELLS}
 
 
@@ -296,33 +305,6 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     return KINDS[kind](**given)
 
 
-def near_matches(wrong: str, known: typing.Iterable[str]) -> str:
-    """`did you mean …?`, or the whole list if nothing is near."""
-    choices = list(known)
-    near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
-
-
-def _checked(name: str, value: object, wanted: Any) -> object:
-    """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
-
-    Raises:
-        CellError: it is of another type, or not finite.
-
-    """
-    if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
-        if not isinstance(value, tuple | list):
-            raise CellError(f"{name} must be a list of {wanted.__args__[0].__name__}, got {value!r}")
-        return tuple(_checked(name, item, wanted.__args__[0]) for item in value)
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if type(value) is not wanted:  # exact: True is no int here
-        raise CellError(f"{name} must be {wanted.__name__}, got {type(value).__name__} {value!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CellError(f"{name} must be finite, got {value}")
-    return value
-
-
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise CellError(f"there is no {name} {value!r}; {near_matches(value, known)}")
@@ -344,9 +326,8 @@ def _check_model(model: str, stem: str) -> None:
 
 def _check_data(cell: TrainedCell) -> None:
     """Write the data set's name as the catalogue does, and check what depends on it."""
+    dataset = _known_dataset(cell)
     try:
-        dataset = catalogue.by_name(cell.dataset)
-        object.__setattr__(cell, "dataset", dataset.name)
         dataset.check(
             image_size=cell.image_size,
             augmentation=cell.augmentation,
@@ -357,7 +338,17 @@ def _check_data(cell: TrainedCell) -> None:
         raise CellError(str(error)) from None
 
 
-def _check_method(cell: TrainedCell | ComplexityCell) -> None:
+def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
+    """The cell's data set, whose name is then written as the catalogue does."""
+    try:
+        dataset = catalogue.by_name(cell.dataset)
+    except ValueError as error:
+        raise CellError(str(error)) from None
+    object.__setattr__(cell, "dataset", dataset.name)
+    return dataset
+
+
+def _check_method(cell: TrainedCell | MeasuredCell) -> None:
     """Write the method's name as the engine does, and check k."""
     try:
         object.__setattr__(cell, "method", methods.by_name(cell.method).name)

@@ -5,13 +5,14 @@ holds for all of them is here: nobody else works on the folder, the environment 
 deterministic, and every way to end (done, diverged, out of memory, stopped) is written down or leaves the cell to be
 continued.
 
-This module exports Context, Observer, Stopped, execute.
+This module exports MEMORY_FORMAT, Context, Observer, Stopped, UnsupportedError, execute.
 """
 
 import contextlib
 import gc
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +23,22 @@ from torch import Tensor
 
 from petra_core import NonFiniteError
 from reproduce import provenance
-from reproduce.cells import Cell
+from reproduce.cells import Cell, TrainedCell
 from reproduce.data.catalogue import DEFAULT_ROOT
 from reproduce.records import Record, State, Status
+from reproduce.team import ALONE, Team
 
-__all__ = ["Context", "Observer", "Stopped", "execute"]
+__all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "UnsupportedError", "execute"]
+
+#: Of weights and images: convolutions are faster with the channels next to one another, on CPU and CUDA.
+MEMORY_FORMAT = torch.channels_last
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
 RUNNERS = {
     "training": "reproduce.training:train",
-    "complexity": "reproduce.tables.table1:measure",
+    "complexity": "reproduce.measures.complexity:measure",
+    "memory": "reproduce.measures.held_memory:measure",
+    "stage_costs": "reproduce.measures.stage_costs:measure",
     "gradients": "reproduce.measures.gradient_quality:measure",
     "reconstruction": "reproduce.measures.reconstruction:measure",
 }
@@ -41,6 +48,10 @@ Runner = Callable[[Cell, Record, "Context"], Mapping[str, Any]]
 
 class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an error
     """The work was stopped by request; its state is saved."""
+
+
+class UnsupportedError(Exception):
+    """The cell cannot be run on this machine."""
 
 
 class Observer:
@@ -55,6 +66,15 @@ class Observer:
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """An epoch has ended, with these metrics."""
 
+    def saved(self, seconds: float) -> None:
+        """A checkpoint was written, which took so long."""
+
+    def notice(self, text: str) -> None:
+        """Something has happened that a person should know."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -68,6 +88,7 @@ class Context:
         model_file: where the trained model's state dict is to be left, if anywhere.
         data_root: folder of prepared data sets.
         data_workers: threads or processes that decode images; the batches do not depend on it.
+        team: the processes that train the cell together.
 
     """
 
@@ -78,6 +99,7 @@ class Context:
     model_file: Path | None = None
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1
+    team: Team = ALONE
 
 
 def execute(record: Record, context: Context) -> State:
@@ -88,52 +110,104 @@ def execute(record: Record, context: Context) -> State:
 
     Raises:
         LockedError: another process works on it.
+        LockLostError: another machine took it over, since this process gave no sign of life for too long.
         RecordError: the folder holds something that cannot be understood.
         CheckpointError: its checkpoint is damaged or of another version.
         DataError: its data set is not prepared, or damaged.
         StorageFullError: no room; what was finished is safe.
         Stopped: by request; the same call goes on.
+        UnsupportedError: it needs another device.
 
     """
-    with record.lock(), deterministic(context.device):
+    tf32 = _wants_tf32(record.cell, context.device)
+    if not context.team.leads:
+        with deterministic(context.device, tf32=tf32):
+            return _follow(record, context)
+    with record.lock() as hold, deterministic(context.device, tf32=tf32):
+        if hold.taken_from is not None:
+            context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
         if state.final:
             if state.status is Status.DONE:  # a kill between the result and the removal leaves it
-                record.checkpoint.unlink(missing_ok=True)
+                record.remove_checkpoint()
+            context.team.tell(go=False)
             return state
         context.observer.begin()
-        record.begin(provenance.environment(context.device), *provenance.code())
-        try:
-            record.finish(_runner(record.cell.kind)(record.cell, record, context))
-        except NonFiniteError as error:
-            record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
-        except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
-                raise
-            record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
-            gc.collect()  # the next cell shall find the memory that this one could not get
-            if context.device.type == "cuda":
-                torch.cuda.empty_cache()
+        record.begin({**_environment(context.device), **context.team.environment}, *provenance.code())
+        context.team.tell(go=True)
+        with _failures_recorded(record, context.device):
+            record.finish(_values(record, context))
+            context.team.tell(go=False)
         return record.state()
 
 
+def _follow(record: Record, context: Context) -> State:
+    """Take part as a process that does not lead; a failure that it alone knows of it writes down."""
+    if context.team.hear():
+        with _failures_recorded(record, context.device):
+            _runner(record.cell.kind)(record.cell, record, context)
+            context.team.hear()  # then the leader has written the result
+    return record.state()
+
+
 @contextlib.contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
-    """Only deterministic kernels, and float32 as float32; the flags are as before afterwards."""
+def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
+    """Write down the failures that are a cell's result."""
+    try:
+        yield
+    except NonFiniteError as error:
+        record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
+        gc.collect()  # the next cell shall find the memory that this one could not get
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _values(record: Record, context: Context) -> dict[str, Any]:
+    """What the runner of the cell's kind gives; for kinds without epochs, whose times are recorded, also its time."""
+    started = time.monotonic()
+    values = dict(_runner(record.cell.kind)(record.cell, record, context))
+    if not record.cell.epochs_expected:
+        values["wall_seconds"] = round(time.monotonic() - started, 4)
+    return values
+
+
+@contextlib.contextmanager
+def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
+    """Only deterministic kernels, and float32 as float32 unless `tf32`; the flags are as before afterwards."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first CUDA matmul is done
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
         if device.type == "cuda":
-            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32_before
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    return {**provenance.environment(device), "memory_format": str(MEMORY_FORMAT).removeprefix("torch.")}
+
+
+def _wants_tf32(cell: Cell, device: torch.device) -> bool:
+    """Whether the cell is one of TF32. Raises: UnsupportedError: it is, and the device has none."""
+    if not isinstance(cell, TrainedCell) or cell.precision != "tf32":
+        return False
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        raise UnsupportedError(
+            f"the precision tf32 needs a CUDA device of compute capability 8.0 or more, and this is {device}; "
+            f"choose such a device, or the precision float32 or bf16"
+        )
+    return True
 
 
 def _runner(kind: str) -> Runner:

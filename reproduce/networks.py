@@ -2,10 +2,10 @@
 
 from petra_core import models
 from petra_core.stages import Stage
-from reproduce.cells import ComplexityCell, TrainedCell
+from reproduce.cells import MeasuredCell, TrainedCell
 
 
-def build(cell: TrainedCell | ComplexityCell, num_classes: int) -> list[Stage]:
+def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> list[Stage]:
     """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))

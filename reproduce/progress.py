@@ -56,10 +56,14 @@ class TrainingBar(Observer):
             f"epoch {metrics['epoch']}/{self._cell.epochs}  loss {loss}  accuracy {metrics['test_accuracy']:.2f} %  "
             f"{metrics['images_per_second']:.0f} images/s  {clock(self._left())} left"
         )
+        self.notice(line)
+
+    def notice(self, text: str) -> None:
+        """Show the text."""
         if self._bar is not None:
-            self._bar.write(line, file=self._stream)
+            self._bar.write(text, file=self._stream)
         else:
-            print(line, file=self._stream, flush=True)
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Leave the bar where it is."""
@@ -68,6 +72,8 @@ class TrainingBar(Observer):
 
     def _left(self) -> float:
         moment, start = self._started
+        if self._done == start:  # resumed in the evaluation after an epoch
+            return 0.0
         return (time.monotonic() - moment) / (self._done - start) * (self._total - self._done)
 
 
@@ -147,6 +153,16 @@ class Observers(Observer):
         """Tell all."""
         for observer in self._observers:
             observer.epoch(metrics)
+
+    def notice(self, text: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.notice(text)
+
+    def close(self) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.close()
 
 
 def clock(seconds: float) -> str:

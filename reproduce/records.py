@@ -9,7 +9,7 @@ finished run from half of one, nor what produced it. Here every cell has a folde
         code.json          the commit, and diff-<n>.patch if the tree was not clean: one entry likewise
         metrics.jsonl      one line an epoch
         result.json        written last, atomically: a valid one means done
-        checkpoint.pt      only while there is no result
+        checkpoint.pt      only while there is no result; of several processes `checkpoint/`
         record.lock        held by the process that works on the cell
 
 A file that cannot be understood is named and left alone: it may be somebody's result.
@@ -19,15 +19,15 @@ This module exports LockedError, Record, RecordError, State, Status, Scan, scan.
 
 import enum
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from reproduce.cells import Cell, CellError, from_dict
+from reproduce.locks import Hold, LockedError, hold
 from reproduce.storage import append_line, write_atomically, write_json
 
 __all__ = ["LockedError", "Record", "RecordError", "Scan", "State", "Status", "scan"]
@@ -61,10 +61,6 @@ class RecordError(Exception):
         )
         self.path = path
         self.foreign = foreign
-
-
-class LockedError(Exception):
-    """Another process works on the cell."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +107,7 @@ class Record:
     def __init__(self, path: Path, cell: Cell) -> None:
         self.path = path
         self.cell = cell
+        self._hold: Hold | None = None
 
     @classmethod
     def of(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
@@ -130,7 +127,7 @@ class Record:
         try:
             cell = from_dict(values.get("cell", {}))
         except CellError as error:
-            raise RecordError(file, f"holds no cell that this version knows ({error})") from error
+            raise RecordError(file, f"holds no cell that this version knows ({error})", foreign=True) from error
         if values.get("identity") != cell.identity:
             raise RecordError(file, "the identity in it is not that of its configuration: it was edited by hand")
         return cls(path, cell)
@@ -140,24 +137,31 @@ class Record:
         """Where the cell's checkpoint is while it is unfinished."""
         return self.path / "checkpoint.pt"
 
+    @property
+    def shards(self) -> Path:
+        """The folder that is there instead if several processes train the cell."""
+        return self.path / "checkpoint"
+
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Iterator[Hold]:
         """Hold the folder against other processes; it is free again when this process ends, however it ends.
+
+        While it is held, everything that writes raises LockLostError if another machine has taken the cell over.
 
         Raises:
             LockedError: another process holds it.
 
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.path / "record.lock")
-        try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout:
-            raise LockedError(f"{self.path}: another process is working on this cell") from None
-        try:
-            yield
-        finally:
-            lock.release()
+        with hold(self.path) as self._hold:
+            try:
+                yield self._hold
+            finally:
+                self._hold = None
+
+    def check_held(self) -> None:
+        """Raise LockLostError if this record was locked and another machine has taken it over."""
+        if self._hold is not None:
+            self._hold.check()
 
     # --- reading
 
@@ -229,6 +233,7 @@ class Record:
             StorageFullError: there was no room.
 
         """
+        self.check_held()
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
@@ -242,6 +247,7 @@ class Record:
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         """Add the line of one epoch. Raises: StorageFullError."""
+        self.check_held()
         append_line(self.path / "metrics.jsonl", json.dumps(dict(metrics), allow_nan=False))
 
     def keep_metrics(self, count: int) -> None:
@@ -254,6 +260,7 @@ class Record:
         metrics, file = self.metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
             raise RecordError(file, f"has {len(metrics)} lines, but the checkpoint was saved after {count} epochs")
+        self.check_held()
         text = "".join(json.dumps(line) + "\n" for line in metrics[:count])
         if file.exists() and file.read_bytes() != text.encode():
             write_atomically(file, text.encode())
@@ -261,11 +268,16 @@ class Record:
     def finish(self, values: Mapping[str, Any]) -> None:
         """Write the result, which makes the cell done. Raises: StorageFullError."""
         self._write_result(Status.DONE, values)
-        self.checkpoint.unlink(missing_ok=True)
+        self.remove_checkpoint()
 
     def fail(self, reason: str, detail: str, values: Mapping[str, Any] | None = None) -> None:
         """Write that the cell cannot be finished, and why; the last good checkpoint stays. Raises: StorageFullError."""
         self._write_result(Status.FAILED, {"reason": reason, "detail": detail, **(values or {})})
+
+    def remove_checkpoint(self) -> None:
+        """Forget what only a resume needs."""
+        self.checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.shards, ignore_errors=True)
 
     def retry(self) -> None:
         """Forget a failure, so that the cell goes on from its last good checkpoint.
@@ -279,6 +291,7 @@ class Record:
         (self.path / "result.json").unlink()
 
     def _write_result(self, status: Status, values: Mapping[str, Any]) -> None:
+        self.check_held()
         head = {"schema": SCHEMA, "identity": self.cell.identity, "kind": self.cell.kind, "status": status.value}
         write_json(self.path / "result.json", {**head, **values})
 

@@ -11,55 +11,23 @@ Workers report over a pipe each, so that one that is killed cannot hold up the o
 import contextlib
 import multiprocessing
 import os
-import signal
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from petra_core import CheckpointError
+from reproduce import durations, worker
 from reproduce.cells import Cell
-from reproduce.data.catalogue import DEFAULT_ROOT
-from reproduce.data.errors import DataError
-from reproduce.execution import Context, Observer, Stopped, execute
 from reproduce.interrupts import Interrupt
+from reproduce.locks import LockedError
 from reproduce.progress import GridBar
-from reproduce.records import LockedError, Record, RecordError, State, Status
-from reproduce.storage import StorageFullError
+from reproduce.records import Record, RecordError, State, Status
+from reproduce.worker import REPORT_SECONDS, Settings
 
-POLL_SECONDS = 0.5  # how often a worker looks again at a cell that another process holds
-REPORT_SECONDS = 0.2  # how often a worker tells how far it is
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a grid is run; nothing here changes a result beyond rounding.
-
-    Attributes:
-        root: folder of the records.
-        jobs: worker processes.
-        threads: of each.
-        device: to train on.
-        checkpoint_seconds, data_root, data_workers: see `reproduce.execution.Context`.
-
-    """
-
-    root: Path
-    jobs: int
-    threads: int = 1
-    device: str = "cpu"
-    checkpoint_seconds: float = 300.0
-    data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1
+BUDGET_ENDED = 3  # exit code
 
 
 @dataclass
@@ -70,12 +38,14 @@ class Outcome:
         states: state of each cell that could be read, in the order of the grid.
         problems: cells that could not be run or read, with the reason.
         signal: number of the signal that stopped the run, 0 if none did.
+        budget_ended: whether there was no time for all of it.
 
     """
 
     states: dict[Cell, State] = field(default_factory=dict)
     problems: dict[Cell, str] = field(default_factory=dict)
     signal: int = 0
+    budget_ended: bool = False
 
     @property
     def complete(self) -> bool:
@@ -85,10 +55,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 if every cell has a result, 128 + signal if stopped, otherwise 1."""
+        """0 if every cell has a result, 128 + signal if stopped, 3 if the time budget ended first, otherwise 1."""
         if self.complete:
             return 0
-        return 128 + self.signal if self.signal else 1
+        if self.signal:
+            return 128 + self.signal
+        return BUDGET_ENDED if self.budget_ended else 1
 
 
 def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
@@ -125,13 +97,18 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: Outcome, *, retry_failed: 
         if state is None:
             continue
         if state.status is Status.FAILED and retry_failed:
-            record = Record.of(cell, root)
-            with record.lock():
-                record.retry()
-            outcome.states[cell] = state = record.state()
+            outcome.states[cell] = state = _retry(Record.of(cell, root))
         if not state.final:
             todo.append(cell)
     return todo
+
+
+def _retry(record: Record) -> State:
+    """Forget a failure, unless another command has done so already, and works on it perhaps."""
+    with contextlib.suppress(LockedError), record.lock():
+        if record.state().status is Status.FAILED:
+            record.retry()
+    return record.state()
 
 
 def _read_state(cell: Cell, root: Path, outcome: Outcome) -> State | None:
@@ -153,59 +130,76 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: Gri
     workers: dict[Connection, tuple[int, BaseProcess]] = {}
     for number in range(min(settings.jobs, len(cells))):
         ours, theirs = context.Pipe(duplex=False)
-        process: BaseProcess = context.Process(target=_main, args=(cells, settings, theirs, stop, os.getpid()))
+        process: BaseProcess = context.Process(
+            target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid())
+        )
         process.start()
         theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
         workers[ours] = number, process
     try:
-        _listen(cells, settings, workers, stop, outcome, bar, interrupt)
+        _Listener(cells, settings, outcome, bar, stop).listen(workers, interrupt)
     finally:
         for _, process in workers.values():  # only after an exception, a second Ctrl-C for one
             process.kill()
 
 
-def _listen(
-    cells: list[Cell],
-    settings: Settings,
-    workers: dict[Connection, tuple[int, BaseProcess]],
-    stop: Event,
-    outcome: Outcome,
-    bar: GridBar,
-    interrupt: Interrupt,
-) -> None:
-    """Show what the workers report, until the last has ended; `workers` is empty then."""
-    running: dict[int, Cell] = {}
-    finished: set[int] = set()
-    while workers:
-        if interrupt.requested() and not stop.is_set():
-            stop.set()
-            bar.say("stopping: every worker finishes its tick and saves (once more to stop at once)")
-        for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
-            assert isinstance(ready, Connection)
-            number, process = workers[ready]
-            try:
-                message, index, *rest = ready.recv()
-            except EOFError:
-                process.join()
-                del workers[ready]
-                _note_death(process, running.pop(number, None), outcome, bar)
-                continue
-            cell = cells[index]
-            if message == "share":
-                running[number] = cell
-                bar.show(number, cell.slug, rest[0])
-            elif message == "end":
-                running.pop(number, None)
-                if index not in finished:
-                    finished.add(index)
-                    bar.finish(cell.slug, _words(Record.of(cell, settings.root), rest[0]), worker=number)
-            else:
-                running.pop(number, None)
-                if cell not in outcome.problems:
-                    outcome.problems[cell] = rest[0]
-                    bar.say(f"PROBLEM {cell.slug}: {rest[0]}")
-                if message == "full":
-                    stop.set()
+class _Listener:
+    """Shows what the workers report, and notes what concerns the outcome."""
+
+    def __init__(self, cells: list[Cell], settings: Settings, outcome: Outcome, bar: GridBar, stop: Event) -> None:
+        self._cells, self._settings, self._outcome, self._bar, self._stop = cells, settings, outcome, bar, stop
+        self._running: dict[int, Cell] = {}
+        self._finished: set[int] = set()
+
+    def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
+        """Until the last worker has ended; `workers` is empty then."""
+        while workers:
+            if interrupt.requested() and not self._stop.is_set():
+                self._stop.set()
+                self._bar.say("stopping: every worker finishes its tick and saves (once more to stop at once)")
+            for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
+                assert isinstance(ready, Connection)
+                number, process = workers[ready]
+                try:
+                    message, index, *rest = ready.recv()
+                except EOFError:
+                    process.join()
+                    del workers[ready]
+                    _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
+                    continue
+                if message not in ("share", "notice"):
+                    self._running.pop(number, None)
+                getattr(self, f"_{message}")(number, index, *rest)
+
+    def _share(self, number: int, index: int, share: float) -> None:
+        self._running[number] = self._cells[index]
+        self._bar.show(number, self._cells[index].slug, share)
+
+    def _end(self, number: int, index: int, state: State) -> None:
+        if index not in self._finished:
+            self._finished.add(index)
+            cell = self._cells[index]
+            self._bar.finish(cell.slug, _words(Record.of(cell, self._settings.root), state), worker=number)
+
+    def _notice(self, number: int, index: int, text: str) -> None:
+        self._bar.say(f"NOTE {text}")
+
+    def _problem(self, number: int, index: int, text: str) -> None:
+        """Told once: a data set that is missing is missing for all cells."""
+        cell, problems = self._cells[index], self._outcome.problems
+        if text not in problems.values():
+            self._bar.say(f"PROBLEM {cell.slug}: {text}")
+        problems.setdefault(cell, text)
+
+    def _full(self, number: int, index: int, text: str) -> None:
+        self._problem(number, index, text)
+        self._stop.set()
+
+    def _budget(self, number: int, index: int) -> None:
+        budget = self._settings.budget
+        if budget is not None and not self._outcome.budget_ended:
+            self._outcome.budget_ended = True
+            self._bar.say(f"the time budget of {durations.words(budget.seconds)} ends: what is unfinished is saved")
 
 
 def _note_death(process: BaseProcess, cell: Cell | None, outcome: Outcome, bar: GridBar) -> None:
@@ -226,84 +220,3 @@ def _words(record: Record, state: State) -> str:
         return str(state)
     result = record.result() or {}
     return f"{result['test_accuracy']:.2f} %" if "test_accuracy" in result else str(state)
-
-
-# --- a worker
-
-Report = Callable[..., None]
-
-
-class _Reporter(Observer):
-    """Tells the parent how far a cell is, now and then."""
-
-    def __init__(self, report: Report, index: int) -> None:
-        self._report, self._index = report, index
-        self._last = 0.0
-
-    def begin(self) -> None:
-        self._report("share", self._index, 0.0)
-
-    def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        now = time.monotonic()
-        if now - self._last >= REPORT_SECONDS:
-            self._last = now
-            self._report("share", self._index, done / total)
-
-
-def _main(cells: list[Cell], settings: Settings, pipe: Connection, stop: Event, parent: int) -> None:
-    """A worker process, from its start to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
-    torch.set_num_threads(settings.threads)
-
-    def should_stop() -> bool:
-        return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more
-
-    def report(*message: Any) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
-            pipe.send(message)
-
-    work(cells, settings, report, should_stop)
-
-
-def work(cells: Sequence[Cell], settings: Settings, report: Report, should_stop: Callable[[], bool]) -> None:
-    """Take cells that nobody holds, in order, until every one has a result or a problem, or until told to stop.
-
-    Args:
-        cells: the grid.
-        settings: how to run it.
-        report: called as ("share", index, share done), ("end", index, state), ("problem", index, text) or, when the
-            disk is full and nothing more can be done, ("full", index, text).
-        should_stop: asked after every tick.
-
-    """
-    left = list(range(len(cells)))
-    while left:
-        held = []
-        for index in left:
-            if should_stop():
-                return
-            record = Record.of(cells[index], settings.root)
-            context = Context(
-                device=torch.device(settings.device),
-                should_stop=should_stop,
-                observer=_Reporter(report, index),
-                checkpoint_seconds=settings.checkpoint_seconds,
-                data_root=settings.data_root,
-                data_workers=settings.data_workers,
-            )
-            try:
-                report("end", index, execute(record, context))
-            except LockedError:
-                held.append(index)
-            except Stopped:
-                return
-            except StorageFullError as error:
-                report("full", index, str(error))
-                return
-            except (RecordError, CheckpointError, DataError) as error:
-                report("problem", index, str(error))
-            except Exception:  # whatever it is, the other cells go on
-                report("problem", index, traceback.format_exc())
-        if len(held) == len(left):
-            time.sleep(POLL_SECONDS)
-        left = held

@@ -1,58 +1,120 @@
-"""The end of a run in a few lines: accuracies by method and k, and loudly whatever is not as it should be."""
+"""The end of a run in a few lines: accuracies by method and k, and loudly whatever is not as it should be.
 
-from collections.abc import Iterable
+A larger scale has several experiments on one network: other batch sizes, lengths, warm-ups, learning rates. Their means
+would be meaningless, so there is a table for each (`reproduce.tables.experiments`), under a line that says what is its
+own. Runs with a probe train as those without (`reproduce.cells.ProbedCell`), so their accuracy stands with theirs.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from petra_core import methods
-from reproduce.cells import Cell, TrainingCell
+from reproduce.cells import Cell, TrainedCell, TrainingCell
 from reproduce.records import Record, State, Status
 from reproduce.runner import Outcome
 from reproduce.scales import Scale
 
-Key = tuple[str, str]  # model, method
+if TYPE_CHECKING:
+    from reproduce.tables.experiments import Experiment, Group
+
+#: What a heading says of an experiment, where there are several that differ in it.
+TOLD = {
+    "dataset": "{}",
+    "image_size": "{} pixels",
+    "batch_size": "batch {}",
+    "epochs": "{} epochs",
+    "warmup_epochs": "warm-up {:g} epochs",
+    "drops": "drops after {}",
+    "drop_factor": "times {:g}",
+    "reference_rate": "learning rate {:g}·batch·k/256",
+    "momentum": "momentum {:g}",
+    "weight_decay": "weight decay {:g}",
+    "augmentation": "{}",
+    "loader": "loader {}",
+    "precision": "{}",
+}
 
 
 def table(outcome: Outcome, root: Path) -> str:
-    """Mean test accuracy in percent after the last epoch, by network and method (rows) and k (columns).
+    """Mean test accuracy in percent after the last epoch: a table an experiment, with networks and methods by k.
 
-    A cell of the table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done.
+    A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
+    measured, not trained, are counted.
     """
-    training = [(cell, state) for cell, state in outcome.states.items() if isinstance(cell, TrainingCell)]
-    columns = sorted({cell.accumulation for cell, _ in training})
-    groups: dict[Key, dict[int, list[tuple[TrainingCell, State]]]] = {}
-    for cell, state in training:
-        row = groups.setdefault((cell.model, cell.method), {})
-        row.setdefault(cell.accumulation, []).append((cell, state))
-    lines = [["network", "method", *(f"k = {k}" for k in columns)]]
-    lines += [
-        [model, methods.by_name(method).title, *(_entry(row.get(k, []), root) for k in columns)]
-        for (model, method), row in groups.items()
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    from reproduce.tables.experiments import experiments  # scipy takes a second to import
+    from reproduce.tables.results import Run
+
+    runs = {}
+    for cell, state in outcome.states.items():
+        if isinstance(cell, TrainedCell):
+            trained = _as_trained(cell)
+            if trained not in runs or type(cell) is TrainingCell:
+                runs[trained] = Run(trained, state, _result(cell, state, root), (), (), (), {})
+    found = experiments(runs.values())
+    common = _common([experiment.settings for experiment in found])
+    lines = [line for experiment in found for line in (*_heading(experiment, common), *_rows(experiment), "")]
+    return "\n".join([*lines, *_measured(outcome)]).rstrip("\n")
 
 
 def shortfalls(scale: Scale, outcome: Outcome, root: Path) -> list[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     found = []
     for cell, state in outcome.states.items():
-        accuracy = _accuracy(cell, state, root)
+        accuracy = _result(cell, state, root).get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
             found.append(f"{cell.slug}: {state if accuracy is None else f'{accuracy:.2f} %'}")
     return found
 
 
-def _entry(runs: Iterable[tuple[TrainingCell, State]], root: Path) -> str:
-    runs = list(runs)
-    accuracies = [a for cell, state in runs if (a := _accuracy(cell, state, root)) is not None]
+def _as_trained(cell: TrainedCell) -> TrainingCell:
+    """The training cell of the same settings, which trains the same."""
+    names = [field.name for field in dataclasses.fields(TrainingCell)]
+    return TrainingCell(**{name: getattr(cell, name) for name in names})
+
+
+def _common(settings: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names of the settings in which all experiments agree."""
+    return {name for name in TOLD if len({str(values[name]) for values in settings}) == 1}
+
+
+def _heading(experiment: "Experiment", common: set[str]) -> list[str]:
+    """What tells an experiment from the others; nothing if it is the only one."""
+    told = [(name, experiment.settings[name]) for name in TOLD if name not in common]
+    words = [TOLD[name].format(", ".join(map(str, v)) if isinstance(v, tuple | list) else v) for name, v in told]
+    return [f"{', '.join(words)}:"] if words else []
+
+
+def _rows(experiment: "Experiment") -> list[str]:
+    columns = experiment.accumulations
+    lines = [["network", "method", *(f"k = {k}" for k in columns)]]
+    rows = dict.fromkeys((network, method) for network, method, _ in experiment.groups)
+    for network, method in rows:
+        groups = (experiment.groups.get((network, method, k)) for k in columns)
+        lines.append([f"{network.model} w{network.width}", method.title, *(_entry(group) for group in groups)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _entry(group: "Group | None") -> str:
+    if group is None:
+        return ""
+    accuracies = group.values("test_accuracy").values()
     if not accuracies:
-        return str(runs[0][1]) if runs else ""
-    missing = "" if len(accuracies) == len(runs) else f" ({len(accuracies)} of {len(runs)})"
+        return group.summary
+    missing = "" if len(accuracies) == len(group.runs) else f" ({len(accuracies)} of {len(group.runs)})"
     return f"{sum(accuracies) / len(accuracies):.1f}{missing}"
 
 
-def _accuracy(cell: Cell, state: State, root: Path) -> float | None:
-    if not isinstance(cell, TrainingCell) or state.status is not Status.DONE:
-        return None
-    result = Record.of(cell, root).result()
-    return None if result is None else float(result["test_accuracy"])
+def _measured(outcome: Outcome) -> Iterable[str]:
+    """A line for each kind of cells that train nothing."""
+    kinds = Counter(cell.kind for cell in outcome.states if not isinstance(cell, TrainedCell))
+    for kind, count in kinds.items():
+        done = sum(state.status is Status.DONE for cell, state in outcome.states.items() if cell.kind == kind)
+        yield f"{kind}: {done} of {count} measured"
+
+
+def _result(cell: Cell, state: State, root: Path) -> dict[str, Any]:
+    """The values of a finished cell; none of any other."""
+    return (Record.of(cell, root).result() or {}) if state.status is Status.DONE else {}

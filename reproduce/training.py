@@ -14,11 +14,10 @@ One line of metrics an epoch:
     train_seconds, evaluation_seconds
     images_per_second    of training
     peak_bytes           largest so far, sum over stages
-    probes, measured     of cells with a probe: see `reproduce.measures.probe.Probe.collect`
+    probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,10 +28,11 @@ from reproduce import networks
 from reproduce.cells import Cell, TrainedCell
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
-from reproduce.execution import Context, Stopped
+from reproduce.execution import MEMORY_FORMAT, Context, Stopped, UnsupportedError
 from reproduce.measures.probe import Probe
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk
+from reproduce.team import load
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
@@ -72,8 +72,13 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
+        if probe is not None and context.team.size > 1:
+            raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
+        placed, channel = context.team.place(
+            [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
+        )
         self.pipeline = Pipeline(
-            [stage.to(context.device) for stage in stages],
+            placed,
             methods.by_name(cell.method),
             accumulation=cell.accumulation,
             optimizer=sgd(
@@ -85,7 +90,9 @@ class Trainer:
             seed=derived_seed(cell.seed, DROPOUT),
             autocast=autocast(cell),
             after_backward=None if probe is None else probe.after_backward,
+            channel=channel,
         )
+        self._own = range(len(stages)) if channel is None else channel.stages
         batches = self._loader.batches
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * batches)
@@ -122,22 +129,32 @@ class Trainer:
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
             if self._probe is not None:
                 self._probe.before_step(images, labels)
-            loss = self.pipeline.step(images, labels)
+            loss = self.pipeline.step(images.contiguous(memory_format=MEMORY_FORMAT), labels)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
             self._context.observer.tick(self.pipeline.micro_batches, total, loss)
             self._seconds = before + time.perf_counter() - started
-            if self._context.should_stop():
-                self.save()
-                raise Stopped(f"stopped at micro-batch {self.pipeline.micro_batches} of {total}")
-            if time.monotonic() - self._saved >= self._context.checkpoint_seconds:
-                self.save()
+            self._save_or_stop()
         if self.epoch == self._cell.epochs - 1:
             for loss in self.pipeline.drain():
                 self._count(loss)
         self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
+
+    def _save_or_stop(self) -> None:
+        due = time.monotonic() - self._saved >= self._context.checkpoint_seconds
+        number, total = self.pipeline.micro_batches, self._cell.epochs * self._loader.batches
+        stop, save = self._context.team.decide(number, stop=self._context.should_stop(), save=due)
+        if stop or save:
+            self.save()
+        if stop:
+            raise Stopped(f"stopped at micro-batch {number} of {total}")
+
+    def _losses_at_head(self) -> torch.Tensor:
+        """[sum, number] of the epoch's losses so far, which only the process with the head knows."""
+        number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
+        return self._context.team.from_head(torch.stack([self._loss_sum, number]))
 
     def _count(self, loss: torch.Tensor) -> None:
         self._loss_sum += loss
@@ -147,9 +164,10 @@ class Trainer:
         started = time.perf_counter()
         accuracy = self._accuracy()
         evaluation_seconds = time.perf_counter() - started
+        loss_sum, count = self._losses_at_head().tolist()
         metrics = {
             "epoch": self.epoch + 1,
-            "train_loss": float(self._loss_sum) / self._losses if self._losses else None,
+            "train_loss": loss_sum / count if count else None,
             "learning_rate": self._schedule(self.pipeline.micro_batches - 1),
             "test_accuracy": accuracy,
             "train_seconds": round(self._seconds, 4),
@@ -158,7 +176,8 @@ class Trainer:
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
             **(self._probe.collect() if self._probe is not None else {}),
         }
-        self._record.append(metrics)
+        if self._context.team.leads:
+            self._record.append(metrics)
         self._context.observer.epoch(metrics)
         self.epoch, self.batch = self.epoch + 1, 0
         self._loss_sum.zero_()
@@ -166,19 +185,28 @@ class Trainer:
 
     def _accuracy(self) -> float:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
-        for images, labels in self._test:
-            correct += (self.pipeline.evaluate(images).argmax(1) == labels).sum()
+        for batch, (images, labels) in enumerate(self._test):
+            logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
+            correct += (logits.argmax(1) == labels).sum()
+            # The epoch's training is saved; the evaluation begins anew.
+            if self._context.team.decide(batch, stop=self._context.should_stop(), save=False)[0]:
+                self.save()
+                raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
         return 100 * int(correct) / self._test.samples
 
     def peaks(self) -> list[dict[str, int]]:
         """Of every stage the largest bytes of each kind, and `total`, the largest sum at one moment."""
-        now = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
+        own = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
+        now = self._context.team.rows(own)
         if not self._peaks:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
     def result(self) -> dict[str, Any]:
-        """What the finished run comes to."""
+        """What the finished run comes to; known to the leader of a team alone."""
+        stages = self.peaks()
+        if not self._context.team.leads:
+            return {}
         metrics = self._record.metrics()
         last_drop = max(self._cell.drops, default=0)
         best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first of equals
@@ -194,7 +222,7 @@ class Trainer:
             "parameters": sum(p.numel() for p in self.pipeline.model.parameters()),
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
-            "stages": self.peaks(),
+            "stages": stages,
             "data": self._data,
         }
 
@@ -202,21 +230,26 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint: the full pipeline, the position, and the sums of the epoch under way."""
-        state = {
+        started = time.monotonic()
+        self._record.check_held()
+        pipeline = self.pipeline.state_dict()
+        workers = pipeline.pop("workers")
+        losses = self._losses_at_head()
+        common = {
             "identity": self._cell.identity,
             "epoch": self.epoch,
             "batch": self.batch,
-            "loss_sum": self._loss_sum,
-            "losses": self._losses,
+            "loss_sum": losses[0],
+            "losses": int(losses[1]),
             "seconds": self._seconds,
             "peaks": self.peaks(),
             "data": self._data,
-            "pipeline": self.pipeline.state_dict(),
+            "pipeline": pipeline,
             "probe": None if self._probe is None else self._probe.state_dict(),
         }
-        with explain_full_disk(f"to write {self._record.checkpoint}"):
-            checkpoint.save(self._record.checkpoint, state)
+        self._context.team.save(self._record, self.pipeline.micro_batches, common, workers)
         self._saved = time.monotonic()
+        self._context.observer.saved(self._saved - started)
 
     def resume(self) -> None:
         """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.
@@ -225,25 +258,32 @@ class Trainer:
             CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
 
         """
-        file = self._record.checkpoint
-        if not file.exists():
-            self._record.keep_metrics(0)
+        found = load(self._record, self._own, self._context.device)
+        if found is None:
+            self._keep_metrics(0)
             return
-        state = checkpoint.load(file, map_location=self._context.device)
-        if not isinstance(state, Mapping) or state.get("identity") != self._cell.identity:
-            raise CheckpointError(f"{file} is the checkpoint of another cell; move it away to start from the beginning")
+        state, workers = found
+        if state.get("identity") != self._cell.identity:
+            raise CheckpointError(
+                f"the checkpoint in {self._record.path} is that of another cell; move it away to start from the "
+                f"beginning"
+            )
         if state["data"] != self._data:
             raise CheckpointError(
-                f"{file} was trained on other files of {self._cell.dataset} than those that are there now; prepare the "
-                f"same ones, or move the checkpoint away to start from the beginning"
+                f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than those "
+                f"that are there now; prepare the same ones, or move the checkpoint away to start from the beginning"
             )
-        self._record.keep_metrics(state["epoch"])
-        self.pipeline.load_state_dict(state["pipeline"])
+        self._keep_metrics(state["epoch"])
+        self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})
         if self._probe is not None:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
         self._loss_sum, self._losses = state["loss_sum"], state["losses"]
         self._seconds, self._peaks = state["seconds"], state["peaks"]
+
+    def _keep_metrics(self, count: int) -> None:
+        if self._context.team.leads:
+            self._record.keep_metrics(count)
 
 
 def autocast(cell: TrainedCell) -> torch.dtype | None:
@@ -254,6 +294,9 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Pipeline, context: Context) -> None:
     """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    state = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items()}
+    own = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
+    state = context.team.gather(own)
+    if not context.team.leads:
+        return
     with explain_full_disk(f"to write {context.model_file}"):
         checkpoint.save(context.model_file, state)

@@ -10,9 +10,9 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import Cell, ComplexityCell, TrainingCell
 from reproduce.data.manifest import built_in
+from reproduce.measures.complexity import measure_complexity
 from reproduce.records import Record
-from reproduce.scales import DIGITS_NETWORKS, digits_cell
-from reproduce.tables.complexity import measure_complexity
+from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
 
 ENVIRONMENT = {
     "python": "3.11.7",

@@ -124,7 +124,10 @@ def test_the_order_of_keys_does_not_matter():
         ({"batch_size": 1438}, "batch_size 1438 exceeds the 1437 training samples of digits"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"scale": "../up"}, "scale names a folder"),
-        ({"kind": "trainin"}, "one of training, complexity, gradients, reconstruction; got 'trainin'"),
+        (
+            {"kind": "trainin"},
+            "one of training, complexity, gradients, reconstruction, memory, stage_costs; got 'trainin'",
+        ),
     ],
 )
 def test_wrong_settings_are_named(change, message):

@@ -12,11 +12,14 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from reproduce import cli, runner, scales
+from petra_core.methods import DSP
+from reproduce import runner
 from reproduce.cells import TrainingCell
 from reproduce.cli import main
+from reproduce.commands import train
 from reproduce.progress import GridBar, TrainingBar, clock
 from reproduce.records import Record, Status
+from reproduce.scales.smoke import digits_cell
 from tests.conftest import ROOT
 from tests.test_runner import PATIENCE, wait_for
 from tests.test_training import SMALL
@@ -48,7 +51,25 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
         (["run", "smoke", "--only", "method=petr"], "no cell has method petr; did you mean petra?"),
         (["run", "smoke", "--only", "method"], "as SETTING=VALUE"),
-        (["run", "smoke", "--only", "method=dsp", "--only", "kind=complexity", "--only", "seed=1"], "no cell fulfils"),
+        (["run", "smoke", "--k", "1", "3"], "--k: no cell has accumulation 3; choose from 1, "),
+        (["run", "smoke", "--k"], "requires an argument"),
+        (["run", "smoke", "--k", ","], "no value in ','"),
+        (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
+        (["run", "smoke", "--methods", "petra", "petr"], "no cell has method petr; did you mean petra?"),
+        (["run", "smoke", "--datasets", "digit"], "no cell has dataset digit; did you mean digits?"),
+        (["run", "smoke", "--tables", "tabel1"], "--tables tabel1: did you mean table1"),
+        (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
+        (["run", "smoke", "--seeds", "0,7"], "no cell has seed 7"),
+        (["run", "smoke", "--seeds", "two"], "how many seeds (3 means 0, 1, 2)"),
+        (["run", "smoke", "--seeds", "0"], "no seeds at all"),
+        (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
+        (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
+        (["run", "smoke", "--budget", "30"], "'30' is no duration above zero"),
+        (["run", "smoke", "--devices", "cuda:98", "cuda:99"], "there is no device 'cuda:98'"),
+        (
+            ["run", "smoke", "--only", "method=dsp", "--only", "kind=complexity", "--only", "seed=1"],
+            "no cell of the scale smoke fulfils",
+        ),
         (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
         (["train", "--epocs", "3"], "No such option"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
@@ -74,16 +95,16 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
 
 
 def test_dry_run_lists_the_chosen_cells_with_their_states(tmp_path):
-    done = scales.digits_cell(method=scales.methods.DSP)
+    done = digits_cell(method=DSP)
     record = Record.of(done, tmp_path)
     record.begin({}, {})
     for epoch in range(1, done.epochs + 1):
         record.append({"epoch": epoch})
     record.finish({"test_accuracy": 95.0})
     only = ("--only", "method=dsp,delayed-gradients", "--only", "model=revnet18", "--only", "accumulation=1")
-    result = call("run", "smoke", "--dry-run", "--records", tmp_path, "--only", "kind=training", *only)
+    result = call("run", "smoke", "--dry-run", "-v", "--records", tmp_path, "--only", "kind=training", *only)
     assert result.exit_code == 0
-    assert sorted(line.split("-k1-")[0] for line in result.output.splitlines()) == [
+    assert sorted(line.strip().split("-k1-")[0] for line in result.output.splitlines() if "-k1-" in line) == [
         "digits-revnet18-w12-delayed-gradients",
         "digits-revnet18-w12-delayed-gradients",
         "digits-revnet18-w12-dsp",
@@ -111,8 +132,8 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
             states[cell] = record.state()
         return runner.Outcome(states)
 
-    monkeypatch.setattr(cli, "run_grid", run_grid)
-    only = ("--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
+    monkeypatch.setattr("reproduce.commands.run.run_grid", run_grid)
+    only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
@@ -160,11 +181,11 @@ def test_train_that_diverges_says_where_and_ends_with_1(tmp_path):
 
 
 def test_the_rule_gives_the_learning_rate_unless_it_is_set():
-    settings = {name: value for name, value in cli.DEFAULTS.to_dict().items() if name not in ("kind", "scale")}
-    by_rule = cli.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
+    settings = {name: value for name, value in train.DEFAULTS.to_dict().items() if name not in ("kind", "scale")}
+    by_rule = train.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
     assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
     assert by_rule.stem == "cifar"
-    by_hand = cli.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
+    by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
 
 

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from reproduce.published import Mark
-from reproduce.report.build import column_groups
+from reproduce.report.paper import column_groups
 from reproduce.statistics import Estimate, Verdict
 from reproduce.tables import content
 from reproduce.tables.content import MINUS, NARROW_SPACE, Column, Table, Tone

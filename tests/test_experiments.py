@@ -9,7 +9,8 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import TrainingCell
-from reproduce.scales import DIGITS_NETWORKS, digits_cell
+from reproduce.scales import small
+from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.statistics import Verdict
 from reproduce.tables import accuracy, results
 from reproduce.tables.content import Table, Tone
@@ -102,7 +103,7 @@ def test_unfinished_and_failed_runs_are_told_and_enter_no_mean(tmp_path: Path) -
     assert (mean.mean, mean.low, mean.n) == (91.0, None, 1)
     epochs = digits_cell().epochs
     assert group.unfinished == f"seed 1: 2 of {epochs} epochs; seed 2: diverged (epoch 2 of {epochs})"
-    assert group.summary == "1 of 3 finished"
+    assert group.summary == f"done; 2 of {epochs} epochs; diverged (epoch 2 of {epochs})"
 
 
 # --- the section made of them
@@ -115,7 +116,7 @@ def test_cells_that_should_be_there_are_shown_as_not_run(tmp_path: Path) -> None
     assert "1 of 3 runs finished, 2 seeds" in section.findings[0].text
     assert section.findings[0].tone is Tone.MISSING
     table = next(block for block in section.blocks if isinstance(block, Table))
-    assert [entry.text for entry in table.rows[0]][2:6] == ["91.0 (1)", "no shared seed", "", "not run"]
+    assert [entry.text for entry in table.rows[0]][2:6] == ["91.0 (1)", "no pair", "", "not run"]
     assert table.rows[0][2].hint == "seed 1: not run"
 
 
@@ -137,6 +138,29 @@ def test_the_same_accuracy_at_another_scale_is_not(tmp_path: Path) -> None:
     fake_records.train(digits_cell(scale="custom"), tmp_path, 20.0)
     section = accuracy.section(results.read(tmp_path))
     assert all(finding.tone is not Tone.ALERT for finding in section.findings)
+
+
+def test_runs_of_other_exhibits_are_left_to_them_and_those_by_hand_are_shown(tmp_path: Path) -> None:
+    mine = small.cell("chain8", methods.DSP, 4)
+    others = [small.cell("chain8", methods.DSP, 4, epochs=2, drops=(1,)), small.cell("resnet18", accumulation=4)]
+    by_hand = small.cell(learning_rate=0.3, scale="custom")
+    write(tmp_path, [(cell, 60.0) for cell in (mine, replace(mine, seed=9), *others, by_hand)])
+    assert {run.cell for run in accuracy.shown(results.read(tmp_path))} == {mine, replace(mine, seed=9), by_hand}
+
+
+def test_petra_is_compared_with_every_rival_in_the_same_setting(tmp_path: Path) -> None:
+    reached = {methods.PETRA: 60.0, methods.DSP: 61.0, methods.APPROXIMATE_INPUTS: 59.0}
+    for seed in range(3):
+        for method, accuracy_of_it in reached.items():
+            own = 0.01 * seed * len(method.title)
+            fake_records.train(small.cell("chain8", method, 4, seed), tmp_path, accuracy_of_it + seed + own)
+    section = accuracy.section(results.read(tmp_path))
+    rivals = next(block for block in section.blocks if isinstance(block, Table) and block.key.startswith("rivals-"))
+    shown = {row[1].text: (row[2].raw, row[3].text) for row in rivals.rows}
+    assert shown["DSP"] == (pytest.approx(-1.0, abs=0.5), "differ")
+    assert shown[methods.APPROXIMATE_INPUTS.title] == (pytest.approx(1.0, abs=0.5), "differ")
+    assert shown[methods.DELAYED_GRADIENTS.title] == ("no pair", "")
+    assert [column.group for column in rivals.columns] == ["", "", "k = 4", "k = 4"]
 
 
 def test_verdicts_stand_beside_the_differences(tmp_path: Path) -> None:

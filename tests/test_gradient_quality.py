@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from petra_core import Pipeline, Stage, merge, methods, models
+from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare, rows
+from reproduce.measures.probe import Values
 from tests import toys
 from tests.reference import RULES, History, Sgd, simulate
 from tests.test_petra_semantics import batches, network, pipeline_of, plain
@@ -21,26 +22,11 @@ from tests.test_petra_semantics import batches, network, pipeline_of, plain
 PIPELINED = [method for method in methods.ALL if method.pipelined]
 RATE = 0.1
 
+Batches = Sequence[tuple[Tensor, Tensor]]
 
-def measured(
-    stages: Sequence[Stage], method: Method, data: Sequence[tuple[Tensor, Tensor]], *, k: int = 1, rate: float = RATE
-) -> dict[str, list[float | None]]:
-    probe = GradientQuality(every=1)
-    p = Pipeline(
-        stages,
-        method,
-        accumulation=k,
-        optimizer=lambda q: torch.optim.SGD(q, lr=rate),
-        after_backward=probe.after_backward,
-    )
-    probe.watch(p, len(data))
-    for x, y in data:
-        probe.before_step(x, y)
-        p.step(x, y)
-    found = probe.collect()
-    assert found["probes"] == len(data) - 2 * (len(stages) - 1)
-    values: dict[str, list[float | None]] = found["measured"]
-    return values
+
+def measured(stages: Sequence[Stage], method: Method, data: Batches, *, k: int = 1, rate: float = RATE) -> Values:
+    return toys.measured(GradientQuality(every=1), stages, method, data, rate=rate, k=k)
 
 
 def toy_networks() -> dict[str, list[Stage]]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from petra_core import Pipeline, checkpoint, methods
+from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import GradientQuality
-from reproduce.measures.probe import Probe
+from reproduce.measures.probe import DIGITS, Probe, Values
 from reproduce.measures.reconstruction import Reconstruction
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -94,7 +94,7 @@ def test_values_are_means_over_those_that_came_back_since_the_last_look(make: Ca
         looks.append(one_by_one.collect())
     assert {look["probes"] for look in looks} == {0, 1}
     assert [number for number, look in enumerate(looks) if look["probes"]] == list(range(10, 30, 2))
-    assert looks[0] == {"probes": 0, "measured": {}}
+    assert looks[0] == {"probes": 0, "measured": {}, "measured_at": []}
     single = [look["measured"] for look in looks if look["probes"]]
     whole = every.collect()
     assert whole["probes"] == len(single) == 10
@@ -102,6 +102,39 @@ def test_values_are_means_over_those_that_came_back_since_the_last_look(make: Ca
         for j, value in enumerate(of_stages):
             values = [look[measure][j] for look in single if look[measure][j] is not None]
             assert value == (pytest.approx(sum(values) / len(values), rel=1e-12) if values else None)
+
+
+@pytest.mark.parametrize("make", PROBES)
+def test_every_micro_batch_that_was_followed_is_there_with_its_number(make: Callable[[int], Probe]) -> None:
+    data = toys.batches(22)
+    every, one_by_one = make(4), make(4)
+    train(every, probed(every, methods.PETRA, 22), data)
+    p = probed(one_by_one, methods.PETRA, 22)
+    single: dict[int, Values] = {}
+    for number, batch in enumerate(data):
+        train(one_by_one, p, [batch])
+        look = one_by_one.collect()
+        if look["probes"]:
+            single[number - 2 * (STAGES - 1)] = look["measured"]
+    found = every.collect()["measured_at"]
+    assert [probe["micro_batch"] for probe in found] == list(single) == [0, 4, 8]
+    for probe in found:
+        exact = single[probe["micro_batch"]]
+        assert probe["measured"].keys() == exact.keys()
+        for measure, of_stages in probe["measured"].items():
+            for value, precise in zip(of_stages, exact[measure], strict=True):
+                assert value == (None if precise is None else pytest.approx(precise, rel=10.0 ** (1 - DIGITS)))
+                assert len(str(value)) <= DIGITS + len("-0.0000e-16")
+
+
+def test_a_checkpoint_without_the_numbers_is_refused() -> None:
+    probe = GradientQuality(3)
+    train(probe, probed(probe, methods.PETRA, 24), toys.batches(14))
+    state = probe.state_dict()
+    assert state["finished"]
+    earlier = {**state, "finished": [probe["measured"] for probe in state["finished"]]}
+    with pytest.raises(CheckpointError, match=r"earlier version.*move it away"):
+        GradientQuality(3).load_state_dict(earlier)
 
 
 @pytest.mark.parametrize("make", PROBES)

@@ -12,7 +12,7 @@ from reproduce.measures import gradient_quality, reconstruction
 from reproduce.records import Record, Status
 from tests.test_training import SMALL, StopAfter, outcome, run, without_times
 
-MEASURED = ("probes", "measured")
+MEASURED = ("probes", "measured", "measured_at")
 
 
 def probed(kind: type, every: int = 4, **changes) -> TrainedCell:
@@ -50,6 +50,7 @@ def test_gradients_are_in_every_epochs_line(tmp_path):
     metrics = record.metrics()
     # Of 33 micro-batches, 11 an epoch, 0 to 14 are back at stage 0 while new ones enter: 18 ticks after their entry.
     assert [line["probes"] for line in metrics] == [0, 1, 3]  # 0 in tick 18; then 4, 8 and 12
+    assert [[probe["micro_batch"] for probe in line["measured_at"]] for line in metrics] == [[], [0], [4, 8, 12]]
     assert metrics[0]["measured"] == {}
     table = [row for line in metrics[1:] for row in gradient_quality.rows(line)]
     assert len(table) == 2 * 10 * 9

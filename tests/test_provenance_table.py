@@ -8,24 +8,42 @@ import click
 import pytest
 
 from petra_core import methods
-from reproduce import cli, scales
+from reproduce import grids, scales, selection
 from reproduce.cells import Cell
+from reproduce.commands import train as training
 from reproduce.data.manifest import built_in
-from reproduce.scales import digits_cell
-from reproduce.tables import provenance, results
+from reproduce.scales import small
+from reproduce.scales.smoke import digits_cell
+from reproduce.tables import accuracy, depth, gradients, provenance, results, stability
 from reproduce.tables.content import Listing, Table, Tone
 from tests import fake_records
 
-GRID = scales.by_name("smoke").cells
+EVERY_CELL = [pytest.param(name, id=name) for name in scales.SCALES]
 
 
-@pytest.mark.parametrize("cell", [GRID[0], GRID[7], GRID[12], GRID[-1]], ids=lambda cell: cell.slug)
-def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(cell: Cell) -> None:
-    words = shlex.split(provenance.command(cell))
-    assert words[:5] == ["python", "-m", "reproduce", "run", "smoke"]
-    only = [word for flag, word in zip(words[5::2], words[6::2], strict=True) if flag == "--only"]
-    assert len(only) == (len(words) - 5) // 2
-    assert cli.select(GRID, only) == [cell]
+@pytest.mark.parametrize("scale", EVERY_CELL)
+def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
+    """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
+    grid = grids.by_name(scale)
+    for cell in grid.cells[:: max(1, len(grid.cells) // 25)]:
+        words = shlex.split(provenance.command(cell))
+        assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
+        assert selection.select(grid, {}, only=words[6:]) == [cell]
+    assert len({provenance.command(cell) for cell in grid.cells}) == len(grid.cells)
+
+
+def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:
+    planned = small.cell("revnet18", methods.PETRA, 4, 1)
+    run = replace(planned, precision="bf16", loader="ffcv")
+    words = shlex.split(provenance.command(run))
+    assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
+    chosen = selection.select(grids.by_name("small"), {}, only=[words[6]])
+    assert selection.with_settings(chosen, loader=words[8], precision=words[10]) == [run]
+
+
+def test_no_command_is_given_for_what_no_command_makes() -> None:
+    left = replace(gradients.cells("smoke")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
+    assert provenance.command(left) == ""
 
 
 @pytest.mark.parametrize(
@@ -41,15 +59,15 @@ def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypat
     words = shlex.split(provenance.command(cell))
     assert words[:4] == ["python", "-m", "reproduce", "train"]
     made: list[Cell] = []
-    original = cli.cell_by_hand
+    original = training.cell_by_hand
 
     def note(settings: dict[str, object]) -> Cell:
         made.append(original(settings))
         raise click.UsageError("far enough")
 
-    monkeypatch.setattr(cli, "cell_by_hand", note)
+    monkeypatch.setattr(training, "cell_by_hand", note)
     with pytest.raises(click.UsageError):
-        cli.train(words[4:], standalone_mode=False)
+        training.train(words[4:], standalone_mode=False)
     assert made == [cell]
 
 
@@ -66,6 +84,7 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
     fake_records.begin(resumed.cell, tmp_path, code=fake_records.DIRTY, patch=fake_records.PATCH)
     section = provenance.section(results.read(tmp_path))
     cells = next(block for block in section.folded if isinstance(block, Table))
+    assert [row[1].text for row in cells.rows] == ["smoke"] * 5
     assert [row[3].text for row in cells.rows] == ["C1", "C1", "C1", "C2", "C3, C1"]
     assert {row[4].text for row in cells.rows} == {"E1"}
     listings = [block for block in section.folded if isinstance(block, Listing)]
@@ -107,3 +126,36 @@ def test_a_missing_patch_is_a_problem_of_that_record_alone(tmp_path: Path) -> No
     found = results.read(tmp_path)
     assert len(found.training) == 1
     assert "diff-1.patch" in str(found.problems[0])
+
+
+def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
+    fake_records.train(digits_cell(), tmp_path, 90.0)
+    planned = [*grids.by_name("smoke").cells, *grids.by_name("paper").cells]
+    section = provenance.section(results.read(tmp_path, planned))
+    (cells,) = (block for block in section.folded if isinstance(block, Table))
+    assert [row[0].text for row in cells.rows] == [digits_cell().name]
+    progress = next(block for block in section.blocks if isinstance(block, Table) and block.key == "progress")
+    found = {(row[0].text, row[1].text): [entry.value for entry in row[2:]] for row in progress.rows}
+    rivals = len(accuracy.cells("smoke"))
+    assert found["Rivals", "smoke"] == [rivals, 1, 0, 0, 0, rivals - 1]
+    (finding,) = section.findings
+    counts = f"{len(grids.by_name('smoke').cells) - 1} of “smoke”, {len(grids.by_name('paper').cells)} of “paper”"
+    assert finding.text == f"{len(planned) - 1} planned cells not run: {counts}."
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason", "tone"),
+    [
+        (digits_cell(), "diverged", Tone.ALERT),
+        (stability.cells("small")[0], "diverged", Tone.PLAIN),
+        (depth.cells("small")[0], "diverged", Tone.PLAIN),
+        (stability.cells("small")[0], "out of memory", Tone.ALERT),
+    ],
+)
+def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
+    tmp_path: Path, cell: Cell, reason: str, tone: Tone
+) -> None:
+    fake_records.begin(cell, tmp_path).fail(reason, "the words of the error")
+    (finding,) = provenance.section(results.read(tmp_path)).findings
+    assert finding.text == f"1 cell failed: {reason}. {cell.name} (the words of the error)."
+    assert finding.tone is tone

@@ -8,7 +8,14 @@ from reproduce.published import Mark
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("exhibits", 9), ("table1_complexity", 5), ("table2_accuracy", 30), ("table3_memory", 4), ("table5_speed", 2)],
+    [
+        ("exhibits", 9),
+        ("table1_complexity", 5),
+        ("table2_accuracy", 30),
+        ("table3_memory", 4),
+        ("table5_speed", 2),
+        ("table6_fragments", 4),
+    ],
 )
 def test_every_table_is_there_whole_and_marked(name: str, rows: int) -> None:
     found = published.read(name)

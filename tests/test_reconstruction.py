@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, merge, methods, models
+from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
 from petra_core.methods import Method
 from petra_core.permutation import PixelUnshuffleStage
+from reproduce.measures.probe import Values
 from reproduce.measures.reconstruction import CAUSES, OF, Reconstruction, rounding_errors, rows
 from tests import toys
 from tests.reference import RULES, Sgd, simulate
@@ -20,21 +21,8 @@ REBUILDING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
 
 def measured(
     stages: Sequence[Stage], method: Method, data: Sequence[tuple[Tensor, Tensor]], *, rate: float, k: int = 1
-) -> dict[str, list[float | None]]:
-    probe = Reconstruction(every=1)
-    p = Pipeline(
-        stages,
-        method,
-        accumulation=k,
-        optimizer=lambda q: torch.optim.SGD(q, lr=rate),
-        after_backward=probe.after_backward,
-    )
-    probe.watch(p, len(data))
-    for x, y in data:
-        probe.before_step(x, y)
-        p.step(x, y)
-    values: dict[str, list[float | None]] = probe.collect()["measured"]
-    return values
+) -> Values:
+    return toys.measured(Reconstruction(every=1), stages, method, data, rate=rate, k=k)
 
 
 @pytest.mark.parametrize("k", [1, 2])

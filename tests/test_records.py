@@ -141,7 +141,7 @@ def edit_cell(folder):
         (edit("result.json", identity="f"), "result.json", "result of another cell", False),
         (edit("result.json", status="nearly"), "result.json", "status 'nearly'", False),
         (edit("config.json", schema=None), "config.json", "format None", True),
-        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows", False),
+        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows", True),
         (edit_cell, "config.json", "edited by hand", False),
         (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json", False),
         (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged", False),

@@ -14,11 +14,16 @@ from collections import Counter
 import pytest
 
 from petra_core import methods
-from reproduce import runner, scales, summary
+from reproduce import grids, runner, scales, worker
+from reproduce.budget import Budget
 from reproduce.cells import CellError, TrainingCell
 from reproduce.records import Record, State, Status
-from reproduce.runner import Outcome, Settings, run_grid, work
+from reproduce.runner import Outcome, run_grid
+from reproduce.scales import small
+from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.storage import StorageFullError
+from reproduce.tables import accuracy
+from reproduce.worker import Settings, work
 from tests.conftest import ROOT
 from tests.test_training import SMALL, recorded
 
@@ -27,7 +32,8 @@ PATIENCE = 300  # seconds; on a busy machine a process needs a minute to import 
 GRID = """
 import sys
 from pathlib import Path
-from reproduce.runner import Settings, run_grid
+from reproduce.runner import run_grid
+from reproduce.worker import Settings
 from tests.test_runner import CELLS
 sys.exit(run_grid(CELLS, Settings(Path(sys.argv[1]), jobs=int(sys.argv[2]))).exit_code)
 """
@@ -160,6 +166,29 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, caps
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
+    cells = [small.cell(), CELLS[0], small.cell(seed=1), *CELLS[1:]]
+    result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
+    assert result.exit_code == 1
+    assert list(result.problems) == [cells[0], cells[2]]
+    assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
+    assert records(tmp_path) == records(whole)
+
+
+@pytest.mark.slow
+def test_the_budget_stops_all_workers_and_the_same_command_ends_with_the_same_records(tmp_path, whole, capsys):
+    long = dataclasses.replace(CELLS[0], epochs=4000, drops=())
+    started = time.monotonic()
+    result = run_grid([long, *CELLS], settings(tmp_path, jobs=2, budget=Budget(60)))
+    assert time.monotonic() - started < 75  # on a machine that is busy with other things too
+    assert (result.exit_code, result.budget_ended) == (3, True)
+    assert capsys.readouterr().err.count("the time budget of 60 s ends") == 1
+    assert Record.of(long, tmp_path).checkpoint.exists()
+    assert run_grid(CELLS, settings(tmp_path)).exit_code == 0
+    assert records(tmp_path) == records(whole)
+
+
 def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
     held = Record.of(CELLS[0], tmp_path)
     order = []
@@ -213,14 +242,14 @@ def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
 
 
 def test_an_unexpected_error_does_not_stop_the_others(tmp_path, monkeypatch):
-    execute = runner.execute
+    execute = worker.execute
 
     def fail_once(record, context):
         if record.cell == CELLS[0]:
             raise ZeroDivisionError("a slip")
         return execute(record, context)
 
-    monkeypatch.setattr(runner, "execute", fail_once)
+    monkeypatch.setattr(worker, "execute", fail_once)
     messages = work_here(CELLS[:2], tmp_path)
     assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
     assert "ZeroDivisionError: a slip" in messages[0][2]
@@ -230,7 +259,7 @@ def test_a_full_disk_ends_the_worker(tmp_path, monkeypatch):
     def fail(record, context):
         raise StorageFullError(28, "no room")
 
-    monkeypatch.setattr(runner, "execute", fail)
+    monkeypatch.setattr(worker, "execute", fail)
     assert [message[:2] for message in work_here(CELLS, tmp_path)] == [("full", 0)]
 
 
@@ -248,6 +277,9 @@ def test_exit_codes():
     assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+    assert Outcome({a: done, b: partial}, budget_ended=True).exit_code == 3
+    assert Outcome({a: done, b: partial}, signal=signal.SIGINT, budget_ended=True).exit_code == 130
+    assert Outcome({a: done, b: diverged}, budget_ended=True).exit_code == 0
 
 
 def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
@@ -263,11 +295,11 @@ def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
     assert record.state().status is Status.PARTIAL
 
 
-# --- the smoke scale and the summary
+# --- the smoke scale
 
 
 def test_smoke_is_every_network_method_k_and_seed_once():
-    cells = [cell for cell in scales.by_name("smoke").cells if isinstance(cell, TrainingCell)]
+    cells = [cell for cell in accuracy.cells("smoke") if isinstance(cell, TrainingCell)]
     combinations = Counter((cell.model, cell.method, cell.accumulation, cell.seed) for cell in cells)
     assert len(cells) == len(combinations) == 3 * 6 * 3 * 2
     assert {cell.method for cell in cells} == {method.name for method in methods.ALL}
@@ -279,9 +311,8 @@ def test_smoke_is_every_network_method_k_and_seed_once():
 def test_smoke_compares_like_with_like():
     """Within a network only method, k, seed and the rate that follows from k differ."""
     varied = {"method", "accumulation", "seed", "learning_rate"}
-    for network in scales.DIGITS_NETWORKS:
-        cells = [cell.to_dict() for cell in scales.by_name("smoke").cells if getattr(cell, "model", "") == network]
-        cells = [cell for cell in cells if cell["kind"] == "training"]
+    for network in DIGITS_NETWORKS:
+        cells = [cell.to_dict() for cell in accuracy.cells("smoke") if getattr(cell, "model", "") == network]
         same = [{key: value for key, value in cell.items() if key not in varied} for cell in cells]
         assert all(cell == same[0] for cell in same)
         assert len({cell["learning_rate"] / cell["accumulation"] for cell in cells}) == 1
@@ -289,7 +320,7 @@ def test_smoke_compares_like_with_like():
 
 def test_an_unknown_scale_lists_the_near_ones():
     with pytest.raises(CellError, match="did you mean smoke"):
-        scales.by_name("smokey")
+        grids.by_name("smokey")
 
 
 @pytest.mark.parametrize(
@@ -305,27 +336,5 @@ def test_an_unknown_scale_lists_the_near_ones():
 )
 def test_what_falls_short(accumulation, status, accuracy, short):
     scale = scales.by_name("smoke")
-    cell = scales.digits_cell(accumulation=accumulation)
+    cell = digits_cell(accumulation=accumulation)
     assert scale.falls_short(cell, State(status), accuracy) is short
-
-
-def test_the_summary_shows_means_and_what_is_missing(tmp_path):
-    states = {}
-    for seed, accuracy in enumerate([95.0, 96.0, None]):
-        cell = scales.digits_cell(seed=seed, epochs=1, drops=(), warmup_epochs=0)
-        record = Record.of(cell, tmp_path)
-        record.begin({}, {})
-        if accuracy is not None:
-            record.append({"epoch": 1, "test_accuracy": accuracy})
-            record.finish({"test_accuracy": accuracy})
-        states[cell] = record.state()
-    other = scales.digits_cell(method=methods.DSP, accumulation=4)
-    states[other] = Record.of(other, tmp_path).state()
-    text = summary.table(Outcome(states), tmp_path).splitlines()
-    assert text[0].split() == ["network", "method", "k", "=", "1", "k", "=", "4"]
-    assert text[1].split() == ["revnet18", "PETRA", "95.5", "(2", "of", "3)"]
-    assert text[2].endswith("not run")
-    low = summary.shortfalls(
-        dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5), Outcome(states), tmp_path
-    )
-    assert low == ["digits-revnet18-w12-petra-k1-s0: 95.00 %"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduce.statistics import Estimate, Verdict, estimate, paired, verdict
+from reproduce.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, paired, verdict
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -96,3 +96,56 @@ def test_verdict_without_shared_seeds_and_with_a_bad_margin() -> None:
     assert verdict(None) is Verdict.CANNOT_TELL
     with pytest.raises(ValueError, match="margin must be above 0, got 0"):
         verdict(Estimate(0.0, 0.0, 0.0, 2), margin=0)
+
+
+# --- many comparisons
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 0.1])
+def test_p_is_that_of_scipys_one_sample_t_test(n: int, shift: float) -> None:
+    values = np.random.default_rng(n).normal(shift, 0.3, size=n)
+    assert p_value(estimate(values.tolist())) == pytest.approx(stats.ttest_1samp(values, popmean=0.0).pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize(("low", "high", "below"), [(0.01, 1.0, True), (-0.01, 1.0, False), (-1.0, -0.01, True)])
+def test_p_is_below_5_percent_where_the_interval_excludes_nought(low: float, high: float, below: bool) -> None:
+    assert (p_value(Estimate((low + high) / 2, low, high, 3)) < 0.05) == below
+
+
+def test_where_the_spread_is_not_known_p_is_1() -> None:
+    assert p_value(Estimate(3.0, None, None, 1)) == 1.0
+    assert p_value(estimate([2.0, 2.0])) == 1.0
+
+
+def test_holm_by_hand() -> None:
+    # Sorted: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, and never below the one before.
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.4, 0.5]) == pytest.approx([0.8, 0.8])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]  # a p is at most 1
+    assert holm([]) == []
+
+
+def test_holm_calls_a_difference_wrongly_in_no_more_tables_than_it_says() -> None:
+    samples = np.random.default_rng(1).normal(size=(1000, 24, 3))  # tables of 24 comparisons without a difference
+    raw = stats.ttest_1samp(samples, popmean=0.0, axis=2).pvalue
+    assert np.mean(raw.min(axis=1) < 0.05) > 0.6  # uncorrected, most tables have one
+    assert np.mean([min(holm(table.tolist())) < 0.05 for table in raw]) < 0.07
+
+
+def test_a_difference_stands_only_if_it_survives_its_table() -> None:
+    clear, chance = estimate([5.0, 5.1, 5.2]), estimate([1.0, 1.6, 2.4])  # p = 0.00013 and 0.054
+    alone = judge({"chance": estimate([1.0, 1.5, 1.9])})
+    assert alone["chance"].verdict is Verdict.DIFFER
+    assert alone["chance"].stands
+    table = judge({"clear": clear, "chance": estimate([1.0, 1.5, 1.9]), "none": None, **dict.fromkeys("abc", chance)})
+    assert table["clear"].stands
+    assert table["chance"].verdict is Verdict.DIFFER
+    assert not table["chance"].stands
+    assert table["none"] == Judgement(None, Verdict.CANNOT_TELL, 1.0)
+
+
+def test_a_single_seed_is_no_comparison_that_could_have_come_out_by_chance() -> None:
+    chance = estimate([1.0, 1.5, 1.9])
+    assert judge({"chance": chance, **dict.fromkeys("abc", estimate([1.0]))})["chance"].stands
+    assert not judge({"chance": chance, **dict.fromkeys("abc", estimate([0.0, 1.0]))})["chance"].stands

@@ -13,10 +13,10 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
 from reproduce.execution import Context, execute
+from reproduce.measures.complexity import measure_complexity
 from reproduce.published import Mark
 from reproduce.records import Record
 from reproduce.tables import formula, results, table1
-from reproduce.tables.complexity import measure_complexity
 from reproduce.tables.content import Table, Tone
 from reproduce.tables.measured import PUBLISHED_NAMES, measured
 from tests import fake_records
@@ -141,7 +141,7 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
 
 
 def test_cells_are_all_methods_at_every_k_and_the_runner_finds_the_measurement(tmp_path: Path) -> None:
-    cells = table1.cells(depth=2, accumulations=(1, 3))
+    cells = table1.chains(depth=2, accumulations=(1, 3))
     assert len({cell.identity for cell in cells}) == 12
     cell = fake_records.complexity_cell(methods.PETRA)
     state = execute(Record.of(cell, tmp_path), Context())

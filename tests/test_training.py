@@ -236,9 +236,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     state = checkpoint.load(record.checkpoint)
     assert state["epoch"] >= 1
     assert all(
-        bool(torch.isfinite(tensor).all())
-        for worker in state["pipeline"]["workers"]
-        for tensor in worker["module"].values()
+        bool(torch.isfinite(tensor).all()) for worker in state["workers"] for tensor in worker["module"].values()
     )
 
 

@@ -18,12 +18,10 @@ from reproduce.data import catalogue, manifest
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
 from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY
-from reproduce.data.digits import digits
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import read_list
 from reproduce.data.loader import EvaluationBatches, Images, Loader, MemoryLoader
 from reproduce.data.manifest import Manifest
-from reproduce.data.torchvision_loader import TorchvisionEvaluation, TorchvisionLoader
 
 READ_WHOLE = 8e9  # bytes
 EVALUATION_BATCH = 512  # samples of up to 64 x 64 pixels; without effect on the logits beyond rounding
@@ -81,6 +79,26 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
     return Data(*open_(cell, device, folder, found, workers), found.provenance())
 
 
+def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
+    """Whether `open_data` can be expected to succeed, at the cost of having read the files once.
+
+    Raises:
+        DataError: the data set is not prepared, or damaged; or the loader is not installed.
+
+    """
+    if cell.dataset == DIGITS.name:
+        return
+    folder = root.resolve() / cell.dataset
+    _verified(folder)
+    if cell.loader == FFCV and not catalogue.ffcv_installed():
+        raise DataError(folder, "the loader is ffcv, which is not installed", _other_loaders(cell))
+
+
+def _other_loaders(cell: TrainedCell) -> str:
+    others = " or ".join(name for name in catalogue.by_name(cell.dataset).loaders if name != FFCV)
+    return f"Here that is --loader {others}"
+
+
 def _open_small(
     cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int
 ) -> tuple[Loader, Evaluation]:
@@ -100,6 +118,8 @@ def _open_imagenet(
         from reproduce.data.ffcv_loader import FfcvEvaluation
 
         return train, FfcvEvaluation(folder / "test.beton", LARGE_EVALUATION_BATCH, batch_format, workers=workers)
+    from reproduce.data.torchvision_loader import TorchvisionEvaluation, TorchvisionLoader  # takes seconds to import
+
     files = _files(folder, "train", found)
     train = TorchvisionLoader(
         files, cell.batch_size, batch_format, seed=cell.seed, augmentation=cell.augmentation, workers=workers
@@ -115,8 +135,7 @@ def _ffcv(cell: TrainedCell, device: torch.device, folder: Path, found: Manifest
     try:
         from reproduce.data.ffcv_loader import FfcvLoader
     except ImportError as error:
-        others = " or ".join(name for name in catalogue.by_name(cell.dataset).loaders if name != FFCV)
-        raise DataError(folder, f"the loader is ffcv: {error}", f"Here that is --loader {others}") from error
+        raise DataError(folder, f"the loader is ffcv: {error}", _other_loaders(cell)) from error
     return FfcvLoader(
         folder / "train.beton",
         cell.batch_size,
@@ -176,5 +195,7 @@ def _images(folder: Path, split: str, device: torch.device) -> Images:
 
 @cache
 def _digits(image_size: int, device: torch.device) -> tuple[Images, Images]:
+    from reproduce.data.digits import digits  # scikit-learn takes seconds to import
+
     train, test = digits(image_size)
     return train.to(device), test.to(device)

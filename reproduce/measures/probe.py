@@ -11,7 +11,7 @@ a (while a < J) and before its backward at stage 2(J-1) - a (once a >= J-1). The
 statistics and random numbers are as before. What has been taken for a comparison to come is part of a checkpoint, so a
 run that was stopped goes on to the same values.
 
-This module exports Probe, Subject, Values.
+This module exports Finished, Probe, Subject, Values.
 """
 
 import abc
@@ -19,20 +19,29 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from petra_core import Pipeline
+from petra_core import CheckpointError, Pipeline
 from petra_core.arguments import check_int
 from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 
-__all__ = ["Probe", "Subject", "Values"]
+__all__ = ["Finished", "Probe", "Subject", "Values"]
 
 Values = dict[str, list[float | None]]  # measure -> a value for each stage; None where it is not defined
+
+DIGITS = 6  # of the values of single micro-batches: they are drawn, while means are compared
+
+
+class Finished(TypedDict):
+    """What was measured of a micro-batch that has come back to stage 0."""
+
+    micro_batch: int
+    measured: Values
 
 
 @dataclass
@@ -79,7 +88,7 @@ class Probe(abc.ABC, Generic[S]):
         self.every = check_int("every", every, 1)
         self._autocast = autocast
         self._in_flight: dict[int, S] = {}
-        self._finished: list[Values] = []
+        self._finished: list[Finished] = []
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
         """Say which pipeline is trained, and with how many micro-batches in all: the last 2(J-1) are not followed.
@@ -120,30 +129,43 @@ class Probe(abc.ABC, Generic[S]):
         with torch.no_grad():
             self._note(subject, backward.stage, self._compare(subject, backward))
         if backward.stage == 0:
-            self._finished.append(self._in_flight.pop(backward.micro_batch).values)
+            measured = self._in_flight.pop(backward.micro_batch).values
+            self._finished.append(Finished(micro_batch=backward.micro_batch, measured=measured))
 
     def collect(self) -> dict[str, Any]:
         """Means over the micro-batches that have come back to stage 0 since the last call.
 
         Returns:
-            `probes`, their number, and `measured`: by measure a list over the stages, with None where no micro-batch
-            has a value. Both are plain data.
+            `probes`, their number; `measured`: by measure a list over the stages, with None where no micro-batch has a
+            value; and `measured_at`: the same of each of them with its number `micro_batch`, rounded to `DIGITS`
+            significant digits. All are plain data. Records of before there was a `measured_at` have none.
 
         """
         finished, self._finished = self._finished, []
-        measures = {measure: None for values in finished for measure in values}
+        every = [probe["measured"] for probe in finished]
+        measures = {measure: None for values in every for measure in values}
         means = {
-            measure: [_mean(of_stage) for of_stage in zip(*(v[measure] for v in finished if measure in v), strict=True)]
+            measure: [_mean(of_stage) for of_stage in zip(*(v[measure] for v in every if measure in v), strict=True)]
             for measure in measures
         }
-        return {"probes": len(finished), "measured": means}
+        return {"probes": len(finished), "measured": means, "measured_at": [_rounded(probe) for probe in finished]}
 
     def state_dict(self) -> dict[str, Any]:
         """What a resume needs, as tensors and plain data (references, not copies)."""
         return {"in_flight": [dict(vars(s)) for s in self._in_flight.values()], "finished": self._finished}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, together with the pipeline."""
+        """Go on from `state`, together with the pipeline.
+
+        Raises:
+            CheckpointError: it does not say which micro-batches its values are of, as earlier versions did not.
+
+        """
+        if not all("micro_batch" in probe for probe in state["finished"]):
+            raise CheckpointError(
+                "the checkpoint is of an earlier version, which did not keep the numbers of the micro-batches that it "
+                "had measured; move it away to start the cell from the beginning"
+            )
         subjects = [self.subject(**values) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
@@ -187,6 +209,14 @@ class Probe(abc.ABC, Generic[S]):
                     "the network draws random numbers in its forward (dropout), so what is evaluated aside is not what "
                     "the run computes; probe a network that does not, or set the dropout's probability to 0"
                 )
+
+
+def _rounded(probe: Finished) -> Finished:
+    measured = {
+        measure: [None if value is None else float(f"{value:.{DIGITS}g}") for value in of_stages]
+        for measure, of_stages in probe["measured"].items()
+    }
+    return Finished(micro_batch=probe["micro_batch"], measured=measured)
 
 
 def _mean(values: tuple[float | None, ...]) -> float | None:

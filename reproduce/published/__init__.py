@@ -20,7 +20,7 @@ from importlib import resources
 
 PAPER_TITLE = "PETRA: Parallel End-to-end Training with Reversible Architectures"
 PAPER_REFERENCE = "ICLR 2025, arXiv:2406.02052"
-CITATION = f"""\
+PAPER_CITATION = f"""\
 @inproceedings{{rivaud2025petra,
   title     = {{{{{PAPER_TITLE}}}}},
   author    = {{Rivaud, Stéphane and Fournier, Louis and Pumir, Thomas and Belilovsky, Eugene and
@@ -28,13 +28,6 @@ CITATION = f"""\
   booktitle = {{The Thirteenth International Conference on Learning Representations}},
   year      = {{2025}},
   note      = {{arXiv:2406.02052}}
-}}
-
-@software{{petra_suite,
-  title   = {{{{PETRA suite: benchmark and reproduction of parallel end-to-end training with reversible
-             architectures}}}},
-  author  = {{{{PETRA suite authors}}}},
-  version = {{{{the commit under Provenance}}}}
 }}"""
 
 #: data files by name, with the mark of rows in files without a `source` column
@@ -44,6 +37,7 @@ _FILES = {
     "table2_accuracy": None,
     "table3_memory": "paper",
     "table5_speed": None,
+    "table6_fragments": None,
 }
 
 
@@ -115,6 +109,17 @@ def read(name: str) -> list[Row]:
     file = resources.files(__name__) / f"{name}.csv"
     lines = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
     return [Row({c: v for c, v in line.items() if c != "source"}, _mark(name, line)) for line in lines]
+
+
+def suite_citation(version: str) -> str:
+    """How to cite this suite, of which `version` names the commit."""
+    return f"""\
+@software{{petra_suite,
+  title   = {{{{PETRA suite: benchmark and reproduction of parallel end-to-end training with reversible
+             architectures}}}},
+  author  = {{{{PETRA suite authors}}}},
+  version = {{{{{version}}}}}
+}}"""
 
 
 def _mark(name: str, line: dict[str, str]) -> Mark:

@@ -2,38 +2,44 @@
 
 A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
 here: style and script inline, drawings as SVG in the page, every table and drawing again as a `data:` link to
-download. The page is complete without its script, which only makes the tables sortable. For the same records it is
-the same file, byte for byte: nothing in it depends on when or where it was made.
+download (CSV; SVG and PDF). A copy of the one file is therefore whole; the downloads are about half of its size. The
+page is complete without its script, which only sorts tables and hides what is not chosen, and its security policy
+forbids it to load anything. For the same records it is the same file, byte for byte: nothing in it depends on when or
+where it was made.
 """
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
 
-from reproduce import published, scales
-from reproduce.published import Row
+from reproduce import grids, published, scales
+from reproduce.report import citing, overview, paper, switches
 from reproduce.statistics import MARGIN_POINTS
 from reproduce.storage import write_atomically
-from reproduce.tables import accuracy, memory, provenance, schedules, table1, table2, table3
-from reproduce.tables.content import Column, Figure, Finding, Listing, Section, Table, Tone
-from reproduce.tables.results import Results, grid, read
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """A line of the overview: an exhibit of the paper, and what is here of it."""
-
-    row: Row
-    section: Section | None
-
-    @property
-    def here(self) -> str:
-        """In a few words."""
-        return self.section.coverage if self.section else "not run"
+from reproduce.tables import (
+    accounts,
+    accuracy,
+    depth,
+    figure4,
+    figure5,
+    figure6,
+    invertible,
+    memory,
+    provenance,
+    schedules,
+    stability,
+    table1,
+    table2,
+    table3,
+    table4,
+    table5,
+    table6,
+)
+from reproduce.tables.content import Figure, Listing, Table
+from reproduce.tables.results import Results, read
 
 
 def build(records_root: Path, output: Path) -> Path:
@@ -43,7 +49,7 @@ def build(records_root: Path, output: Path) -> Path:
         StorageFullError: there was no room.
 
     """
-    expected = [cell for name in scales.SCALES for cell in grid(name).cells]
+    expected = [cell for name in scales.SCALES for cell in grids.by_name(name).cells]
     html = render(read(records_root, expected))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, html.encode())
@@ -56,43 +62,38 @@ def render(results: Results) -> str:
         accuracy.section(results),
         table1.section(results),
         table2.section(results),
-        table3.section(),
+        table3.section(results),
+        table4.section(results),
+        table5.section(results),
+        table6.section(results),
+        figure4.section(results),
+        figure5.section(results),
+        figure6.section(results),
+        depth.section(results),
+        stability.section(results),
+        invertible.section(results),
         memory.section(results),
         schedules.section(),
         provenance.section(results),
     ]
-    by_key = {section.key: section for section in sections}
+    parts = overview.parts(sections)
+    in_order = [section for part in parts for section in part.sections]
     return (
         _environment()
         .get_template("page.html")
         .render(
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
-            results=results,
-            sections=sections,
-            findings=_ordered([finding for section in sections for finding in section.findings]),
-            coverage=[Coverage(row, by_key.get(row["key"])) for row in published.read("exhibits")],
+            begun=results.begun,
+            parts=parts,
+            attention=overview.attention(in_order),
+            findings=overview.other_findings(in_order),
+            summary_tables=[overview.scales_run(results), overview.coverage(results, in_order)],
             marks=published.Mark,
             margin=MARGIN_POINTS,
-            citation=published.CITATION,
+            citation=citing.entries(results),
         )
     )
-
-
-def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """The upper line of a table's head: (group, number of columns), neighbours of one group together."""
-    groups: list[tuple[str, int]] = []
-    for column in columns:
-        if groups and column.group and groups[-1][0] == column.group:
-            groups[-1] = (column.group, groups[-1][1] + 1)
-        else:
-            groups.append((column.group, 1))
-    return groups
-
-
-def _ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Alerts first; else as the sections have them."""
-    return sorted(findings, key=lambda finding: finding.tone is not Tone.ALERT)
 
 
 def _environment() -> jinja2.Environment:
@@ -103,11 +104,22 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["prose"] = lambda words: words.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}")
+    environment.filters["prose"] = lambda words: re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
     environment.filters["csv_link"] = lambda table: "data:text/csv;charset=utf-8," + quote(table.csv())
-    environment.filters["svg_link"] = lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-    environment.filters["column_groups"] = column_groups
+    environment.filters["svg_link"] = lambda svg: _link("image/svg+xml", svg.encode())
+    environment.filters["pdf_link"] = lambda file: _link("application/pdf", file)
+    environment.filters["label"] = overview.label
+    environment.filters["words"] = overview.words
+    environment.filters["commands"] = lambda section: accounts.commands(section.key)
+    environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
+    environment.globals["switches"] = switches
+    environment.filters["column_groups"] = paper.column_groups
+    environment.filters["paper_parts"] = paper.parts
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)
     environment.tests["listing"] = lambda block: isinstance(block, Listing)
     return environment
+
+
+def _link(kind: str, file: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(file).decode()}"

@@ -1,17 +1,19 @@
-"""Test accuracies of all methods, experiment by experiment, with the learning curves behind them.
+"""Test accuracies of all methods in one setting, scale by scale, with the learning curves behind them.
 
-No table of the paper has this shape: it is where runs are shown that compare all methods at one scale, first of all
-the smoke runs on handwritten digits. A scale may say what it expects (`reproduce.scales.Scale.target_accuracy`); a
-run that falls short of that is broken, and the report says so before anything else.
+The paper compares PETRA with backpropagation only; its reviewers asked for the other asynchronous methods. Here are all
+of them, on the same network with the same k and seeds, and beside the differences to backpropagation those of PETRA to
+each rival. Runs made by hand are shown likewise, recipe by recipe. A scale may say what it expects
+(`reproduce.scales.Scale.target_accuracy`); a run that falls short of that is broken, and the report says so before
+anything else.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from petra_core import methods
 from reproduce import scales
-from reproduce.cells import TrainingCell
-from reproduce.scales import Scale
-from reproduce.statistics import MARGIN_POINTS, Verdict, verdict
+from reproduce.cells import Cell, TrainingCell
+from reproduce.scales import Scale, paper, small, smoke
+from reproduce.statistics import MARGIN_POINTS, Judgement, judge
 from reproduce.tables import curves
 from reproduce.tables.content import (
     MEGABYTE,
@@ -30,11 +32,51 @@ from reproduce.tables.content import (
     some,
     text,
 )
-from reproduce.tables.content import verdict as verdict_entry
 from reproduce.tables.experiments import Experiment, Key, experiments
-from reproduce.tables.results import Results, Run, grid
+from reproduce.tables.results import Results, Run
+from reproduce.tables.sheets import counted, data, family_note, judged_entries, settings_key
+
+#: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
+COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
+
+#: Methods that work on delayed gradients and are not PETRA.
+RIVALS = tuple(method for method in COMPARED if method.pipelined and method is not methods.PETRA)
 
 NOTHING = Finding("No network has been trained yet.", Tone.MISSING)
+
+
+def cells(scale: str) -> list[Cell]:
+    """All methods in one setting; beside PETRA and its exact counterpart all asynchronous rivals."""
+    if scale == "smoke":
+        return [
+            smoke.digits_cell(network, method, k, seed)
+            for seed in (0, 1)
+            for network in smoke.DIGITS_NETWORKS
+            for k in (1, 4, 32)
+            for method in methods.ALL
+        ]
+    if scale == "small":
+        return [
+            small.cell(network, method, k, seed)
+            for network in ("revnet18", "chain8")
+            for k in (1, 4, 16)
+            for method in COMPARED
+            for seed in small.SEEDS
+        ]
+    if scale == "paper":
+        return [
+            paper.cell("cifar10", "revnet18", method, k, seed)
+            for k in paper.ACCUMULATIONS
+            for method in COMPARED
+            for seed in paper.SEEDS["cifar10"]
+        ]
+    return []
+
+
+def shown(results: Results) -> list[Run[TrainingCell]]:
+    """The runs of the cells above, over whatever seeds, and those made by hand; the rest is other exhibits'."""
+    ours = {settings_key(cell) for scale in scales.SCALES for cell in cells(scale)}
+    return [run for run in results.training if run.cell.scale not in scales.SCALES or settings_key(run.cell) in ours]
 
 
 def falling_short(runs: Iterable[Run[TrainingCell]]) -> list[Run[TrainingCell]]:
@@ -42,24 +84,27 @@ def falling_short(runs: Iterable[Run[TrainingCell]]) -> list[Run[TrainingCell]]:
     return [
         run
         for run in runs
-        if _expected_of(run) and grid(run.cell.scale).falls_short(run.cell, run.state, _reached(run))
+        if _expected_of(run) and scales.by_name(run.cell.scale).falls_short(run.cell, run.state, _reached(run))
     ]
 
 
 def section(results: Results) -> Section:
     """Every experiment: accuracies as a picture and as a matrix, curves, and folded the cells one by one."""
-    found = [e for e in experiments(results.training) if e.begun]
+    found = [e for e in experiments(shown(results)) if e.begun]
     blocks: list[Block] = [_INTRODUCTION] if found else [NOTHING.text]
     folded: list[Block] = []
     for experiment in found:
-        blocks += [*curves.dots(experiment), _matrix(experiment), *curves.lines(experiment)]
-        folded.append(_details(experiment))
+        judged = experiment.judged()
+        blocks += [*curves.dots(experiment), _matrix(experiment, judged), *_rivals(experiment)]
+        blocks += curves.lines(experiment)
+        folded.append(_details(experiment, judged))
     findings = [finding for experiment in found for finding in _findings(experiment)]
     return Section(
         "accuracy",
         "Accuracy of the methods",
         blocks,
         findings or [NOTHING],
+        "; ".join(_progress(experiment) for experiment in found) or "nothing trained yet",
         folded=folded,
         folded_title="Every cell: learning rate, seeds, verdict, memory",
     )
@@ -74,6 +119,11 @@ _INTRODUCTION = (
 )
 
 
+def _progress(experiment: Experiment) -> str:
+    runs = experiment.runs
+    return f"{experiment.scale}, {experiment.settings['dataset']}: {sum(r.done for r in runs)} of {len(runs)} runs"
+
+
 def _findings(experiment: Experiment) -> Iterator[Finding]:
     runs = experiment.runs
     done = sum(run.done for run in runs)
@@ -86,13 +136,13 @@ def _findings(experiment: Experiment) -> Iterator[Finding]:
     judged = [run for run in runs if _expected_of(run) and run.done]
     if low:
         names = some([f"{run.cell.slug}: {f'{_reached(run):.1f} %' if run.done else run.state}" for run in low])
-        scale = grid(experiment.scale)
+        scale = scales.by_name(experiment.scale)
         yield Finding(
             f"{count(len(low), 'run')} at {_ks(scale)} not above {scale.target_accuracy:g} % test accuracy. {names}.",
             Tone.ALERT,
         )
     elif judged:
-        scale = grid(experiment.scale)
+        scale = scales.by_name(experiment.scale)
         worst = min(run.result["test_accuracy"] for run in judged)
         yield Finding(
             f"Every method learns: all {len(judged)} finished runs at {_ks(scale)} are above "
@@ -100,19 +150,23 @@ def _findings(experiment: Experiment) -> Iterator[Finding]:
             "this says that the methods train, and nothing about the paper's accuracies.",
             Tone.GOOD,
         )
-    differences = [experiment.difference(key) for key in experiment.groups if key[1] is methods.PETRA]
-    verdicts = [verdict(difference) for difference in differences if difference is not None]
-    if verdicts:
-        counts = ", ".join(f"{v.value} {verdicts.count(v)}" for v in Verdict if v in verdicts)
-        yield Finding(
-            f"PETRA against backpropagation on the same network, k and seeds, margin {MARGIN_POINTS} points, "
-            f"{count(len(verdicts), 'comparison')}: {counts}."
-        )
+    differences = experiment.judged()
+    verdicts = {
+        method: words
+        for method in (*RIVALS, methods.PETRA)
+        if (words := counted({key: judgement for key, judgement in differences.items() if key[1] is method}))
+    }
+    against = f"against backpropagation on the same network, k and seeds, margin {MARGIN_POINTS} points"
+    rivals = [f"{method.title}, {words}" for method, words in verdicts.items() if method is not methods.PETRA]
+    if rivals:
+        yield Finding(f"Rivals {against}. {'; '.join(rivals)}.")
+    if methods.PETRA in verdicts:
+        yield Finding(f"PETRA {against}, {verdicts[methods.PETRA]}.")
 
 
 def _expected_of(run: Run[TrainingCell]) -> bool:
     """Whether its scale expects something of the run's accuracy."""
-    return run.cell.scale in scales.SCALES and run.cell.accumulation in grid(run.cell.scale).target_accumulations
+    return run.cell.scale in scales.SCALES and scales.by_name(run.cell.scale).expects(run.cell)
 
 
 def _reached(run: Run[TrainingCell]) -> float | None:
@@ -123,7 +177,7 @@ def _ks(scale: Scale) -> str:
     return "k = " + " and ".join(map(str, scale.target_accumulations))
 
 
-def _matrix(experiment: Experiment) -> Table:
+def _matrix(experiment: Experiment, judged: Mapping[Key, Judgement]) -> Table:
     ks = experiment.accumulations
     columns = [Column("network", numeric=False), Column("method", numeric=False)]
     for k in ks:
@@ -133,7 +187,7 @@ def _matrix(experiment: Experiment) -> Table:
     for network in experiment.networks:
         for method in methods.ALL:
             if any((network, method, k) in experiment.groups for k in ks):
-                entries = [entry for k in ks for entry in _accuracy_entries(experiment, (network, method, k))]
+                entries = [entry for k in ks for entry in _accuracy_entries(experiment, (network, method, k), judged)]
                 body.append([text(network.title), method_name(method), *entries])
     return Table(
         grouped=True,
@@ -141,12 +195,15 @@ def _matrix(experiment: Experiment) -> Table:
         caption=f"Test accuracy by network, method and k ({experiment.described}).",
         columns=columns,
         rows=body,
-        notes=("Difference: to backpropagation on the same network with the same k, points, paired over seeds.",),
-        data=list(_data(experiment)),
+        notes=(
+            "Difference: to backpropagation on the same network with the same k, points, paired over seeds.",
+            family_note(judged),
+        ),
+        data=list(data(experiment.groups.values())),
     )
 
 
-def _accuracy_entries(experiment: Experiment, key: Key) -> list[Entry]:
+def _accuracy_entries(experiment: Experiment, key: Key, judged: Mapping[Key, Judgement]) -> list[Entry]:
     """Accuracy, difference and verdict."""
     group = experiment.groups.get(key)
     accuracy = None if group is None else group.estimate("test_accuracy")
@@ -157,21 +214,52 @@ def _accuracy_entries(experiment: Experiment, key: Key) -> list[Entry]:
             missing(""),
         ]
     mean = estimate(accuracy, 1, tone=Tone.ALERT if falling_short(group.runs) else Tone.OURS)
-    shown = Entry(f"{mean.text} ({accuracy.n})", mean.value, mean.tone, group.unfinished or mean.hint)
-    return [shown, *_comparison(experiment, key, 1)]
+    entry = Entry(f"{mean.text} ({accuracy.n})", mean.value, mean.tone, group.unfinished or mean.hint)
+    return [entry, *_comparison(judged.get(key), 1)]
 
 
-def _comparison(experiment: Experiment, key: Key, digits: int) -> list[Entry]:
+def _comparison(judgement: Judgement | None, digits: int) -> list[Entry]:
     """Difference to backpropagation, and verdict."""
-    if key[1] is methods.BACKPROPAGATION:
+    if judgement is None:
         return [missing("reference"), missing("")]
-    difference = experiment.difference(key)
-    if difference is None:
-        return [missing("no shared seed"), missing("")]
-    return [estimate(difference, digits, sign=True), verdict_entry(verdict(difference))]
+    return judged_entries(judgement, digits=digits)
 
 
-def _details(experiment: Experiment) -> Table:
+def _rivals(experiment: Experiment) -> Iterator[Table]:
+    """PETRA less each of its rivals, if there are any."""
+    petra, ks = methods.PETRA, experiment.accumulations
+    judged = judge(
+        {
+            (network, rival, k): experiment.difference((network, petra, k), to=rival)
+            for network in experiment.networks
+            for rival in RIVALS
+            for k in ks
+        }
+    )
+    if all(judgement.difference is None for judgement in judged.values()):
+        return
+    columns = [Column("network", numeric=False), Column("rival", numeric=False)]
+    for k in ks:
+        columns += [Column("PETRA less it", group=f"k = {k}"), Column("verdict", numeric=False, group=f"k = {k}")]
+    yield Table(
+        grouped=True,
+        key=f"rivals-{experiment.key}",
+        caption=f"PETRA less each asynchronous rival, points of accuracy ({experiment.described}).",
+        columns=columns,
+        rows=[
+            [
+                text(network.title),
+                method_name(rival),
+                *(entry for k in ks for entry in judged_entries(judged[network, rival, k], digits=1)),
+            ]
+            for network in experiment.networks
+            for rival in RIVALS
+        ],
+        notes=("Paired over seeds, same network and k.", family_note(judged)),
+    )
+
+
+def _details(experiment: Experiment, judged: Mapping[Key, Judgement]) -> Table:
     columns = [
         Column("network", numeric=False),
         Column("method", numeric=False),
@@ -185,17 +273,17 @@ def _details(experiment: Experiment) -> Table:
         key=f"cells-{experiment.key}",
         caption=f"Every cell ({experiment.described}).",
         columns=columns,
-        rows=[_detail_row(experiment, key) for key in experiment.groups],
+        rows=[_detail_row(experiment, key, judged) for key in experiment.groups],
         notes=(
             f"Verdict on the difference to backpropagation: agree if its 95 % interval lies within ±{MARGIN_POINTS} "
-            "points, differ if the interval excludes 0 and does not, else cannot tell. Peak memory: largest bytes "
-            "held by all stages together, counted by the engine; 1 MB = 10⁶ bytes.",
+            "points, differ if the interval excludes 0 and does not, else cannot tell. Peak memory: the most "
+            "bytes that a stage held at one moment, counted by the engine, summed over the stages; 1 MB = 10⁶ bytes.",
         ),
-        data=list(_data(experiment)),
+        data=list(data(experiment.groups.values())),
     )
 
 
-def _detail_row(experiment: Experiment, key: Key) -> list[Entry]:
+def _detail_row(experiment: Experiment, key: Key, judged: Mapping[Key, Judgement]) -> list[Entry]:
     network, method, k = key
     group = experiment.groups[key]
     accuracy, best = group.estimate("test_accuracy"), group.estimate("best_test_accuracy")
@@ -213,27 +301,7 @@ def _detail_row(experiment: Experiment, key: Key) -> list[Entry]:
         *head,
         estimate(accuracy, 2, tone=Tone.ALERT if falling_short(group.runs) else Tone.OURS),
         estimate(best, 2),
-        *_comparison(experiment, key, 2),
+        *_comparison(judged.get(key), 2),
         number(peak / MEGABYTE, 2),
         missing(group.unfinished),
     ]
-
-
-def _data(experiment: Experiment) -> Iterator[dict[str, object]]:
-    """One line a run: what a reader needs to do the statistics anew."""
-    for (network, method, k), group in experiment.groups.items():
-        for run in group.runs:
-            yield {
-                "scale": experiment.scale,
-                "dataset": experiment.settings["dataset"],
-                "model": network.model,
-                "width": network.width,
-                "method": method.name,
-                "k": k,
-                "seed": run.cell.seed,
-                "state": str(run.state),
-                "test_accuracy": run.result.get("test_accuracy", ""),
-                "best_test_accuracy": run.result.get("best_test_accuracy", ""),
-                "peak_bytes": run.result.get("peak_bytes", ""),
-                "cell": run.cell.name,
-            }

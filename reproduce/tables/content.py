@@ -9,7 +9,7 @@ import csv
 import enum
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from petra_core import methods
@@ -44,6 +44,7 @@ class Entry:
         hint: explanation of a few words, shown on hovering and read by screen readers.
         mark: of a published value, how well it is known.
         code: whether it is a command, a hash or a file name.
+        anchor: key of the section of the page that the text leads to; empty: it leads nowhere.
 
     """
 
@@ -53,6 +54,7 @@ class Entry:
     hint: str = ""
     mark: Mark | None = None
     code: bool = False
+    anchor: str = ""
 
     @property
     def raw(self) -> float | str:
@@ -123,6 +125,18 @@ class Table:
         return stream.getvalue()
 
 
+class Svg(str):
+    """An `<svg>` element that has the same drawing as PDF beside it."""
+
+    pdf: bytes
+
+    def __new__(cls, element: str, pdf: bytes) -> "Svg":
+        """Take the text of the element and the bytes of the file."""
+        made = super().__new__(cls, element)
+        made.pdf = pdf
+        return made
+
+
 @dataclass(frozen=True)
 class Figure:
     """A drawing.
@@ -131,7 +145,7 @@ class Figure:
         key: name of its anchor and of its download.
         title: short name, also its accessible name.
         description: what can be seen in it, for who cannot see it.
-        svg: an `<svg>` element.
+        svg: an `<svg>` element; as `Svg` it has a PDF to download.
         caption: what it shows, at which scale.
 
     """
@@ -141,6 +155,11 @@ class Figure:
     description: str
     svg: str
     caption: str
+
+    @property
+    def pdf(self) -> bytes:
+        """The drawing as PDF; empty where there is none."""
+        return self.svg.pdf if isinstance(self.svg, Svg) else b""
 
 
 @dataclass(frozen=True)
@@ -261,6 +280,16 @@ def with_sign(value: float, digits: int) -> str:
     shown = signless(f"{value:.{digits}f}")
     positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
     return ("+" if positive else "") + shown
+
+
+def not_run_at(scales: Sequence[str]) -> list[str]:
+    """A paragraph that names the scales of which there is nothing; none if there are no such scales."""
+    return [f"Not run at scale {' and '.join(f'“{scale}”' for scale in scales)}."] if scales else []
+
+
+def run_at(scales: Iterable[str]) -> str:
+    """The scales of which there is something, as a section's coverage."""
+    return ", ".join(f"“{scale}” run" for scale in scales) or "not run"
 
 
 def count(amount: int, noun: str) -> str:

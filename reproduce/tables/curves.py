@@ -6,9 +6,8 @@ runs.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
@@ -16,7 +15,11 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.tables import plots
 from reproduce.tables.content import Figure, short_title
+from reproduce.tables.deferred import pd, sns
 from reproduce.tables.experiments import Experiment, Network
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def dots(experiment: Experiment) -> Iterator[Figure]:
@@ -92,7 +95,7 @@ def lines(experiment: Experiment) -> Iterator[Figure]:
             yield _curve(experiment, network, points)
 
 
-def _curve(experiment: Experiment, network: Network, points: pd.DataFrame) -> Figure:
+def _curve(experiment: Experiment, network: Network, points: "DataFrame") -> Figure:
     ks = sorted(points["k"].unique())
     shown = [method for method in methods.ALL if method.name in set(points["method"])]
     title = f"Learning curves of {network.title}"

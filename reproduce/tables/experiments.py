@@ -8,7 +8,8 @@ their seed only.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.recipe import learning_rate
 from reproduce.cells import TrainingCell
+from reproduce.data import catalogue
 from reproduce.records import Status
-from reproduce.statistics import Estimate, estimate, paired
+from reproduce.statistics import Estimate, Judgement, estimate, judge, paired
 from reproduce.tables.content import TIMES
 from reproduce.tables.results import Run
 
@@ -36,8 +38,14 @@ class Network(NamedTuple):
     @property
     def title(self) -> str:
         """As tables call it."""
-        family, depth = self.model.rstrip("0123456789"), self.model.lstrip("abcdefghijklmnopqrstuvwxyz")
-        names = {"revnet": f"RevNet-{depth}", "resnet": f"ResNet-{depth}", "chain": f"Reversible chain of {depth}"}
+        family = self.model.rstrip("0123456789")
+        depth = self.model.removeprefix(family)
+        names = {
+            "revnet": f"RevNet-{depth}",
+            "resnet": f"ResNet-{depth}",
+            "invertible_revnet": f"Invertible RevNet-{depth}",
+            "chain": f"Reversible chain of {depth}",
+        }
         return f"{names.get(family, self.model)}, width {self.width}"
 
     @property
@@ -51,7 +59,7 @@ Key = tuple[Network, Method, int]  # network, method, k
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one network, method and k that differ in their seed only."""
+    """Runs of one network, method and k that differ in their seed only; there may be none."""
 
     runs: tuple[Run[TrainingCell], ...]
 
@@ -62,7 +70,11 @@ class Group:
 
     def values(self, name: str) -> dict[int, float]:
         """A value of the result by seed, of the finished runs."""
-        return {run.cell.seed: float(run.result[name]) for run in self.runs if run.done}
+        return self.measured(lambda run: float(run.result[name]))
+
+    def measured(self, measure: Callable[[Run[TrainingCell]], float]) -> dict[int, float]:
+        """What `measure` says of each finished run, by seed."""
+        return {run.cell.seed: measure(run) for run in self.runs if run.done}
 
     def estimate(self, name: str) -> Estimate | None:
         """Mean of such a value over the seeds; None if no run is finished."""
@@ -71,11 +83,12 @@ class Group:
 
     @property
     def summary(self) -> str:
-        """The same in the fewest words: "not run", if that is true of all seeds, or "0 of 2 finished"."""
-        states = {str(run.state) for run in self.runs}
-        return (
-            states.pop() if len(states) == 1 else f"{sum(run.done for run in self.runs)} of {len(self.runs)} finished"
-        )
+        """The same without the seeds: "not run", if that is true of all, or, say, "diverged; not run"."""
+        states = [str(run.state) for run in self.runs] or [str(Status.NOT_RUN.value)]
+        amounts = Counter(states)
+        if len(amounts) == 1:
+            return states[0]
+        return "; ".join(f"{amount} {TIMES} {state}" if amount > 1 else state for state, amount in amounts.items())
 
     @property
     def unfinished(self) -> str:
@@ -128,19 +141,24 @@ class Experiment:
     def described(self) -> str:
         """The settings that matter to a reader, in words."""
         s = self.settings
+        title, side = catalogue.by_name(s["dataset"]).title, s["image_size"]
         return (
-            f"scale “{self.scale}”, {s['dataset']}, {s['image_size']}{TIMES}{s['image_size']} pixels, "
+            f"scale “{self.scale}”, {title}, {side}{TIMES}{side} pixels, "
             f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {s[REFERENCE_RATE]:g}·batch·k/256, "
             f"{s['precision']}"
         )
 
-    def difference(self, key: Key) -> Estimate | None:
-        """Accuracy less that of backpropagation on the same network with the same k, over the shared seeds, points."""
+    def difference(self, key: Key, to: Method = methods.BACKPROPAGATION) -> Estimate | None:
+        """Accuracy less that of another method on the same network with the same k, over the shared seeds, points."""
         network, _, k = key
-        reference = self.groups.get((network, methods.BACKPROPAGATION, k))
-        if reference is None:
+        ours, reference = self.groups.get(key), self.groups.get((network, to, k))
+        if ours is None or reference is None:
             return None
-        return paired(self.groups[key].values("test_accuracy"), reference.values("test_accuracy"))
+        return paired(ours.values("test_accuracy"), reference.values("test_accuracy"))
+
+    def judged(self) -> dict[Key, Judgement]:
+        """All differences to backpropagation, as one family."""
+        return judge({key: self.difference(key) for key in self.groups if key[1] is not methods.BACKPROPAGATION})
 
 
 def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
@@ -172,6 +190,6 @@ def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
 def _order(key: Key) -> tuple[int, int, Network, int, int]:
     network, method, k = key
     family = network.model.rstrip("0123456789")
-    families = ("resnet", "revnet", "chain")
+    families = ("resnet", "revnet", "invertible_revnet", "chain")
     place = families.index(family) if family in families else len(families)
     return place, int(network.model.removeprefix(family)), network, methods.ALL.index(method), k

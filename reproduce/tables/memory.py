@@ -7,7 +7,6 @@ computes from Table 1's formulas. So it means something that they agree.
 from collections.abc import Sequence
 from typing import Any
 
-import seaborn as sns
 from matplotlib.figure import Figure as Drawing
 
 from petra_core.ledger import KINDS
@@ -26,33 +25,34 @@ from reproduce.tables.content import (
     signed,
     text,
 )
-from reproduce.tables.measured import Measured, measured
+from reproduce.tables.deferred import sns
+from reproduce.tables.measured import Measured, Sweep, smallest, sweeps
 from reproduce.tables.results import Results
 
-_COLOURS = dict(
+COLOURS = dict(
     zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
 )
 
 
 def section(results: Results) -> Section:
-    """Bars for the smallest k; every number folded."""
-    found = measured(results)
+    """Bars for the smallest k; every number folded; scale by scale."""
+    found = sweeps(results)
     if not found:
         return Section("memory", "Memory, predicted and measured", ["Nothing has been measured yet."])
-    entries = [entry for m in found for entry in m.result["memory"]]
+    entries = [entry for sweep in found for m in sweep.all for entry in m.result["memory"]]
     equal = sum(entry["measured"] == entry["predicted"] for entry in entries)
     finding = Finding(
         f"Memory: the prediction from shapes equals the engine's own count in {equal} of {len(entries)} numbers "
-        f"(method, k, stage, kind).",
+        f"(method, J, k, stage, kind).",
         Tone.GOOD if equal == len(entries) else Tone.ALERT,
     )
-    blocks: list[Block] = [_INTRODUCTION, _figure(found)]
+    blocks: list[Block] = [_INTRODUCTION, *map(_figure, found)]
     return Section(
         "memory",
         "Memory, predicted and measured",
         blocks,
         [finding],
-        folded=[_table(found)],
+        folded=[_table(sweep) for sweep in found],
         folded_title="Every number",
     )
 
@@ -69,10 +69,10 @@ def _sums(m: Measured, name: str) -> dict[str, int]:
     return {kind: sum(entry[name] for entry in entries if entry["kind"] == kind) for kind in KINDS}
 
 
-def _figure(found: Sequence[Measured]) -> Figure:
-    k = min(m.cell.accumulation for m in found)
-    own = [m for m in found if m.cell.accumulation == k]
-    title = f"Peak memory by kind, predicted and measured, k = {k}"
+def _figure(sweep: Sweep) -> Figure:
+    own = smallest(sweep.reference)
+    key = f"memory-{sweep.scale}"
+    title = f"Peak memory by kind, predicted and measured, k = {own[0].cell.accumulation}"
     description = "Two stacked bars for each method, the upper predicted, the lower measured. Measured: " + ", ".join(
         f"{m.method.title} {sum(_sums(m, 'measured').values()):,} bytes" for m in own
     )
@@ -85,7 +85,7 @@ def _figure(found: Sequence[Measured]) -> Figure:
                 for kind, amount in _sums(m, name).items():
                     width = amount / KILOBYTE
                     alpha = 0.55 if name == "predicted" else 1.0
-                    panel.barh(row + offset, width, 0.36, left, color=_COLOURS[kind], alpha=alpha, linewidth=0)
+                    panel.barh(row + offset, width, 0.36, left, color=COLOURS[kind], alpha=alpha, linewidth=0)
                     left += width
                 panel.annotate(f" {name}", (left, row + offset), va="center", fontsize=7.5, color=plots.QUIET)
         panel.set(
@@ -97,17 +97,18 @@ def _figure(found: Sequence[Measured]) -> Figure:
         panel.grid(visible=False, axis="y")
         panel.tick_params(axis="y", length=0)
         sns.despine(drawing, left=True)
-        handles = [panel.barh(0, 0, color=colour, label=kind.replace("_", " ")) for kind, colour in _COLOURS.items()]
+        handles = [panel.barh(0, 0, color=colour, label=kind.replace("_", " ")) for kind, colour in COLOURS.items()]
         drawing.legend(handles=handles, loc="outside lower center", ncols=len(KINDS))
-        svg = plots.to_svg(drawing, key="figure-memory", title=title, description=description)
-    return Figure("memory", title, description, svg, f"{title}. Network and batch as in Table 1. 1 kB = 10³ bytes.")
+        svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
+    caption = f"{title}, scale “{sweep.scale}”. Network and batch as in Table 1, J = {own[0].stages}. 1 kB = 10³ bytes."
+    return Figure(key, title, description, svg, caption)
 
 
-def _table(found: Sequence[Measured]) -> Table:
+def _table(sweep: Sweep) -> Table:
     columns = [Column("method", numeric=False), Column("kind", numeric=False)]
     columns += [Column(name) for name in ("predicted", "measured", "difference")]
     body = []
-    for m in found:
+    for m in sweep.reference:
         predicted, counted = _sums(m, "predicted"), _sums(m, "measured")
         for kind in KINDS:
             difference = counted[kind] - predicted[kind]
@@ -121,10 +122,13 @@ def _table(found: Sequence[Measured]) -> Table:
                     signed(difference, 0, tone=tone),
                 ]
             )
-    caption = "Peak bytes by kind, summed over stages."
+    caption = (
+        f"Peak bytes by kind, summed over stages, scale “{sweep.scale}”, J = {sweep.reference_stages}; the download "
+        "has every stage of every measurement."
+    )
     data = [
         {"method": m.method.name, "k": m.cell.accumulation, "stages": m.stages, **entry}
-        for m in found
+        for m in sweep.all
         for entry in m.result["memory"]
     ]
-    return Table(key="memory", caption=caption, columns=columns, rows=body, data=data, grouped=True)
+    return Table(key=f"memory-{sweep.scale}", caption=caption, columns=columns, rows=body, data=data, grouped=True)

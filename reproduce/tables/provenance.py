@@ -1,16 +1,21 @@
 """Where every number comes from: cell by cell the state, the code, the machine and the command that repeats it.
 
 Environments and versions of the code are listed once and referred to by a short name (E1, C1); a difference to a
-commit is shown whole.
+commit is shown whole. Cells that have not been run are counted, not listed: of a thousand lines that say "not run"
+nobody reads one.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from reproduce import scales
-from reproduce.cells import Cell, TrainingCell
+from reproduce import grids, scales
+from reproduce.cells import Cell, TrainedCell, TrainingCell
 from reproduce.records import Status
+from reproduce.tables import depth, stability
+from reproduce.tables.accounts import accounts, title
 from reproduce.tables.content import (
     Block,
     Column,
@@ -27,9 +32,10 @@ from reproduce.tables.content import (
     some,
     text,
 )
-from reproduce.tables.results import Results, Run, grid
+from reproduce.tables.results import Results, Run, meaning
 
 COMMIT_DIGITS = 10
+LISTED = 3  # of cells that a finding names; the list of cells has all
 
 
 class _Names:
@@ -53,11 +59,12 @@ class _Names:
 def section(results: Results) -> Section:
     """Cells, environments, code, and what could not be read."""
     environments, versions = _Names("E"), _Names("C")
-    cells = _cells_table(results.runs, environments, versions)
+    begun = [run for run in results.runs if run.state.status is not Status.NOT_RUN]
+    cells = _cells_table(begun, environments, versions)
     blocks: list[Block] = [_INTRODUCTION]
     if results.problems:
         blocks.append(_problems_table(results))
-    blocks += [_versions_table(versions), _environments_table(environments)]
+    blocks += [_progress_table(results), _versions_table(versions), _environments_table(environments)]
     patches = {value["patch"]: name for name, value in versions.items() if value["patch"]}
     folded: list[Block] = [cells]
     folded += [
@@ -69,34 +76,44 @@ def section(results: Results) -> Section:
         blocks,
         list(_findings(results, versions)),
         folded=folded,
-        folded_title="Every cell with its command, and every difference to a commit",
+        folded_title=f"State, code, machine, command of {count(len(begun), 'cell')}; every difference to a commit",
     )
 
 
 def command(cell: Cell) -> str:
-    """The command that runs the cell: out of its grid if it is in one, else by hand with every setting written out."""
-    values = cell.to_dict()
-    if cell.scale in scales.SCALES and cell in grid(cell.scale).cells:
-        chosen = {name: values[name] for name in ("kind", "model", "method", "accumulation", "seed")}
-        return f"python -m reproduce run {cell.scale} " + " ".join(f"--only {name}={v}" for name, v in chosen.items())
-    settings = {name: value for name, value in values.items() if name not in ("kind", "scale")}
+    """The command that runs this cell and no other; empty if its grid no longer has it and no command makes its kind.
+
+    A cell of a grid is called by its name, with the loader and the precision if they are not the grid's. Another is
+    trained by hand, every setting written out; its scale is then `custom`.
+    """
+    planned = _planned(cell.scale).get(meaning(cell)) if cell.scale in scales.SCALES else None
+    if planned is not None:
+        asked, there = cell.to_dict(), planned.to_dict()
+        changed = [f" --{name} {asked[name]}" for name in ("loader", "precision") if asked.get(name) != there.get(name)]
+        return f"python -m reproduce run {cell.scale} --only name={planned.name}{''.join(changed)}"
+    if not isinstance(cell, TrainingCell):
+        return ""
+    settings = {name: value for name, value in cell.to_dict().items() if name not in ("kind", "scale")}
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
+
+
+@cache
+def _planned(scale: str) -> dict[str, Cell]:
+    """The cells of a grid, found by what they mean, whatever their loader and precision."""
+    return {meaning(cell): cell for cell in grids.by_name(scale).cells}
 
 
 _INTRODUCTION = (
     "Every number above is computed from records: a folder of plain text for each cell, with its whole "
     "configuration, the environment, the commit (and the difference to it, if the tree was not clean) and the "
-    "metrics of every epoch. The list of cells below names for each the code (C), the environment (E) and the "
-    "command that repeats it."
+    "metrics of every epoch. The list of cells at the end names for each the code (C), the environment (E) and the "
+    "command that runs it and no other."
 )
 
 
 def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
-    failed = [run for run in results.runs if run.state.status is Status.FAILED]
-    if failed:
-        words = some([f"{run.cell.name}: {run.state}" for run in failed])
-        yield Finding(f"{count(len(failed), 'cell')} failed. {words}.", Tone.ALERT)
+    yield from _failures(results.runs)
     unofficial = {
         run.cell.name: f"{data['reason']}; {'; '.join(data['deviations'])}"
         for run in results.runs
@@ -107,16 +124,15 @@ def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
         yield Finding(f"{count(len(unofficial), 'cell')} used data that are not the official ones. {words}", Tone.ALERT)
     begun = [run for run in results.runs if run.state.status is Status.PARTIAL]
     if begun:
-        words = some([f"{run.cell.name}: {run.state}" for run in begun])
+        words = some([f"{run.cell.name}: {run.state}" for run in begun], LISTED)
         yield Finding(f"{count(len(begun), 'cell')} begun and not finished. {words}.", Tone.MISSING)
-    not_run = [run for run in results.runs if run.state.status is Status.NOT_RUN]
+    not_run = Counter(run.cell.scale for run in results.runs if run.state.status is Status.NOT_RUN)
     if not_run:
-        words = ", ".join(sorted({run.cell.scale for run in not_run}))
-        yield Finding(f"{count(len(not_run), 'cell')} of the grid not run ({words}).", Tone.MISSING)
+        words = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
+        yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {words}.", Tone.MISSING)
     if results.problems:
         yield Finding(
-            f"{count(len(results.problems), 'record')} damaged or foreign, left as found and left out of all tables; "
-            "see Provenance.",
+            f"{count(len(results.problems), 'record')} damaged or foreign, left as found and left out of all tables.",
             Tone.ALERT,
         )
     dirty = sum(1 for _, value in versions.items() if not value["code"].get("clean", False))
@@ -128,6 +144,58 @@ def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
         )
 
 
+def _failures(runs: Iterable[Run[Cell]]) -> Iterable[Finding]:
+    """By reason. That a cell diverges may be just what a study looks for; that memory ran out is never a result."""
+    failed: dict[str, list[Run[Cell]]] = {}
+    for run in runs:
+        if run.state.status is Status.FAILED:
+            failed.setdefault(run.state.reason, []).append(run)
+    for reason, own in sorted(failed.items()):
+        words = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in own], LISTED)
+        looked_for = reason == "diverged" and all(meaning(run.cell) in _divergence_looked_for() for run in own)
+        yield Finding(f"{count(len(own), 'cell')} failed: {reason}. {words}.", Tone.PLAIN if looked_for else Tone.ALERT)
+
+
+@cache
+def _divergence_looked_for() -> frozenset[str]:
+    """The cells of the studies that ask where training breaks."""
+    return frozenset(
+        meaning(cell) for study in (depth, stability) for name in scales.SCALES for cell in study.cells(name)
+    )
+
+
+def _progress_table(results: Results) -> Table:
+    """What is planned and what is there, for every exhibit at every scale; in it the cells that are not run."""
+    columns = [Column("exhibit", numeric=False), Column("scale", numeric=False)]
+    columns += [
+        Column(name, group="cells") for name in ("planned", "finished", "diverged", "out of memory", "begun", "not run")
+    ]
+    body = [
+        [
+            text(title(account.key)),
+            text(account.scale),
+            *(
+                number(amount, 0, tone=Tone.PLAIN)
+                for amount in (
+                    account.planned,
+                    account.done,
+                    account.failed.get("diverged", 0),
+                    account.failed.get("out of memory", 0),
+                    account.begun,
+                    account.not_run,
+                )
+            ),
+        ]
+        for account in accounts(results).values()
+    ]
+    return Table(
+        key="progress",
+        caption="Cells that the exhibits and studies need, and how far they are; those that two share count for both.",
+        columns=columns,
+        rows=body,
+    )
+
+
 def _cells_table(runs: Sequence[Run[Cell]], environments: _Names, versions: _Names) -> Table:
     columns = [
         Column("cell", numeric=False),
@@ -136,13 +204,14 @@ def _cells_table(runs: Sequence[Run[Cell]], environments: _Names, versions: _Nam
         Column("code", numeric=False),
         Column("environment", numeric=False),
         Column("loader", numeric=False),
+        Column("precision", numeric=False),
         Column("training, s"),
+        Column("images/s"),
         Column("command", numeric=False),
     ]
     body = []
     for run in runs:
-        seconds = run.result.get("train_seconds")
-        loader = run.cell.loader if isinstance(run.cell, TrainingCell) else ""
+        loading = (run.cell.loader, run.cell.precision) if isinstance(run.cell, TrainedCell) else ("", "")
         body.append(
             [
                 code(run.cell.name),
@@ -150,21 +219,27 @@ def _cells_table(runs: Sequence[Run[Cell]], environments: _Names, versions: _Nam
                 _state(run),
                 text(", ".join(versions.of(_version(c, run.patches)) for c in run.codes)),
                 text(", ".join(environments.of(e) for e in run.environments)),
-                text(loader),
-                number(float(seconds), 1) if seconds is not None else missing(""),
-                code(command(run.cell)),
+                *map(text, loading),
+                _measured(run, "train_seconds", 1),
+                _measured(run, "images_per_second", 0),
+                code(command(run.cell)) if command(run.cell) else missing("no grid has it any more"),
             ]
         )
     return Table(
         key="cells",
-        caption="Every cell: what it is, how far it is, and the command that runs it.",
+        caption="Every cell that has been begun: what it is, how far it is, and the command that runs it.",
         columns=columns,
         rows=body,
         notes=(
-            "A cell that has a result is not run again: add --records FOLDER to run it anew elsewhere. Times are "
-            "those of the run on its machine, with whatever else ran there; they are no benchmark.",
+            "A cell that has a result is not run again: add --records FOLDER to run it anew elsewhere. Times and "
+            "speeds are those of the run on its machine, with whatever else ran there; they are no benchmark.",
         ),
     )
+
+
+def _measured(run: Run[Cell], name: str, digits: int) -> Entry:
+    value = run.result.get(name)
+    return number(float(value), digits) if value is not None else missing("")
 
 
 def _state(run: Run[Cell]) -> Entry:

@@ -3,16 +3,23 @@
 Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reproduce import scales
-from reproduce.cells import Cell, ComplexityCell, TrainingCell
+from reproduce.cells import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
 from reproduce.records import Record, RecordError, State, Status, scan
-from reproduce.scales import Scale
+
+#: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
+_SHOWN: dict[type[Cell], tuple[str, ...]] = {
+    TrainedCell: ("test_accuracy", "best_test_accuracy", "train_loss", "peak_bytes"),
+    ComplexityCell: ("stages", "rows", "memory", "stage_flops", "stage_forward_flops", "ticks_per_micro_batch"),
+    MemoryCell: ("stages", "rows", "process"),
+    StageCostCell: ("stages", "load", "cores"),
+}
 
 CellT = TypeVar("CellT", bound=Cell, covariant=True)
 
@@ -51,31 +58,40 @@ class Results:
     """Everything under one root.
 
     Attributes:
-        training: runs that trained a network.
-        complexity: measurements for Table 1.
+        runs: those that can be read, and the cells that are not run.
         problems: records that are damaged or foreign.
 
     """
 
-    training: tuple[Run[TrainingCell], ...]
-    complexity: tuple[Run[ComplexityCell], ...]
+    runs: tuple[Run[Cell], ...]
     problems: tuple[RecordError, ...]
 
+    def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
+        """The runs of one kind of cells (and of no kind derived from it)."""
+        return tuple(run for run in self.runs if type(run.cell) is kind)  # type: ignore[misc]  # narrowed by its cell
+
+    def of(self, cells: Iterable[Cell]) -> tuple[Run[Cell], ...]:
+        """The runs of these cells, in their order, in whatever precision and from whatever loader they were run."""
+        by_meaning: dict[str, list[Run[Cell]]] = {}
+        for run in self.runs:
+            by_meaning.setdefault(meaning(run.cell), []).append(run)
+        meanings = dict.fromkeys(meaning(cell) for cell in cells)
+        return tuple(run for meaning in meanings for run in by_meaning.get(meaning, ()))
+
     @property
-    def runs(self) -> tuple[Run[Cell], ...]:
-        """All of them."""
-        return (*self.training, *self.complexity)
+    def training(self) -> tuple[Run[TrainingCell], ...]:
+        """Runs that trained a network."""
+        return self.of_kind(TrainingCell)
+
+    @property
+    def complexity(self) -> tuple[Run[ComplexityCell], ...]:
+        """Measurements for Table 1."""
+        return self.of_kind(ComplexityCell)
 
     @property
     def begun(self) -> bool:
         """Whether there is a record of anything."""
         return any(run.state.status is not Status.NOT_RUN for run in self.runs)
-
-
-@cache
-def grid(name: str) -> Scale:
-    """The scale called `name`, made once. Raises: CellError."""
-    return scales.by_name(name)
 
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
@@ -95,16 +111,21 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
         except RecordError as error:
             problems.append(error)
     there = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
-    absent = [cell for cell in expected if cell not in there and cell.name not in there]
+    meant = {meaning(run.cell) for run in runs}  # a cell that ran in another precision is not absent
+    absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
-    return Results(
-        tuple(_of(runs, TrainingCell)),
-        tuple(_of(runs, ComplexityCell)),
-        tuple(problems),
-    )
+    return Results(tuple(runs), tuple(problems))
+
+
+@cache
+def meaning(cell: Cell) -> str:
+    """The configuration without what may be chosen to fit the machine."""
+    chosen = ("loader", "precision")
+    return json.dumps({name: value for name, value in cell.to_dict().items() if name not in chosen}, sort_keys=True)
 
 
 def _run(record: Record, state: State) -> Run[Cell]:
+    _check_result(record, state)
     codes = tuple(record.codes())
     patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
     return Run(
@@ -118,13 +139,22 @@ def _run(record: Record, state: State) -> Run[Cell]:
     )
 
 
+def _check_result(record: Record, state: State) -> None:
+    """Raises RecordError: a finished result lacks what the tables show of its kind."""
+    if state.status is not Status.DONE:
+        return
+    result = record.result() or {}
+    for kind, names in _SHOWN.items():
+        lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
+        if lacking:
+            raise RecordError(
+                record.path / "result.json", f"lacks {', '.join(lacking)}: another version wrote it", foreign=True
+            )
+
+
 def _patch(record: Record, name: str) -> str:
     file = record.path / name
     try:
         return file.read_text(errors="replace")
     except FileNotFoundError as error:
         raise RecordError(file, "is missing, though code.json names it") from error
-
-
-def _of(runs: Iterable[Run[Cell]], kind: type[CellT]) -> Iterable[Run[CellT]]:
-    return [run for run in runs if isinstance(run.cell, kind)]  # type: ignore[misc]  # narrowed by its cell

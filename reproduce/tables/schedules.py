@@ -5,6 +5,8 @@ each method while the report is made, its ticks are recorded as they are execute
 validator, and that recording is drawn.
 """
 
+import contextlib
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -15,7 +17,8 @@ from petra_core.methods import Method
 from petra_core.schedule import Schedule
 from petra_core.units import idle_fraction
 from petra_core.validation import validate
-from reproduce.tables.content import Block, Figure, Section
+from reproduce.tables import svg_pdf
+from reproduce.tables.content import Block, Figure, Section, Svg
 
 STAGES = 4
 ACCUMULATIONS = (1, 2)
@@ -45,7 +48,7 @@ def executed(method: Method, accumulation: int) -> Schedule:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
         seed=0,
     )
-    with pipeline.recording() as recording:
+    with _one_thread(), pipeline.recording() as recording:
         for _ in range(MICRO_BATCHES[method.pipelined]):
             pipeline.step(images, labels)
         pipeline.drain()
@@ -53,8 +56,20 @@ def executed(method: Method, accumulation: int) -> Schedule:
     return recording.schedule
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads on tensors of a hundred numbers wait for one another, on a busy machine for many seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@cache
 def section() -> Section:
-    """One drawing a method for k = 1; the others folded."""
+    """One drawing a method for k = 1; the others folded. No record changes them, so they are made once a process."""
     blocks: list[Block] = [
         f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, "
         "checked by a validator that does not know the generator. One row a stage, one column a tick; boxes carry "
@@ -71,11 +86,12 @@ def _figure(method: Method, accumulation: int) -> Figure:
     schedule = executed(method, accumulation)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
     svg = to_svg(schedule, highlight=TRACED, title=title)
+    drawing = Svg(svg, svg_pdf.to_pdf(svg))
     entered = MICRO_BATCHES[method.pipelined]
     caption = (
         f"{title}: {entered} micro-batches in {len(schedule.ticks)} ticks, filling and draining included; "
         f"{idle_fraction(schedule):.0%} of the turns are idle."
     )
     return Figure(
-        f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}", title, str(schedule), svg, caption
+        f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}", title, str(schedule), drawing, caption
     )

@@ -1,24 +1,19 @@
 """Table 1: complexity per stage of every method, the published formulas beside what was measured.
 
-The measurements are made by `reproduce.tables.complexity` and brought to the units of the formulas by
+The measurements are made by `reproduce.measures.complexity` and brought to the units of the formulas by
 `reproduce.tables.measured`; here they are set beside the published text.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-import seaborn as sns
 from matplotlib.figure import Figure as Drawing
 
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
 from reproduce.cells import Cell, ComplexityCell
-from reproduce.execution import Context
 from reproduce.published import Row
-from reproduce.records import Record
-from reproduce.tables import plots
-from reproduce.tables.complexity import measure_complexity
+from reproduce.tables import growth, plots
 from reproduce.tables.content import (
     KILOBYTE,
     MINUS,
@@ -39,22 +34,41 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.content import published as published_entry
-from reproduce.tables.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, measured
+from reproduce.tables.deferred import sns
+from reproduce.tables.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep, smallest, sweeps
 from reproduce.tables.results import Results
 
+#: Network by scale: channels a stream, pixels a side, samples; seconds a cell at `smoke`, minutes at `paper` on a CPU.
+NETWORKS = {"smoke": (8, 8, 8), "small": (16, 16, 32), "paper": (64, 32, 64)}
+REFERENCE_DEPTH = 4  # inner stages where k is varied
+DEPTHS = (4, 2, 8, 16)  # inner stages, at k = 1
+ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth
 
-def cells(scale: str = "smoke", *, depth: int = 4, accumulations: Sequence[int] = (1, 4)) -> list[ComplexityCell]:
-    """The measurements that the table needs: every method at every k, on a chain of `depth` inner stages."""
+
+def cells(scale: str) -> list[Cell]:
+    """Every method, over J at k = 1 and over k at one J; at `paper`, where a stage is large, at one J and k."""
+    depths, accumulations = (DEPTHS[:1], ACCUMULATIONS[:1]) if scale == "paper" else (DEPTHS, ACCUMULATIONS)
+    return [
+        *chains(scale, depth=REFERENCE_DEPTH, accumulations=accumulations),
+        *(cell for depth in depths if depth != REFERENCE_DEPTH for cell in chains(scale, depth=depth)),
+    ]
+
+
+def chains(
+    scale: str = "smoke", *, depth: int = REFERENCE_DEPTH, accumulations: Sequence[int] = (1,)
+) -> list[ComplexityCell]:
+    """Every method at every k, on a chain of `depth` inner stages."""
+    width, image_size, batch_size = NETWORKS[scale]
     return [
         ComplexityCell(
             scale=scale,
             model=f"chain{depth}",
             stem="stride1",
-            image_size=16,
-            width=16,
+            image_size=image_size,
+            width=width,
             method=method.name,
             accumulation=accumulation,
-            batch_size=8,
+            batch_size=batch_size,
             seed=0,
         )
         for accumulation in accumulations
@@ -62,38 +76,45 @@ def cells(scale: str = "smoke", *, depth: int = 4, accumulations: Sequence[int] 
     ]
 
 
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """What the runner calls for a cell of the kind "complexity": small enough to be done in one go, on the CPU."""
-    del record, context
-    assert isinstance(cell, ComplexityCell)
-    return measure_complexity(cell)
-
-
 def section(results: Results) -> Section:
-    """The formulas beside the measurements, then the bytes stage by stage."""
+    """Scale by scale the formulas beside the measurements, their growth with J and k, then the bytes stage by stage."""
     rows = {row["method"]: row for row in published.read("table1_complexity")}
-    found = measured(results)
-    compared = [(m, rows[PUBLISHED_NAMES[m.method]]) for m in found if m.method in PUBLISHED_NAMES]
-    agreeing = sum(m.holds(row) for m, row in compared)
-    blocks: list[Block] = [_INTRODUCTION, _complexity_table(rows, found)]
-    if found:
-        blocks.append(_bytes_figure(found))
-    folded: list[Block] = [_stages_table(found)] if found else []
-    if not compared:
-        finding = Finding("Table 1: nothing measured yet.", Tone.MISSING)
-        coverage = "formulas; nothing measured yet"
-    else:
-        stages = sorted({m.stages for m, _ in compared})
-        finding = Finding(
-            "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
-            f"every inner stage in {agreeing} of {len(compared)} measurements (J = {', '.join(map(str, stages))}).",
-            Tone.GOOD if agreeing == len(compared) else Tone.ALERT,
-        )
-        coverage = (
-            f"measured on a chain of equal stages: {agreeing} of {len(compared)} measurements follow the formulas"
-        )
+    found = sweeps(results)
+    blocks: list[Block] = [_INTRODUCTION]
+    folded: list[Block] = []
+    for sweep in found:
+        blocks += [_complexity_table(rows, sweep), *growth.figures(rows, sweep), _bytes_figure(sweep)]
+        folded += [growth.table(sweep), _stages_table(sweep)]
+    if not found:
+        blocks.append(_complexity_table(rows, None))
+    finding, coverage = _judgement(rows, [m for sweep in found for m in sweep.all])
     return Section(
-        "table1", "Table 1: complexity per stage", blocks, [finding], coverage, folded, "Bytes stage by stage"
+        "table1",
+        "Table 1: complexity per stage",
+        blocks,
+        [finding],
+        coverage,
+        folded,
+        "Every J and k; bytes stage by stage",
+    )
+
+
+def _judgement(rows: dict[str, Row], found: Sequence[Measured]) -> tuple[Finding, str]:
+    """The line of the summary, and the coverage."""
+    compared = [(m, rows[PUBLISHED_NAMES[m.method]]) for m in found if m.method in PUBLISHED_NAMES]
+    if not compared:
+        return Finding("Table 1: nothing measured yet.", Tone.MISSING), "formulas; nothing measured yet"
+    agreeing = sum(m.holds(row) for m, row in compared)
+    stages, ks = sorted({m.stages for m, _ in compared}), sorted({m.cell.accumulation for m, _ in compared})
+    finding = Finding(
+        "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
+        f"every inner stage in {agreeing} of {len(compared)} measurements "
+        f"(J = {', '.join(map(str, stages))}; k = {', '.join(map(str, ks))}).",
+        Tone.GOOD if agreeing == len(compared) else Tone.ALERT,
+    )
+    return (
+        finding,
+        f"measured on chains of equal stages: {agreeing} of {len(compared)} measurements follow the formulas",
     )
 
 
@@ -102,11 +123,14 @@ _INTRODUCTION = (
     "reversible blocks of constant width between a stem and a head, executed until the pipeline is full. "
     "Activations are the bytes that a stage holds between two ticks for micro-batches whose backward is still to "
     "come; FG is the full autograd graph of one stage. Where a value depends on the stage, the first inner stage is "
-    "shown, which holds most."
+    "shown, which holds most. Measured seconds are those of that stage alone on the machine that Provenance names, "
+    "with whatever else ran there; a forward and a backward are divided by the same stage's forward. Table 1 counts a "
+    "backward as two forwards; how long it takes depends on kernels and on the size of the stage."
 )
 
 
-def _complexity_table(rows: dict[str, Row], found: Sequence[Measured]) -> Table:
+def _complexity_table(rows: dict[str, Row], sweep: Sweep | None) -> Table:
+    found = sweep.reference if sweep else []
     columns = [
         Column("k", numeric=False),
         Column("method", numeric=False),
@@ -122,13 +146,14 @@ def _complexity_table(rows: dict[str, Row], found: Sequence[Measured]) -> Table:
         Column("formula", group="time per batch"),
         Column("units", group="time per batch", hint="forwards of one stage; its forward and backward side by side"),
         Column("ticks", group="time per batch"),
+        Column("measured", group="time per batch", hint="seconds of the first inner stage, in forwards of it"),
     ]
     if not found:
         body = [_complexity_row(method, rows.get(PUBLISHED_NAMES.get(method, "")), None) for method in methods.ALL]
     else:
         body = [_complexity_row(m.method, rows.get(PUBLISHED_NAMES.get(m.method, "")), m) for m in found]
     return Table(
-        key="table1",
+        key=f"table1-{sweep.scale}" if sweep else "table1",
         caption=_caption(found),
         columns=columns,
         rows=body,
@@ -141,7 +166,8 @@ def _complexity_table(rows: dict[str, Row], found: Sequence[Measured]) -> Table:
             "reconstruction 4 come down, as published.",
             "Time in forwards of one stage. The head reconstructs nothing, so that reversible backpropagation takes "
             f"4J {MINUS} 1. Approximate inputs (not in the paper's table) inverts with the current weights and "
-            "differentiates with stashed ones: two evaluations.",
+            "differentiates with stashed ones: two evaluations. Measured time: J times forward and backward where one "
+            "micro-batch passes at a time, else the slower of the two, since Table 1 has a worker for each.",
         ),
         grouped=True,
     )
@@ -155,7 +181,7 @@ def _complexity_row(method: Method, row: Row | None, m: Measured | None) -> list
         return published_entry(shown, row.mark, value=row[column])
 
     if m is None:
-        heading, values = "not measured", [missing("not run")] * 7
+        heading, values = "not measured", [missing("not run")] * 8
     else:
         name, _ = m.activation_unit
         amount = m.activations(FIRST_INNER)
@@ -178,8 +204,9 @@ def _complexity_row(method: Method, row: Row | None, m: Measured | None) -> list
             ),
             _units(m),
             number(m.result["ticks_per_micro_batch"], 0),
+            _measured_time(m),
         ]
-    activations, copies, up, down, flops, units, ticks = values
+    activations, copies, up, down, flops, units, ticks, time = values
     return [
         text(heading),
         method_name(method),
@@ -195,7 +222,15 @@ def _complexity_row(method: Method, row: Row | None, m: Measured | None) -> list
         formula_of("mean_time_per_batch"),
         units,
         ticks,
+        time,
     ]
+
+
+def _measured_time(m: Measured) -> Entry:
+    if m.time is None:
+        return missing("not measured")
+    forward = m.result["seconds"]["forward"]
+    return number(m.time, 1, hint=f"backward {m.backward_time:.2f} forwards; a forward {1e3 * forward:.3g} ms")
 
 
 def _units(m: Measured) -> Entry:
@@ -203,7 +238,7 @@ def _units(m: Measured) -> Entry:
     return number(m.result["units_overlapped"], 0, hint=f"{in_turn} if a stage does one thing after another")
 
 
-def _stages_table(found: Sequence[Measured]) -> Table:
+def _stages_table(sweep: Sweep) -> Table:
     kinds = {"inputs": "inputs", "graph": "graph", "stashed_weights": "stashed weights"}
     columns = [
         Column("method", numeric=False),
@@ -217,11 +252,11 @@ def _stages_table(found: Sequence[Measured]) -> Table:
             number(stage, 0, tone=Tone.PLAIN),
             *(number(m.row(stage)[kind], 0) for kind in (*kinds, "parameters", "message_up", "message_down")),
         ]
-        for m in found
+        for m in sweep.reference
         for stage in m.inner
     ]
-    caption = "Measured bytes of every inner stage (j from 0)."
-    return Table(key="table1-stages", caption=caption, columns=columns, rows=body, grouped=True)
+    caption = f"Measured bytes of every inner stage (j from 0), J = {sweep.reference_stages}, scale “{sweep.scale}”."
+    return Table(key=f"table1-stages-{sweep.scale}", caption=caption, columns=columns, rows=body, grouped=True)
 
 
 def _caption(found: Sequence[Measured]) -> str:
@@ -235,10 +270,10 @@ def _caption(found: Sequence[Measured]) -> str:
     return f"Complexity per stage: published formulas and measurements of executed steps ({described})."
 
 
-def _bytes_figure(found: Sequence[Measured]) -> Figure:
+def _bytes_figure(sweep: Sweep) -> Figure:
     """What each stage holds between ticks, as stacked bars, for the smallest k."""
-    k = min(m.cell.accumulation for m in found)
-    own = [m for m in found if m.cell.accumulation == k]
+    own = smallest(sweep.reference)
+    k, key = own[0].cell.accumulation, f"bytes-{sweep.scale}"
     kinds = {
         "inputs": ("inputs", "#56b4e9"),
         "graph": ("graph", "#0072b2"),
@@ -265,9 +300,9 @@ def _bytes_figure(found: Sequence[Measured]) -> Figure:
         sns.despine(drawing)
         handles, labels = drawing.axes[0].get_legend_handles_labels()
         drawing.legend(handles, labels, loc="outside lower center", ncols=len(kinds))
-        svg = plots.to_svg(drawing, key="figure-bytes", title=title, description=description)
+        svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     caption = (
-        f"{title}. Same network for all methods; one scale for all panels. Stage 0 is the stem, the last stage the "
-        "head. 1 kB = 10³ bytes."
+        f"{title}, scale “{sweep.scale}”. Same network for all methods; one axis for all panels. Stage 0 is the stem, "
+        "the last stage the head. 1 kB = 10³ bytes."
     )
-    return Figure("bytes", title, description, svg, caption)
+    return Figure(key, title, description, svg, caption)

@@ -1,143 +1,97 @@
 """Table 3: memory of RevNet-50 under the four buffer configurations (arXiv 2406.02052, ImageNet, batch 64, k = 1).
 
-The published numbers are no measurement but a sum over stages. With J stages, stage j (0-based) of staleness
-s = 2(J - 1 - j), float32 and 1 GB = 1e9 bytes, a stage holds
-
-    itself               parameters + BatchNorm statistics + one input
-    its input buffer     s inputs                       where inputs are buffered; non-reversible stages always do
-    its parameter buffer ceil(s / k) * parameters       where parameters are buffered
-
-To get the published digits, an input must be counted in two inconsistent ways, so there are two rules:
-
-    published    an input is both streams at non-reversible stages, one stream at reversible ones and at the head; the
-                 stem's buffer of images counts only in the rows with an input buffer
-    consistent   an input is what the stage takes, both streams; the images wait in nobody's buffer (they can be read
-                 again)
-
-Everything is computed from the networks themselves, whose tensors are made on the meta device and so cost nothing.
+The published values are sums by a rule (`reproduce.tables.buffer_rules`). Here they stand beside what the rule gives
+for the networks of this suite, beside a rule that counts consistently, and beside what the engine really holds
+(`reproduce.tables.table3_held`).
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 
-import torch
-from torch import Tensor
-
-from petra_core.methods import PETRA
-from petra_core.models import revnet
-from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, as_streams, as_value
+from petra_core import methods
 from reproduce import published
-from reproduce.tables.content import GIGABYTE, Column, Entry, Finding, Section, Table, Tone, number, signed, text
+from reproduce.cells import Cell, MemoryCell
+from reproduce.data import catalogue
+from reproduce.tables import table3_held
+from reproduce.tables.buffer_rules import (
+    ACCUMULATION,
+    BATCH,
+    CONFIGURATIONS,
+    CONSISTENT_RULE,
+    METHODS,
+    PUBLISHED_RULE,
+    StageSize,
+    memory,
+    revnet_sizes,
+    saving,
+)
+from reproduce.tables.content import (
+    GIGABYTE,
+    Block,
+    Column,
+    Entry,
+    Finding,
+    Section,
+    Table,
+    Tone,
+    number,
+    signed,
+    text,
+)
 from reproduce.tables.content import published as published_entry
+from reproduce.tables.held import Group, Subject, groups
+from reproduce.tables.results import Results
 
 DEPTHS = (18, 34, 50)
-BATCH, ACCUMULATION, IMAGE_SIZE, CLASSES = 64, 1, 224, 1000
+MODELS = ("revnet50", "revnet18", "revnet34")  # in the order in which they are run
 
 
-@dataclass(frozen=True)
-class StageSize:
-    """What one stage is made of, in bytes.
+def cells(scale: str) -> list[Cell]:
+    """The four configurations, held for real.
 
-    Attributes:
-        stage: j.
-        staleness: micro-batches between its forward and its backward, 2(J - 1 - j).
-        buffered: whether it keeps its inputs under every configuration, because it cannot be inverted.
-        parameters: weights.
-        statistics: BatchNorm's running mean and variance.
-        streams: one micro-batch's input, stream by stream.
-
+    At `paper` all networks and shapes at the paper's batch: 215 GB for the largest. At `small` the same networks at a
+    batch at which none needs more than 5 GB, and the smallest of them at the paper's batch where it does not either.
     """
-
-    stage: int
-    staleness: int
-    buffered: bool
-    parameters: int
-    statistics: int
-    streams: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """Which buffers are held: a row of the table."""
-
-    input_buffer: bool
-    parameter_buffer: bool
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How an input is counted (see the module's docstring).
-
-    Attributes:
-        title: how tables call it.
-        both_streams: whether the second stream of reversible stages and of the head counts.
-        stem_buffer: whether the stem's images count as an input buffer, in the configurations that have one.
-
-    """
-
-    title: str
-    both_streams: bool
-    stem_buffer: bool
+    if scale == "smoke":
+        return [*_held(scale, "cifar10", "revnet18", 2, width=4), *_held(scale, "cifar10", "revnet50", 2, width=4)]
+    if scale == "small":
+        batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
+        full = _held(scale, "cifar10", "revnet18", BATCH)
+        return [
+            *(cell for name, batch in batches.items() for model in MODELS for cell in _held(scale, name, model, batch)),
+            *(cell for cell in full if cell.method != methods.DELAYED_GRADIENTS.name),
+        ]
+    if scale == "paper":
+        return [
+            cell
+            for name in ("imagenet", "cifar10", "imagenet32")
+            for model in MODELS
+            for cell in _held(scale, name, model, BATCH)
+        ]
+    return []
 
 
-CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
-PUBLISHED_RULE = Rule("published rule", both_streams=False, stem_buffer=True)
-CONSISTENT_RULE = Rule("consistent rule", both_streams=True, stem_buffer=False)
-
-
-def stage_sizes(stages: Sequence[Stage], images: Tensor) -> tuple[StageSize, ...]:
-    """Sizes of the stages of a network; on the meta device nothing is allocated.
-
-    Args:
-        stages: the network.
-        images: one micro-batch on the device of the stages, [batch, channels, height, width].
-
-    """
-    sizes = []
-    streams: Streams = (images,)
-    for index, stage in enumerate(stages):
-        sizes.append(
-            StageSize(
-                stage=index,
-                staleness=PETRA.delay(index, len(stages)),
-                buffered=not stage.invertible and not isinstance(stage, HeadStage),
-                parameters=sum(map(_bytes, stage.parameters())),
-                statistics=sum(_bytes(buffer) for buffer in stage.buffers() if buffer.is_floating_point()),
-                streams=tuple(map(_bytes, streams)),
-            )
+def _held(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
+    """The four configurations of one network and shape, the cheapest first."""
+    known = catalogue.by_name(dataset)
+    return [
+        MemoryCell(
+            scale=scale,
+            dataset=dataset,
+            image_size=known.image_size,
+            model=model,
+            stem=known.stem,
+            width=width,
+            method=method.name,
+            accumulation=ACCUMULATION,
+            batch_size=batch_size,
+            seed=0,
         )
-        streams = as_streams(stage(as_value(streams)))
-    return tuple(sizes)
+        for method in reversed(METHODS)
+    ]
 
 
-def memory(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
-) -> int:
-    """Bytes of all stages together under a configuration, by a rule, with an update after every k backwards."""
-    return sum(_stage_memory(size, configuration, rule, accumulation) for size in sizes)
-
-
-def saving(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
-) -> float:
-    """Percent saved against the configuration that holds both buffers."""
-    everything = memory(sizes, CONFIGURATIONS[0], rule, accumulation)
-    return 100 * (1 - memory(sizes, configuration, rule, accumulation) / everything)
-
-
-@cache
-def revnet_sizes(depth: int) -> tuple[StageSize, ...]:
-    """Stage sizes of a RevNet for ImageNet at the paper's batch."""
-    with torch.device("meta"):
-        stages = revnet(depth, num_classes=CLASSES, stem="imagenet")
-        return stage_sizes(stages, torch.empty(BATCH, 3, IMAGE_SIZE, IMAGE_SIZE))
-
-
-def section() -> Section:
-    """The table of the paper beside both rules, and both rules for the other depths."""
+def section(results: Results) -> Section:
+    """The table of the paper beside both rules and the measurement, all that was measured, and the other depths."""
     rows = published.read("table3_memory")
     sizes = revnet_sizes(50)
     reproduced = sum(
@@ -146,52 +100,52 @@ def section() -> Section:
         for c, row in zip(CONFIGURATIONS, rows, strict=True)
     )
     consistent = saving(sizes, CONFIGURATIONS[-1], CONSISTENT_RULE)
-    exact = reproduced == len(rows)
+    found = groups(results)
+    begun = [group for group in found if group.begun]
+    scales = list(dict.fromkeys(group.subject.scale for group in reversed(begun)))  # the largest first
+    by_scale = {scale: [group for group in begun if group.subject.scale == scale] for scale in scales}
+    blocks: list[Block] = [_INTRODUCTION, _published_table(rows, sizes, _at_the_papers_setting(found))]
+    if begun:
+        blocks.append(table3_held.INTRODUCTION)
+    for scale, own in by_scale.items():
+        blocks += [*table3_held.figures(scale, own), table3_held.table(scale, own)]
+    done, there = sum(len(group.held) for group in found), sum(len(group.runs) for group in found)
     return Section(
         key="table3",
         title="Table 3: memory of the buffers",
-        blocks=(
-            "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm "
-            "statistics and one input, and, where they are buffered, one input and one copy of the parameters for "
-            "every micro-batch of delay. The published digits follow from the networks built here, but only if "
-            "inputs are counted in two ways: both streams at non-reversible stages, one stream at reversible ones "
-            "and at the head, and the images in the stem's buffer in the first two rows only. Counted consistently "
-            "(both streams everywhere, no buffer of images), the memory of the first rows is larger, and so is the "
-            "saving.",
-            _published_table(rows, sizes),
-            _depths_table(),
-        ),
+        blocks=blocks,
         findings=(
             Finding(
                 f"Table 3: {reproduced} of {len(rows)} rows of the published memory of RevNet-50 follow to the digit "
                 f"from the published rule; counted consistently, PETRA saves {consistent:.1f} % instead of "
                 f"{rows[-1]['saving_percent']} %.",
-                Tone.GOOD if exact else Tone.ALERT,
+                Tone.GOOD if reproduced == len(rows) else Tone.ALERT,
             ),
+            *table3_held.findings(begun),
         ),
-        coverage=f"computed from the networks: {reproduced} of {len(rows)} rows to the digit; not measured",
+        coverage=f"computed from the networks: {reproduced} of {len(rows)} rows to the digit; "
+        + (f"really held: {done} of {there} cells ({', '.join(scales)})" if done else "not measured"),
+        folded=[_depths_table(), *(table3_held.stages_table(scale, own) for scale, own in by_scale.items())],
+        folded_title="The other depths by formula; every stage as measured",
     )
 
 
-def _stage_memory(size: StageSize, configuration: Configuration, rule: Rule, accumulation: int) -> int:
-    counted = size.streams if rule.both_streams or size.buffered else size.streams[:1]
-    held = size.parameters + size.statistics + sum(counted)
-    if size.stage == 0:
-        buffers_inputs = rule.stem_buffer and configuration.input_buffer
-    else:
-        buffers_inputs = size.buffered or configuration.input_buffer
-    if buffers_inputs:
-        held += size.staleness * sum(counted)
-    if configuration.parameter_buffer:
-        held += math.ceil(size.staleness / accumulation) * size.parameters
-    return held
+_INTRODUCTION = (
+    "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics and one "
+    "input, and, where they are buffered, one input and one copy of the parameters for every micro-batch of delay. The "
+    "published digits follow from the networks built here, but only if inputs are counted in two ways: both streams at "
+    "non-reversible stages, one stream at reversible ones and at the head, and the images in the stem's buffer in the "
+    "first two rows only. Counted consistently (both streams everywhere, no buffer of images), the memory of the first "
+    "rows is larger, and so is the saving."
+)
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _at_the_papers_setting(found: Sequence[Group]) -> Group | None:
+    wanted = Subject("paper", "imagenet", "revnet50", 64, BATCH, ACCUMULATION)
+    return next((group for group in found if group.subject == wanted), None)
 
 
-def _published_table(rows: Sequence[published.Row], sizes: Sequence[StageSize]) -> Table:
+def _published_table(rows: Sequence[published.Row], sizes: Sequence[StageSize], measured: Group | None) -> Table:
     columns = [
         Column("input buffer", numeric=False),
         Column("parameter buffer", numeric=False),
@@ -199,9 +153,10 @@ def _published_table(rows: Sequence[published.Row], sizes: Sequence[StageSize]) 
         Column("saving, %", group="published"),
         *(Column(name, group=PUBLISHED_RULE.title) for name in ("GB", "difference", "saving, %")),
         *(Column(name, group=CONSISTENT_RULE.title) for name in ("GB", "saving, %")),
+        *(Column(name, group="really held") for name in ("of the rules, GB", "all, GB")),
     ]
     body = []
-    for configuration, row in zip(CONFIGURATIONS, rows, strict=True):
+    for configuration, method, row in zip(CONFIGURATIONS, METHODS, rows, strict=True):
         gigabytes = memory(sizes, configuration, PUBLISHED_RULE) / GIGABYTE
         rounded = round(gigabytes, 1)
         body.append(
@@ -215,18 +170,21 @@ def _published_table(rows: Sequence[published.Row], sizes: Sequence[StageSize]) 
                 number(saving(sizes, configuration, PUBLISHED_RULE), 1),
                 number(memory(sizes, configuration, CONSISTENT_RULE) / GIGABYTE, 2),
                 number(saving(sizes, configuration, CONSISTENT_RULE), 1),
+                *table3_held.gigabytes(measured, method),
             ]
         )
     return Table(
         key="table3",
         caption=(
-            f"Memory of RevNet-50, ImageNet, batch {BATCH}, k = {ACCUMULATION}, float32, by formula. 1 GB = 10⁹ bytes."
+            f"Memory of RevNet-50, ImageNet, batch {BATCH}, k = {ACCUMULATION}, float32: published, by formula, and as "
+            "held by the engine at this very setting. 1 GB = 10⁹ bytes."
         ),
         columns=columns,
         rows=body,
         notes=(
             "Input buffer “no” and parameter buffer “no” is PETRA; “yes” and “yes” holds what delayed gradients hold. "
-            "Difference: published rule, rounded to one decimal, less the published value.",
+            "Difference: published rule, rounded to one decimal, less the published value. What is held at other "
+            "batches stands below, beside the rules at those batches: it is not scaled up to this one.",
         ),
     )
 

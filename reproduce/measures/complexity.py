@@ -10,18 +10,19 @@ is read:
     parameters    stashed copies, the most at any such moment
     messages      upwards: all that a stage has received when the head works for the first time;
                   downwards: the rest of the most that waits at a stage once gradients flow
-    FLOPs         torch's counter over the k micro-batches of an update in the steady state, on this chain and on one
-                  longer by a stage: the difference is what one inner stage costs, without stem and head
-    time          ticks of the executed schedule, and units of one stage's forward (`petra_core.schedule`)
+    FLOPs         torch's counter over the k turns of an update of the first inner stage, alone in its steady state
+                  (`reproduce.measures.stage_alone`)
+    time          ticks of the executed schedule, units of one stage's forward (`petra_core.schedule`), and seconds of
+                  the first inner stage's forward, backward and update, medians
+
+This module exports measure, measure_complexity.
 """
 
-import dataclasses
 import re
-from collections.abc import Sequence
+import statistics
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
@@ -30,12 +31,19 @@ from petra_core.ledger import KINDS, MemoryReport
 from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.stages import Stage
+from petra_core.tape import as_value
 from petra_core.units import units_per_micro_batch
-from reproduce import networks
-from reproduce.cells import ComplexityCell
+from reproduce.cells import Cell, ComplexityCell
+from reproduce.execution import Context
+from reproduce.measures.stage_alone import Feed, StageAlone, feeds
+from reproduce.measures.synthetic import SGD, synthetic
+from reproduce.records import Record
 
+__all__ = ["measure", "measure_complexity"]
+
+FIRST_INNER = 1
 CLASSES = 10
-LEARNING_RATE = 1e-4  # small: only sizes and counts are measured, and they must not end in a non-finite loss
+TIMED_TURNS = 20  # at least
 
 
 class _HeadWatch:
@@ -50,45 +58,49 @@ class _HeadWatch:
         return max(report.stages[stage].now[kind] for report in self.reports)
 
 
-def measure_complexity(cell: ComplexityCell) -> dict[str, Any]:
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """What the runner calls for a cell of the kind "complexity": small enough to be done in one go."""
+    del record
+    assert isinstance(cell, ComplexityCell)
+    return measure_complexity(cell, context.device)
+
+
+def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device("cpu")) -> dict[str, Any]:  # noqa: B008  # a constant
     """Run the cell's network until everything has reached its steady state, and count.
 
     Returns:
         A result that is plain data: `stages` (J), per stage under `rows` the bytes described above (messages only of
-        inner stages), mean FLOPs of a micro-batch, of one inner stage and of that stage's forward, ticks and units a
-        micro-batch; `memory`: by stage and kind the peak that the engine counted and the one that `petra_core.memory`
-        foretells, bytes.
+        inner stages); of the first inner stage FLOPs of a micro-batch (`stage_flops`), of a forward
+        (`stage_forward_flops`) and `seconds` by action; ticks and units a micro-batch; `memory`: by stage and kind the
+        peak that the engine counted and the one that `petra_core.memory` foretells, bytes.
 
     Raises:
         ValueError: the model is no chain.
 
     """
+    if re.fullmatch(r"chain[1-9]\d*", cell.model) is None:
+        raise ValueError(f"complexity is measured on a chain of equal stages, such as 'chain4'; got {cell.model!r}")
     method = methods.by_name(cell.method)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(cell.seed)
-        images = torch.randn(cell.batch_size, 3, cell.image_size, cell.image_size)
-        labels = torch.randint(CLASSES, (cell.batch_size,))
-        stages = networks.build(cell, CLASSES)
-        pipeline = _pipeline(cell, method, stages)
-        longer = _pipeline(cell, method, networks.build(_with_one_more_stage(cell), CLASSES))
+    with synthetic(cell, CLASSES, device) as (stages, images, labels):
+        feed = feeds(stages, method, images, labels)[FIRST_INNER]
+        foretold = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
+        pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         watch = _HeadWatch(pipeline)
         count = _steady_after(method, len(stages), cell.accumulation)
         with pipeline.recording() as recording:
             for _ in range(count):
                 pipeline.step(images, labels)
-        foretold = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=_optimizer)
-        flops = _flops_of_micro_batch(pipeline, images, labels)
-        for _ in range(_steady_after(method, len(stages) + 1, cell.accumulation)):
-            longer.step(images, labels)
-        stage_flops = _flops_of_micro_batch(longer, images, labels) - flops
-        forward_flops = _flops_of_forward(stages, images)
+        alone = _inner_stage_alone(cell, method, stages, feed)
+        flops = _flops_of_micro_batch(alone, cell.accumulation)
+        seconds = _seconds(alone, cell.accumulation)
+        forward_flops = _flops_of_forward(stages[FIRST_INNER], feed)
     schedule = recording.schedule
     return {
         "stages": len(stages),
         "rows": [_row(watch, pipeline, stage) for stage in range(len(stages))],
-        "micro_batch_flops": flops,
-        "stage_flops": stage_flops,
+        "stage_flops": flops,
         "stage_forward_flops": forward_flops,
+        "seconds": seconds,
         "ticks_per_micro_batch": len(schedule.ticks) / count,
         "units_overlapped": units_per_micro_batch(schedule, overlap=True),
         "units_in_turn": units_per_micro_batch(schedule, overlap=False),
@@ -100,30 +112,26 @@ def measure_complexity(cell: ComplexityCell) -> dict[str, Any]:
     }
 
 
-def _with_one_more_stage(cell: ComplexityCell) -> ComplexityCell:
-    chain = re.fullmatch(r"chain([1-9]\d*)", cell.model)
-    if chain is None:
-        raise ValueError(f"complexity is measured on a chain of equal stages, such as 'chain4'; got {cell.model!r}")
-    return dataclasses.replace(cell, model=f"chain{int(chain[1]) + 1}")
-
-
-def _pipeline(cell: ComplexityCell, method: Method, stages: Sequence[Stage]) -> Pipeline:
-    return Pipeline(
-        stages,
-        method,
-        accumulation=cell.accumulation,
-        optimizer=_optimizer,
-        seed=cell.seed,
-    )
-
-
-def _optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9, nesterov=True)
-
-
 def _steady_after(method: Method, stages: int, accumulation: int) -> int:
     """Micro-batches after which a pipeline is full, every stash holds all its versions, and an update has passed."""
     return 2 * (method.delay(0, stages) + accumulation) + 1
+
+
+def _inner_stage_alone(cell: ComplexityCell, method: Method, stages: list[Stage], feed: Feed) -> StageAlone:
+    """The first inner stage with all that waits there, so long at work that every version it keeps is another one."""
+    waiting = method.delay(FIRST_INNER, len(stages))
+    alone = StageAlone(
+        stages[FIRST_INNER],
+        FIRST_INNER,
+        method,
+        feed,
+        waiting=waiting,
+        accumulation=cell.accumulation,
+        optimizer=SGD,
+    )
+    for _ in range(-(-(waiting + 1) // cell.accumulation) * cell.accumulation):  # whole updates
+        alone.turn()
+    return alone
 
 
 class _NoModules(ModuleTracker):
@@ -142,20 +150,27 @@ def _flop_counter() -> FlopCounterMode:
     return counter
 
 
-def _flops_of_micro_batch(pipeline: Pipeline, images: Tensor, labels: Tensor) -> float:
+def _flops_of_micro_batch(alone: StageAlone, accumulation: int) -> float:
     """Mean over the k micro-batches of an update: with stashed weights, those just before it can cost less."""
     with _flop_counter() as counter:
-        for _ in range(pipeline.accumulation):
-            pipeline.step(images, labels)
-    return int(counter.get_total_flops()) / pipeline.accumulation
+        for _ in range(accumulation):
+            alone.turn()
+    return int(counter.get_total_flops()) / accumulation
+
+
+def _seconds(alone: StageAlone, accumulation: int) -> dict[str, float]:
+    turns = [alone.turn() for _ in range(max(TIMED_TURNS, accumulation))]
+    return {
+        "forward": statistics.median(turn.forward for turn in turns),
+        "backward": statistics.median(turn.backward for turn in turns),
+        "update": statistics.median(turn.update for turn in turns if turn.update is not None),
+    }
 
 
 @torch.no_grad()
-def _flops_of_forward(stages: Sequence[Stage], images: Tensor) -> int:
-    """FLOPs of one inner stage's forward."""
-    streams = stages[0](images)
+def _flops_of_forward(stage: Stage, feed: Feed) -> int:
     with _flop_counter() as counter:
-        stages[1](streams)
+        stage(as_value(feed.inputs))
     return int(counter.get_total_flops())
 
 

@@ -1,0 +1,56 @@
+"""The end of `run`: what came out, and loudly whatever is not as it should be.
+
+This module exports conclude.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from reproduce import summary
+from reproduce.cells import Cell
+from reproduce.commands.common import say_loudly
+from reproduce.runner import Outcome
+from reproduce.scales import Scale
+
+__all__ = ["conclude"]
+
+
+def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
+    """Print the summary and end with the outcome's exit code."""
+    click.echo()
+    click.echo(summary.table(outcome, root))
+    short = summary.shortfalls(scale, outcome, root)
+    if short:
+        at = " and ".join(str(k) for k in scale.target_accumulations)
+        say_loudly(f"{len(short)} cells at k = {at} are not above {scale.target_accuracy:g} % test accuracy", short)
+    diverged = [cell.slug for cell, state in outcome.states.items() if state.reason == "diverged"]
+    if diverged:
+        say_loudly(f"{len(diverged)} cells diverged, which is their result", diverged)
+    if outcome.problems:
+        say_loudly(f"{len(outcome.problems)} cells have no result", list(_once_each(outcome.problems.items())))
+    unfinished = [f"{c.slug}: {s}" for c, s in outcome.states.items() if not s.final and c not in outcome.problems]
+    if unfinished and outcome.budget_ended:
+        click.echo(
+            f"\nThe time budget ended: {len(unfinished)} cells are left, and the same command goes on with them."
+        )
+    elif unfinished:
+        say_loudly(f"{len(unfinished)} cells are unfinished; the same command goes on with them", unfinished)
+    memory = [cell.slug for cell, state in outcome.states.items() if state.reason == "out of memory"]
+    if memory:
+        say_loudly(f"{len(memory)} cells ran out of memory; --retry-failed tries again", memory)
+    if not short and outcome.complete:
+        click.echo(f"\nAll {len(outcome.states)} cells have a result, and every one is as good as expected.")
+    sys.exit(outcome.exit_code)
+
+
+def _once_each(problems: Iterable[tuple[Cell, str]]) -> Iterable[str]:
+    """Each problem with the cells that have it: a data set that is missing is missing for all of them."""
+    cells: dict[str, list[Cell]] = {}
+    for cell, text in problems:
+        cells.setdefault(text, []).append(cell)
+    for text, having in cells.items():
+        yield f"{having[0].slug}{f' and {len(having) - 1} more' if len(having) > 1 else ''}: {text}"

@@ -1,0 +1,82 @@
+"""What a plan is made of, read from the records: states, locks, and the speeds recorded on this kind of device.
+
+This module exports kind_of_device, measuring_times, read_plan.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from reproduce import provenance, records, speed
+from reproduce.cells import Cell
+from reproduce.locks import holder
+from reproduce.planning import Item, Plan
+from reproduce.records import Record, RecordError, State, Status
+from reproduce.selection import exhibit_names
+from reproduce.speed import Device, Speeds
+
+__all__ = ["kind_of_device", "measuring_times", "read_plan"]
+
+
+def kind_of_device(name: str, threads: int) -> Device:
+    """The kind of device that workers of so many threads will record."""
+    return speed.device({**provenance.environment(torch.device(name)), "threads": threads})
+
+
+def read_plan(
+    cells: Sequence[Cell], scale: str, root: Path, where: Device, workers: int, *, retry_failed: bool = False
+) -> Plan:
+    """The plan for these cells, from the records under `root`; nothing is changed there.
+
+    Args:
+        cells: of one scale.
+        scale: its name.
+        root: folder of the records.
+        where: the device that they would be run on.
+        workers: worker processes.
+        retry_failed: failed cells are to be gone on with.
+
+    """
+    speeds = speed.recorded(records.scan(root).records)
+    items = {cell: _item(cell, root, speeds, where, retry_failed=retry_failed) for cell in cells}
+    groups: dict[str, list[Item]] = {}
+    for cell, exhibit in _first_exhibits(cells, scale).items():
+        groups.setdefault(exhibit, []).append(items[cell])
+    return Plan(groups, workers)
+
+
+def measuring_times(cells: Iterable[Cell], root: Path, device: str, threads: int) -> dict[str, float]:
+    """Seconds that cells without epochs take, by name, as far as they are known: nothing can interrupt these."""
+    measured = [cell for cell in cells if not cell.epochs_expected]
+    if not measured:
+        return {}
+    speeds, where = speed.recorded(records.scan(root).records), kind_of_device(device, threads)
+    times = {cell.name: speeds.left(cell, State(Status.NOT_RUN), where) for cell in measured}
+    return {name: seconds for name, seconds in times.items() if seconds is not None}
+
+
+def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed: bool) -> Item:
+    record = Record.of(cell, root)
+    try:
+        state = record.state()
+    except RecordError as error:
+        return Item(cell, None, problem=str(error))
+    if retry_failed and state.status is Status.FAILED:
+        state = State(Status.PARTIAL, state.epochs_done, state.epochs)
+    return Item(cell, state, speeds.left(cell, state, where), None if state.final else holder(record.path))
+
+
+def _first_exhibits(cells: Sequence[Cell], scale: str) -> dict[Cell, str]:
+    """The exhibit that needs each cell first, in the order of exhibits.
+
+    A cell with another loader or precision than the grid's stands with the cell that it is a variant of.
+    """
+    exhibits = {_meaning(cell): name for name, e in reversed(exhibit_names().items()) for cell in e.cells(scale)}
+    order = {name: place for place, name in enumerate(exhibit_names())}
+    found = {cell: exhibits[_meaning(cell)] for cell in cells}
+    return dict(sorted(found.items(), key=lambda entry: order[entry[1]]))
+
+
+def _meaning(cell: Cell) -> str:
+    return str({name: value for name, value in cell.to_dict().items() if name not in ("loader", "precision")})

@@ -1,0 +1,90 @@
+"""`records`: list them, check them, and bring those of several machines together."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from reproduce import merging
+from reproduce.commands.common import FOLDER
+from reproduce.locks import holder
+from reproduce.merging import Verdict
+from reproduce.records import DEFAULT_ROOT, Scan, scan
+from reproduce.storage import StorageFullError
+
+ROOT = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
+
+
+@click.group()
+def records() -> None:
+    """See to the records of cells."""
+
+
+@records.command("list")
+@ROOT
+def list_(root: Path) -> None:
+    """List every record with its state, and who works on it."""
+    found = _scan(root)
+    for record, state in found.records:
+        who = None if state.final else holder(record.path)
+        click.echo(f"{record.cell.scale}/{record.path.name}: {state}{f', locked by {who}' if who else ''}")
+    _end(found)
+
+
+@records.command()
+@ROOT
+def check(root: Path) -> None:
+    """Check that every record can be read and is whole; exit code 1 if not."""
+    found = _scan(root)
+    states = Counter(f"{record.cell.scale}: {state.status.value}" for record, state in found.records)
+    for text, count in sorted(states.items()):
+        click.echo(f"{text}: {count}")
+    _end(found)
+
+
+@records.command()
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=FOLDER)
+@ROOT
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
+def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
+    """Bring the records of other machines, in the folders SOURCE, into one folder.
+
+    A finished record beats an unfinished one, and of two unfinished ones the further; checkpoints come along. Two
+    different finished results of one cell are a conflict: both stay where they are. Killed at any moment, the same
+    command goes on. Exit code 1: there was something that could not be brought.
+    """
+    for source in sources:
+        if not source.is_dir():
+            raise click.UsageError(f"there is no folder {source}: SOURCE is one of records, as reports/records is")
+        if root.resolve() == source.resolve():
+            raise click.UsageError(f"{source} is the folder that records are to be brought into; name the others")
+    found: Counter[Verdict] = Counter()
+    try:
+        for action in (action for source in sources for action in merging.merge(source, root, dry_run=dry_run)):
+            found[action.verdict] += 1
+            if action.verdict.to_be_told or verbose:
+                click.echo(f"{action.verdict.name} {action}", err=action.verdict.bad)
+    except StorageFullError as error:
+        raise click.ClickException(str(error)) from error
+    done = "would be " if dry_run else ""
+    for verdict in Verdict:
+        if found[verdict]:
+            click.echo(f"{found[verdict]} {verdict.value.format(done)}")
+    if not found:
+        click.echo("there is no record in " + " and ".join(map(str, sources)))
+    sys.exit(1 if any(verdict.bad for verdict in found) else 0)
+
+
+def _scan(root: Path) -> Scan:
+    if not root.is_dir():
+        raise click.UsageError(f"there is no folder {root}")
+    return scan(root)
+
+
+def _end(found: Scan) -> None:
+    for problem in found.problems:
+        click.echo(f"PROBLEM {problem}", err=True)
+    sys.exit(1 if found.problems else 0)

@@ -1,0 +1,148 @@
+"""`run`: a grid of cells, from its plan to the conclusion."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from reproduce import devices, durations, planning, records, selection
+from reproduce.budget import Budget
+from reproduce.cells import Cell, TrainedCell
+from reproduce.commands.common import CORES, FOLDER, checked
+from reproduce.commands.conclusion import conclude
+from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
+from reproduce.data import catalogue
+from reproduce.options import GroupedCommand, ListOption, grouped
+from reproduce.runner import run_grid
+from reproduce.worker import Settings
+
+WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
+WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A duration such as `30m`, in seconds."""
+    try:
+        return None if value is None else durations.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("scale", metavar="SCALE")
+@MANY("--tables", metavar="NAME...", help="Cells that these tables and figures need: table2, figure4, stability, …")
+@MANY("--models", metavar="MODEL...", help="Such as revnet18 resnet50.")
+@MANY("--methods", metavar="METHOD...", help="Such as petra backpropagation.")
+@MANY("--k", "-k", metavar="K...", help="Accumulation factors, such as 1 4.")
+@MANY("--datasets", metavar="NAME...", help=f"Of {', '.join(catalogue.DATASETS)}.")
+@MANY(
+    "--seeds",
+    metavar="N | SEED,SEED...",
+    help="One number is how many: 3 means 0, 1, 2. Several are the seeds themselves: 0,2. Seed 2 alone: --only seed=2.",
+)
+@WHICH(
+    "--only",
+    metavar="SETTING=VALUE[,VALUE]",
+    multiple=True,
+    help="Cells with these values of any setting, such as --only kind=training --only batch_size=64. Repeatable.",
+)
+@WHICH("--loader", help="Deliver batches by ffcv, memory or torchvision: cells of their own, recorded apart.")
+@WHICH("--precision", help="float32, tf32 (CUDA) or bf16: cells of their own, recorded apart.")
+@WHICH("--retry-failed", is_flag=True, show_default=False, help="Also cells that diverged or ran out of memory.")
+@WHERE("--records", "root", type=FOLDER, default=records.DEFAULT_ROOT, help="Their folder; machines may share it.")
+@WHERE("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
+@WHERE_MANY(
+    "device_names",
+    "--devices",
+    "--device",
+    metavar="DEVICE...",
+    show_default="cpu",
+    help="cuda: all GPUs, a cell each; cuda:0 cuda:1: these; cpu.",
+)
+@WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
+@WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
+@WHERE("--data-workers", type=click.IntRange(1), default=1, help="Decode images, of each worker.")
+@HOW(
+    "--dry-run",
+    is_flag=True,
+    show_default=False,
+    help="Only show the plan: what is done, what is locked, hours left by recorded speed.",
+)
+@HOW("-v", "--verbose", is_flag=True, show_default=False, help="With --dry-run: every cell on a line of its own.")
+@HOW(
+    "--budget",
+    metavar="DURATION",
+    callback=_seconds,
+    help="Stop and save within this time, such as 30m, 2h or 1h30m; exit code 3.",
+)
+@HOW("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
+@click.help_option("-h", "--help")
+@click.pass_obj
+def run(
+    started: float | None,
+    scale: str,
+    tables: Sequence[str],
+    models: Sequence[str],
+    methods: Sequence[str],
+    k: Sequence[str],
+    datasets: Sequence[str],
+    seeds: Sequence[str],
+    only: Sequence[str],
+    loader: str | None,
+    precision: str | None,
+    retry_failed: bool,
+    root: Path,
+    data_root: Path,
+    device_names: Sequence[str],
+    jobs: int | None,
+    threads: int,
+    data_workers: int,
+    dry_run: bool,
+    verbose: bool,
+    budget: float | None,
+    checkpoint_minutes: float,
+) -> None:
+    """Run all cells of SCALE that have no result yet.
+
+    Stopped in any way, the same command goes on where it was, and ends with the same records.
+
+    Scales: smoke, small, paper. Several values are separated by spaces or commas: --k 1 4, --k 1,4.
+    """
+    from reproduce import grids  # takes the tables in, for which `--help` does not wait
+
+    grid = checked(lambda: grids.by_name(scale))
+    conditions = {"models": models, "methods": methods, "k": k, "datasets": datasets}
+    chosen = checked(lambda: selection.select(grid, conditions, tables=tables, seeds=seeds, only=only))
+    chosen = checked(lambda: selection.with_settings(chosen, loader=loader, precision=precision))
+    where = checked(lambda: devices.choose(device_names or ["cpu"]))
+    workers = devices.workers(where, jobs, threads, CORES)
+    _say_missing_seeds(seeds, chosen)
+    if dry_run:
+        kind = kind_of_device(where[0], threads)
+        plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
+        click.echo(planning.listing(plan) if verbose else planning.table(plan))
+        sys.exit(1 if any(item.problem for item in plan.items) else 0)
+    limit = None if budget is None else Budget(budget, measuring_times(chosen, root, where[0], threads), started)
+    settings = Settings(
+        root=root,
+        jobs=workers,
+        threads=threads,
+        devices=where,
+        checkpoint_seconds=60 * checkpoint_minutes,
+        data_root=data_root,
+        data_workers=data_workers,
+        budget=limit,
+    )
+    outcome = run_grid(chosen, settings, retry_failed=retry_failed)
+    conclude(grid.scale, outcome, root)
+
+
+def _say_missing_seeds(seeds: Sequence[str], chosen: Sequence[Cell]) -> None:
+    """Where three seeds were asked for and the grid has one, that is no error, but to be known."""
+    if len(seeds) != 1:
+        return
+    there = {cell.seed for cell in chosen if isinstance(cell, TrainedCell)}
+    missing = [str(seed) for seed in range(int(seeds[0])) if seed not in there]
+    if missing:
+        click.echo(f"NOTE --seeds {seeds[0]}: the cells chosen have no seed {', '.join(missing)} in the grid", err=True)

@@ -1,0 +1,220 @@
+"""`train`: one cell by hand, every setting an option."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from petra_core import CheckpointError, methods
+from petra_core.recipe import learning_rate
+from reproduce import devices, sharing
+from reproduce.cells import CellError, TrainingCell
+from reproduce.commands.common import CORES, FOLDER, checked
+from reproduce.data import catalogue
+from reproduce.data.errors import DataError
+from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
+from reproduce.interrupts import Interrupt
+from reproduce.launch import LOST, launch
+from reproduce.locks import LockedError, LockLostError
+from reproduce.options import GroupedCommand, grouped
+from reproduce.progress import Observers, TrainingBar
+from reproduce.records import Record, RecordError, State, Status
+from reproduce.scales import smoke
+from reproduce.storage import StorageFullError
+from reproduce.team import ALONE, Team
+
+NETWORK, DATA, METHOD, RECIPE, RUN = (
+    grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
+)
+DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+
+
+@click.command(cls=GroupedCommand)
+@NETWORK(
+    "--model",
+    default=DEFAULTS.model,
+    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, or chain<n>: n reversible blocks.",
+)
+@NETWORK(
+    "--stem",
+    show_default="that of the data set, stride1",
+    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4.",
+)
+@NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
+@DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
+@DATA("--image-size", type=int, show_default="8 for digits, 224 for imagenet, 32", help="Height and width in pixels.")
+@DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
+@DATA(
+    "--augmentation",
+    show_default="the paper's, none for digits",
+    help="none, flip_crop (flip, crop after padding by 4), or random_resized_crop (and flip; imagenet).",
+)
+@DATA(
+    "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
+)
+@DATA("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
+@DATA("--data-workers", type=click.IntRange(1), default=1, help="Threads or processes that decode images.")
+@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
+@METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
+@RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
+@RECIPE("--learning-rate", type=float, show_default="0.1 * batch size * k / 256", help="After warm-up.")
+@RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear from 0; a fraction is allowed.")
+@RECIPE(
+    "--drops",
+    default="",
+    show_default="none",
+    metavar="EPOCHS",
+    help="Epochs after which the rate drops, such as 150,225.",
+)
+@RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="The rate is multiplied by this at every drop.")
+@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum; 0 for none.")
+@RECIPE(
+    "--weight-decay",
+    type=float,
+    show_default="the paper's: 1e-4 for both ImageNets, else 5e-4",
+    help="Of weights, not of biases and BatchNorm.",
+)
+@RECIPE("--precision", default=DEFAULTS.precision, help="float32, tf32 (CUDA), bf16 (autocast; streams stay float32).")
+@RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
+@RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
+@RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
+@RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
+@RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
+@RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
+@RUN("--processes", type=click.IntRange(1), default=1, help="Processes that share the stages; the result is the same.")
+@RUN(
+    "--partition",
+    default="even",
+    metavar="SIZES",
+    help="Stages of each process, such as 2,3,5; even: as equal in number as can be.",
+)
+@RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
+@RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
+@click.help_option("-h", "--help")
+def train(
+    output: Path | None,
+    device: str,
+    threads: int | None,
+    checkpoint_minutes: float,
+    retry_failed: bool,
+    processes: int,
+    partition: str,
+    restarts: int,
+    tensorboard: Path | None,
+    data_root: Path,
+    data_workers: int,
+    **settings: Any,
+) -> None:
+    """Train one network with every setting an option.
+
+    Leaves a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) in
+    the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
+    """
+    cell = checked(lambda: cell_by_hand(settings))
+    if processes > 1 and not sharing.launched():
+        checked(lambda: sharing.sizes(cell, partition, processes))  # a mistake is told once, not by every process
+        sys.exit(launch(processes, sys.argv[1:], restarts=restarts))
+    where = checked(lambda: devices.check(sharing.local_device(device)))
+    torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
+    team = _join(cell, partition, where)
+    record = Record(output or Path("runs") / cell.name, cell)
+    observers: list[Observer] = []
+    if team.leads:
+        click.echo(f"{cell.slug} -> {record.path}", err=True)
+        observers.append(TrainingBar(cell))
+        if tensorboard is not None:
+            from reproduce.event_files import EventFiles
+
+            observers.append(EventFiles(tensorboard))
+    with Interrupt() as interrupt:
+        context = Context(
+            device=where,
+            should_stop=interrupt.requested,
+            observer=Observers(*observers),
+            checkpoint_seconds=60 * checkpoint_minutes,
+            model_file=record.path / "model.pt",
+            data_root=data_root,
+            data_workers=data_workers,
+            team=team,
+        )
+        state = _run(record, context, interrupt, retry_failed=retry_failed)
+    result = record.result() or {}
+    if state.status is Status.FAILED:
+        raise click.ClickException(f"{team.name}{state}: {result['detail']}")
+    team.leave()
+    if team.leads:
+        click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+
+
+def _join(cell: TrainingCell, partition: str, device: torch.device) -> Team:
+    """The team that this process belongs to."""
+    if not sharing.launched():
+        return ALONE
+    from reproduce import processes
+
+    shares = checked(lambda: sharing.sizes(cell, partition, sharing.team_size()))
+    try:
+        return processes.join(cell, shares, device)
+    except UnsupportedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed: bool) -> State:
+    """Run or continue the cell; what a person can do something about ends the command with a message."""
+    team, bar = context.team, context.observer
+    try:
+        if team.leads and retry_failed and record.state().status is Status.FAILED:
+            with record.lock():
+                record.retry()
+        return execute(record, context)
+    except Stopped as stop:
+        if team.leads:
+            bar.close()
+            click.echo(f"{stop}; saved, the same command goes on from there", err=True)
+        team.leave()
+        sys.exit(interrupt.exit_code)
+    except (RecordError, CheckpointError, DataError, StorageFullError, UnsupportedError) as error:
+        raise click.ClickException(f"{team.name}{error}") from error
+    except (LockedError, LockLostError) as error:
+        raise click.ClickException(str(error)) from error
+    except RuntimeError as error:
+        if not team.lost(error):
+            raise
+        sys.exit(LOST)
+    finally:
+        bar.close()
+
+
+def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
+    """A cell of the scale `custom` from the options of `train`, with what they leave open by rule.
+
+    Raises:
+        CellError: a setting is wrong.
+
+    """
+    values = dict(settings)
+    is_chain = values["model"].startswith("chain")
+    try:
+        dataset = catalogue.by_name(values["dataset"])
+    except ValueError as error:
+        raise CellError(str(error)) from None
+    defaults = {
+        "stem": "stride1" if is_chain else dataset.stem,
+        "image_size": dataset.image_size,
+        "augmentation": dataset.augmentations[0],
+        "loader": dataset.default_loader,
+        "weight_decay": dataset.weight_decay,
+    }
+    values |= {name: value for name, value in defaults.items() if values[name] is None}
+    try:
+        values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
+    except ValueError:
+        raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
+    if values["learning_rate"] is None:
+        try:
+            values["learning_rate"] = learning_rate(values["batch_size"], values["accumulation"])
+        except ValueError as error:
+            raise CellError(str(error)) from None
+    return TrainingCell(scale="custom", **values)

@@ -1,0 +1,61 @@
+"""Which devices a grid is run on: every worker has one of its own.
+
+This module exports DeviceError, choose, workers.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+__all__ = ["DeviceError", "choose", "workers"]
+
+
+class DeviceError(ValueError):
+    """There is no such device on this machine."""
+
+
+def choose(names: Sequence[str], count: Callable[[], int] = torch.cuda.device_count) -> tuple[str, ...]:
+    """The devices of these names, `cuda` standing for every CUDA device that is visible.
+
+    Args:
+        names: such as `cpu`, `cuda` or `cuda:1`.
+        count: tells how many CUDA devices there are.
+
+    Raises:
+        DeviceError: there is none of that name, or it is named twice.
+
+    """
+    chosen: list[str] = []
+    for name in names:
+        chosen += [f"cuda:{index}" for index in range(_cuda_devices(name, count))] if name == "cuda" else [name]
+    for name in chosen:
+        check(name, count)
+    twice = {name for name in chosen if chosen.count(name) > 1 and name != "cpu"}
+    if twice:
+        raise DeviceError(f"{', '.join(sorted(twice))} is named twice; --jobs gives a device several workers")
+    return tuple(dict.fromkeys(chosen))
+
+
+def check(name: str, count: Callable[[], int] = torch.cuda.device_count) -> torch.device:
+    """The device of this name. Raises: DeviceError."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like ({error})") from error
+    if device.type == "cuda" and (device.index or 0) >= _cuda_devices(name, count):
+        raise DeviceError(f"there is no device {name!r}: this machine has {count()} CUDA devices")
+    return device
+
+
+def workers(devices: Sequence[str], jobs: int | None, threads: int, cores: int) -> int:
+    """How many worker processes: as told, else one a GPU, or on the CPU as many as its cores have room for."""
+    if jobs is not None:
+        return jobs
+    return max(1, cores // threads) if tuple(devices) == ("cpu",) else len(devices)
+
+
+def _cuda_devices(name: str, count: Callable[[], int]) -> int:
+    there = count()
+    if there == 0:
+        raise DeviceError(f"there is no device {name!r}: this machine has 0 CUDA devices")
+    return there

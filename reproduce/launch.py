@@ -1,0 +1,116 @@
+"""Start several processes that train one cell, watch over them, and start them again where one was lost.
+
+torchrun starts processes too, and `torchrun -m reproduce train` works; but it starts all of them again after any
+failure, also after one that will come back, such as a data set that is missing or a loss that is not finite. Here the
+exit code says which it was: what a process knows to be final ends the run at once, and only a process that was killed,
+or that lost another one, leads to a new start, from the last checkpoint.
+
+This module exports LOST, launch.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+__all__ = ["LOST", "launch"]
+
+LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
+LOOPBACK = "127.0.0.1"
+
+
+def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
+    """Run `python -m reproduce` with `arguments` in that many processes; wait for all.
+
+    Args:
+        processes: how many; they meet on the loopback device.
+        arguments: of the command line of each.
+        restarts: how often all are started again after one was killed.
+
+    Returns:
+        The exit code: 0 if all ended well, else that of the first that did not; 128 + number of a signal.
+
+    """
+    for attempt in range(restarts + 1):
+        code = _attempt(processes, arguments)
+        if code != LOST:
+            return code
+        if attempt < restarts:
+            click.echo(
+                f"a process was lost: all start again from the last checkpoint ({attempt + 1} of {restarts})", err=True
+            )
+    click.echo(f"a process was lost, and {restarts} new starts did not help", err=True)
+    return 1
+
+
+def _attempt(processes: int, arguments: Sequence[str]) -> int:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        port = free.getsockname()[1]
+    root = str(Path(__file__).resolve().parent.parent)
+    team = []
+    for rank in range(processes):
+        environment = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        }
+        command = [sys.executable, "-m", "reproduce", *arguments]
+        # In a session of its own, so that Ctrl-C reaches the others through this process alone, and once.
+        team.append(subprocess.Popen(command, env=environment, start_new_session=True))
+    try:
+        return _watch(team)
+    finally:
+        for process in team:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Until all have ended, or one has ended badly and the others had time to do so too."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: received.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    passed_on = False
+    deadline = None
+    try:
+        while True:
+            codes = [process.poll() for process in team]
+            if received and not passed_on:
+                passed_on = True
+                for process in team:
+                    if process.poll() is None:
+                        process.send_signal(received[0])
+            bad = [code for code in codes if code]
+            if bad and deadline is None:
+                deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
+            if None not in codes or (deadline is not None and time.monotonic() > deadline) or len(received) > 1:
+                return _verdict(codes, received)
+            time.sleep(POLL_SECONDS)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
+    """One exit code for all: what one knows to be final counts more than that others lost it."""
+    if received:
+        return 128 + received[0]
+    final = [code for code in codes if code is not None and code > 0 and code != LOST]
+    if final:
+        return final[0]
+    return LOST if any(code != 0 for code in codes) else 0

@@ -1,0 +1,165 @@
+"""Who works on a record: never two processes at once, on one machine or on several that share the folder.
+
+The kernel's file lock ends with the process that holds it, however that ends; but over a network file system other
+machines may not see it. A file that says "taken" is seen by all; but it stays when its machine dies. Here a holder has
+both. `record.lock`, the kernel's, settles it at once on one machine. `record.lease` names the holder for the others,
+and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this machine, or when nobody has
+touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks of two machines need not
+agree). Taking over a stale one is an atomic exchange of files (`filelock.SoftFileLease`): of two machines that find it,
+one gets it.
+
+A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
+every write, tells it.
+
+This module exports Hold, Holder, LockLostError, LockedError, hold, holder.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import filelock
+
+__all__ = ["Hold", "Holder", "LockLostError", "LockedError", "hold", "holder"]
+
+HEARTBEAT_SECONDS = 30.0
+STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
+FILES = ("record.lock", "record.lease")
+
+
+class LockedError(Exception):
+    """Another process works on the cell."""
+
+
+class LockLostError(Exception):
+    """Another process took the cell over, because this one gave no sign of life for too long."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a record, or left its lease behind.
+
+    Attributes:
+        host: name of its machine.
+        process: its number there.
+        silent: seconds since its last sign of life, as far as the clocks of machine and file server agree.
+        gone: whether it is certain that it is dead.
+
+    """
+
+    host: str
+    process: int
+    silent: float
+    gone: bool = False
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host} (last sign of life {self.silent:.0f} s ago)"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A record that this process holds.
+
+    Attributes:
+        taken_from: who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server
+            differ so much that the lease of another machine does not look stale).
+
+    """
+
+    _folder: Path
+    _token: str | None
+    taken_from: Holder | None
+
+    def check(self) -> None:
+        """Raise LockLostError if another process has taken the record over."""
+        owner = _lease(self._folder).owner
+        if owner is None or owner.token != self._token:
+            now = holder(self._folder) or "another process, which has ended since,"
+            raise LockLostError(
+                f"{self._folder}: {now} has taken this cell over, since this process gave no sign of life for more "
+                f"than {STALE_SECONDS:.0f} s. Nothing of the other's work was overwritten"
+            )
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[Hold]:
+    """Hold a folder against other processes; it is free again when this process ends, however it ends.
+
+    Raises:
+        LockedError: another process holds it.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kernel, lease = _kernel_lock(folder), _lease(folder)
+    try:
+        kernel.acquire(blocking=False)
+    except filelock.Timeout:
+        raise LockedError(f"{folder}: another process is working on this cell") from None
+    try:
+        before = _described(folder, lease.owner, gone=False)
+        try:
+            lease.acquire(blocking=False)
+        except (filelock.Timeout, filelock.LeaseSettingsMismatch):
+            raise LockedError(
+                f"{folder}: {_described(folder, lease.owner, gone=False) or 'another process'} is working on this "
+                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
+            ) from None
+        try:
+            yield Hold(folder, lease.token, before if before and _left_behind(before) else None)
+        finally:
+            lease.release()
+    finally:
+        kernel.release()
+
+
+def holder(folder: Path) -> Holder | None:
+    """Who holds a folder, or has left a lease in it; None if nobody. Nothing is changed."""
+    owner = _lease(folder).owner
+    if owner is None:
+        return None
+    gone = False
+    if _is_here(owner):
+        try:
+            with _kernel_lock(folder).acquire(blocking=False):
+                gone = True  # a living process of this machine would have it
+        except (filelock.Timeout, OSError):
+            gone = False
+    return _described(folder, owner, gone=gone)
+
+
+def _left_behind(before: Holder) -> bool:
+    """Whether the lease that was there before ours was stale, and not given back while we asked for it."""
+    return before.host == socket.gethostname() or before.silent >= STALE_SECONDS  # here the kernel's lock has told
+
+
+def _described(folder: Path, owner: filelock.OwnerRecord | None, *, gone: bool) -> Holder | None:
+    if owner is None:
+        return None
+    try:
+        touched = (folder / "record.lease").stat().st_mtime
+    except OSError:  # released in this moment
+        return None
+    return Holder(_host(owner), owner.pid, max(0.0, time.time() - touched), gone)
+
+
+def _host(owner: filelock.OwnerRecord) -> str:
+    return owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
+
+
+def _is_here(owner: filelock.OwnerRecord) -> bool:
+    return _host(owner) == socket.gethostname()
+
+
+def _kernel_lock(folder: Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(folder / "record.lock")
+
+
+@cache  # one object a folder: it remembers since when a lease has not been touched
+def _lease(folder: Path) -> filelock.SoftFileLease:
+    return filelock.SoftFileLease(
+        folder / "record.lease", lease_duration=STALE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS
+    )

@@ -1,0 +1,119 @@
+"""Fill the pipeline of a real network and count what its stages hold: Table 3, measured instead of summed up.
+
+Table 3 of the paper is a sum over formulas. Here the buffers are really held: the network runs until every buffer has
+reached its size, and the engine's ledger is read per stage and kind, between ticks and at its largest moment. Two
+things stand beside it that know nothing of the ledger: the prediction from shapes (`petra_core.memory`) and the
+system's word on how much the process has grown (`reproduce.measures.machine_memory`).
+
+A configuration that does not fit is refused before it takes any memory: a system short of memory would end the process
+and whatever else runs on the machine.
+
+This module exports measure, predicted, predicted_bytes, ticks_to_steady.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from petra_core import Pipeline, methods
+from petra_core.ledger import KINDS, MemoryReport
+from petra_core.memory import StagePrediction, predict
+from petra_core.methods import Method
+from reproduce import networks
+from reproduce.cells import Cell, MemoryCell
+from reproduce.data import catalogue
+from reproduce.execution import Context, Stopped
+from reproduce.measures.machine_memory import Witness, available
+from reproduce.measures.synthetic import SGD, synthetic
+from reproduce.records import Record
+
+__all__ = ["measure", "predicted", "predicted_bytes", "ticks_to_steady"]
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Hold the cell's buffers; what the runner calls for a cell of the kind "memory".
+
+    Returns:
+        `stages`: J; `ticks`: micro-batches that entered; `rows`: for each stage and kind the bytes `held` after the
+        last tick, the `peak` and its prediction `predicted`; `at_once`: sum over stages of the largest total at one
+        moment; `process`: growth of this process in bytes, `held` and `peak`, and its `source` (None if the system does
+        not say).
+
+    Raises:
+        MemoryError: by the prediction, it does not fit.
+        Stopped: by request; there is nothing to go on from.
+
+    """
+    del record
+    assert isinstance(cell, MemoryCell)
+    method = methods.by_name(cell.method)
+    prediction = predicted(cell)
+    _check_fits(cell, predicted_bytes(prediction), context.device)
+    witness = Witness(context.device)
+    with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
+        pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
+        ticks = ticks_to_steady(method, len(stages), cell.accumulation)
+        for tick in range(ticks):
+            if context.should_stop():
+                raise Stopped(f"stopped after {tick} of {ticks} ticks")
+            context.observer.tick(tick, ticks, pipeline.step(images, labels))
+        report, process = pipeline.memory(), witness.report()
+    return {
+        "stages": len(report.stages),
+        "ticks": ticks,
+        "rows": _rows(report, prediction),
+        "at_once": report.peak(),
+        "process": process,
+    }
+
+
+def ticks_to_steady(method: Method, stages: int, accumulation: int) -> int:
+    """Micro-batches until every stage has made its first update, and every stash of weights holds all its versions.
+
+    While a pipeline fills all forwards see the first version; a stash is full only after as many ticks again.
+    """
+    delay = method.delay(0, stages)
+    return (2 * delay if method.stashes_weights else delay) + accumulation
+
+
+def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
+    """What each stage will hold, from shapes: nothing is allocated."""
+    dataset = catalogue.by_name(cell.dataset)
+    with torch.device("meta"):
+        return predict(
+            networks.build(cell, dataset.num_classes),
+            methods.by_name(cell.method),
+            torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size),
+            torch.empty(cell.batch_size, dtype=torch.int64),
+            accumulation=cell.accumulation,
+            optimizer=SGD,
+        )
+
+
+def predicted_bytes(prediction: Sequence[StagePrediction]) -> int:
+    """All stages and kinds, each at its largest moment."""
+    return sum(sum(stage.peak.values()) for stage in prediction)
+
+
+def _check_fits(cell: MemoryCell, needed: int, device: torch.device) -> None:
+    free = available(device)
+    if free is not None and needed > free:
+        raise MemoryError(
+            f"{cell.slug} would hold {needed:,} bytes by prediction, and {free:,} are free on this machine ({device}); "
+            f"nothing was allocated. Run it on a larger one, or measure at a batch below {cell.batch_size}"
+        )
+
+
+def _rows(report: MemoryReport, prediction: Sequence[StagePrediction]) -> list[dict[str, Any]]:
+    return [
+        {
+            "stage": stage.stage,
+            "kind": kind,
+            "held": stage.now[kind],
+            "peak": stage.peak[kind],
+            "predicted": foretold.peak[kind],
+        }
+        for stage, foretold in zip(report.stages, prediction, strict=True)
+        for kind in KINDS
+    ]

@@ -1,0 +1,93 @@
+"""What the machine says about memory: how much is free, and how much this process has taken.
+
+The ledger of the engine counts tensors as they come and go. That the process really takes about as much is for the
+system to say, which knows nothing of tensors: the resident set on a CPU, the allocator's count on a CUDA device.
+
+The obvious source, `ru_maxrss`, is the peak since the process began, and one process runs many cells. Linux can reset
+the peak it keeps in /proc (`VmHWM`), and memory that the C library has kept for later is given back before we look.
+
+This module exports Witness, available.
+"""
+
+import contextlib
+import ctypes
+import gc
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["Witness", "available"]
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that can still be had on the device; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    limits = [left for left in (_free_memory(), _left_in_group()) if left is not None]
+    return min(limits, default=None)
+
+
+class Witness:
+    """Memory of this process on one device, from now on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with contextlib.suppress(OSError, AttributeError):  # another C library, another system
+                ctypes.CDLL(None).malloc_trim(0)
+            with contextlib.suppress(OSError):
+                (PROC / "self" / "clear_refs").write_text(RESET_PEAK)
+        self._before = self._now()
+
+    def report(self) -> dict[str, Any] | None:
+        """Bytes more than at the beginning: `held` now, `peak` at most so far; None where the system does not say."""
+        now, peak = self._now(), self._peak()
+        if self._before is None or now is None or peak is None:
+            return None
+        source = "CUDA allocator" if self._device.type == "cuda" else "resident set"
+        return {"source": source, "held": now - self._before, "peak": peak - self._before}
+
+    def _now(self) -> int | None:
+        if self._device.type == "cuda":
+            return torch.cuda.memory_allocated(self._device)
+        return _of_process("VmRSS")
+
+    def _peak(self) -> int | None:
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return _of_process("VmHWM")
+
+
+def _of_process(name: str) -> int | None:
+    return _kilobytes(PROC / "self" / "status", name)
+
+
+def _free_memory() -> int | None:
+    return _kilobytes(PROC / "meminfo", "MemAvailable")
+
+
+def _kilobytes(file: Path, name: str) -> int | None:
+    try:
+        found = re.search(rf"^{name}:\s*(\d+) kB$", file.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return 1024 * int(found[1]) if found else None
+
+
+def _left_in_group() -> int | None:
+    """What a container may still take; page cache counts as taken, so this is on the safe side."""
+    try:
+        limit, taken = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return int(limit) - int(taken) if limit.isdigit() else None

@@ -1,0 +1,169 @@
+"""One stage alone in its steady state: what its device would do at every tick of a full pipeline, and nothing else.
+
+How long a stage takes cannot be read off a pipeline in one process, where the stages share caches and threads. Timing
+its module by hand would miss what the engine adds and the second evaluation that some methods need. So the worker of
+one stage, the engine's own, is fed here as its neighbours would feed it: an input from below, and once `waiting`
+micro-batches are between their forward and their backward, a gradient from above for the oldest of them.
+
+    turn   F of a new micro-batch,  B of the oldest (with its reconstruction),  U after every k backwards
+
+What a turn costs depends on the micro-batches that wait only through the versions of the weights: with k = 1 one that
+waits is enough for every forward to be one update older than its backward.
+
+This module exports Feed, StageAlone, Turn, feeds.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from petra_core.methods import Method
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Streams, as_streams, as_value, detached
+from petra_core.worker import Message, OptimizerFactory, Worker
+
+__all__ = ["Feed", "StageAlone", "Turn", "feeds"]
+
+GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor weights that run away
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What the neighbours send to a stage with every micro-batch.
+
+    Attributes:
+        inputs: from below.
+        target: of the loss, at the head only.
+        hand_down: whether the stage below inverts, and so wants the input back.
+
+    """
+
+    inputs: Streams
+    target: Tensor | None
+    hand_down: bool
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of the actions of one turn; `update` is None where none was due."""
+
+    forward: float
+    backward: float
+    update: float | None
+
+
+@torch.no_grad()
+def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tensor) -> list[Feed]:
+    """What each stage gets when `images` pass through the network; running statistics move once, as in a forward."""
+    found = []
+    streams: Streams = (images,)
+    for index, stage in enumerate(stages):
+        target = labels if isinstance(stage, HeadStage) else None
+        below_inverts = index > 0 and method.reconstructs and stages[index - 1].invertible
+        found.append(Feed(streams, target, below_inverts))
+        streams = detached(as_streams(stage(as_value(streams))))
+    return found
+
+
+class StageAlone:
+    """The worker of one stage, fed by hand until it is in its steady state.
+
+    Args:
+        stage: the stage.
+        index: its number j.
+        method: the training method.
+        feed: what its neighbours send.
+        waiting: micro-batches between forward and backward in the steady state; the head has none.
+        accumulation: k.
+        optimizer: as for `Pipeline`.
+
+    Attributes:
+        worker: the engine's worker.
+        bytes_up, bytes_down: payload of a message to the stage above and to the stage below.
+
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        method: Method,
+        feed: Feed,
+        *,
+        waiting: int,
+        accumulation: int = 1,
+        optimizer: OptimizerFactory | None = None,
+    ) -> None:
+        self.worker = Worker(
+            stage,
+            index,
+            method,
+            accumulation,
+            optimizer,
+            seed=0,
+            autocast=None,
+            hand_down=feed.hand_down,
+            before_update=None,
+            after_backward=None,
+        )
+        self.bytes_up = self.bytes_down = 0
+        self._feed = feed
+        self._accumulation = accumulation
+        self._hands_back = method.reconstructs and stage.parts()[-1].invertible
+        self._forwards = self._backwards = 0
+        self._sent: deque[Message] = deque()  # upwards; the stage above has them until it sends them back
+        self._gradients: Streams | None = None
+        for _ in range(waiting):
+            self._receive_from_below()
+            self._forward()
+
+    def turn(self) -> Turn:
+        """One turn. Messages are put into the inboxes before the clock starts."""
+        self._receive_from_below()
+        forward = self._timed(self._forward)
+        if not self.worker.is_head:
+            self._receive_from_above()
+        backward = self._timed(self._backward)
+        due = self._backwards % self._accumulation == 0
+        return Turn(forward, backward, self._timed(self.worker.update) if due else None)
+
+    def _receive_from_below(self) -> None:
+        self.worker.receive(Message(self._forwards, self._feed.inputs), self.worker.from_below)
+        if self._feed.target is not None:
+            self.worker.receive(Message(self._forwards, (self._feed.target,)), self.worker.targets)
+
+    def _receive_from_above(self) -> None:
+        sent = self._sent.popleft()
+        assert sent.streams is not None
+        if self._gradients is None:
+            self._gradients = tuple(GRADIENT_SCALE * torch.randn_like(stream) for stream in sent.streams)
+        outputs = sent.streams if self._hands_back else None
+        self.worker.receive(Message(sent.micro_batch, outputs, self._gradients), self.worker.from_above)
+
+    def _forward(self) -> None:
+        message = self.worker.forward(self._forwards)
+        self._forwards += 1
+        if not self.worker.is_head:
+            self._sent.append(message)
+            self.bytes_up = message.bytes()
+
+    def _backward(self) -> None:
+        message = self.worker.backward(self._backwards)
+        self._backwards += 1
+        self.bytes_down = message.bytes() if message is not None else 0
+
+    def _timed(self, action: Callable[[], None]) -> float:
+        _synchronize(self.worker.device)
+        start = time.perf_counter()
+        action()
+        _synchronize(self.worker.device)
+        return time.perf_counter() - start
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

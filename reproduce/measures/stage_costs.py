@@ -1,0 +1,73 @@
+"""What a turn of each stage costs on this device: the seconds from which a pipeline's speed can be modelled.
+
+Every stage is timed alone (`reproduce.measures.stage_alone`), one after the other: medians over turns, the first of
+which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
+process disturbed, not a machine that is busy throughout; so the load of the machine is part of the result.
+"""
+
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from petra_core import methods
+from petra_core.ledger import payload
+from petra_core.methods import Method
+from petra_core.stages import Stage
+from reproduce.cells import Cell, StageCostCell
+from reproduce.data import catalogue
+from reproduce.execution import Context, Stopped
+from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
+from reproduce.measures.synthetic import SGD, synthetic
+from reproduce.records import Record
+
+WARM_UP = 2  # turns that are not timed
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Time every stage of the cell's network; what the runner calls for a cell of the kind "stage_costs".
+
+    Returns:
+        `stages`: for each stage its number, parameters and bytes of messages `bytes_up` and `bytes_down`, whether it is
+        invertible, and under `forward`, `backward` and `update` the median seconds, `lowest` and `highest`;
+        `load`: mean number of processes that wanted to run in the last minute, before and after; `cores`.
+
+    Raises:
+        Stopped: by request; there is nothing to go on from.
+
+    """
+    del record
+    assert isinstance(cell, StageCostCell)
+    method = methods.by_name(cell.method)
+    classes = catalogue.by_name(cell.dataset).num_classes
+    before = os.getloadavg()[0]
+    with synthetic(cell, classes, context.device) as (stages, images, labels):
+        arriving = feeds(stages, method, images, labels)
+        rows = []
+        for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
+            if context.should_stop():
+                raise Stopped(f"stopped before stage {index} of {len(stages)}")
+            context.observer.tick(index, len(stages), None)
+            rows.append(_stage(cell, method, stage, index, len(stages), feed))
+    return {"stages": rows, "load": [before, os.getloadavg()[0]], "cores": os.cpu_count()}
+
+
+def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:
+    waiting = min(method.delay(index, count), cell.accumulation)  # so many make forward and backward differ in weights
+    alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
+    for _ in range(max(WARM_UP, cell.accumulation)):
+        alone.turn()
+    turns = [alone.turn() for _ in range(cell.repetitions)]
+    return {
+        "stage": index,
+        "invertible": stage.invertible,
+        "parameters": payload(stage.parameters()),
+        "bytes_up": alone.bytes_up,
+        "bytes_down": alone.bytes_down,
+        **{name: _seconds(turns, name) for name in ("forward", "backward", "update")},
+    }
+
+
+def _seconds(turns: Sequence[Turn], action: str) -> dict[str, float]:
+    times = [seconds for turn in turns if (seconds := getattr(turn, action)) is not None]
+    return {"median": statistics.median(times), "lowest": min(times), "highest": max(times)}

@@ -1,0 +1,50 @@
+"""A network with images to measure it on: random ones, since bytes, FLOPs and seconds depend on shapes alone.
+
+So no data set has to be there, and none is in these measurements.
+
+This module exports SGD, Synthetic, synthetic.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from petra_core.recipe import sgd
+from petra_core.stages import Stage
+from reproduce import networks
+from reproduce.cells import MeasuredCell
+from reproduce.execution import MEMORY_FORMAT
+
+__all__ = ["SGD", "Synthetic", "synthetic"]
+
+#: The paper's optimizer, at a rate at which random images and random gradients cannot make the weights run away.
+SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+
+class Synthetic(NamedTuple):
+    """The stages of a network, and a micro-batch for it.
+
+    Attributes:
+        stages: stem to head.
+        images: [batch, 3, height, width].
+        labels: int64 [batch].
+
+    """
+
+    stages: list[Stage]
+    images: Tensor
+    labels: Tensor
+
+
+@contextlib.contextmanager
+def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterator[Synthetic]:
+    """The cell's network and micro-batch on `device`; the global random state is afterwards as it was before."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(cell.seed)
+        images = torch.randn(cell.batch_size, 3, cell.image_size, cell.image_size)
+        labels = torch.randint(classes, (cell.batch_size,))
+        stages = [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in networks.build(cell, classes)]
+        yield Synthetic(stages, images.to(device, memory_format=MEMORY_FORMAT), labels.to(device))

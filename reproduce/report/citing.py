@@ -1,0 +1,32 @@
+"""How to cite the paper, and the suite with the commits that the numbers come from."""
+
+from collections import Counter
+
+from reproduce import published
+from reproduce.tables.results import Results
+
+SHOWN = 3  # commits; more are under Provenance
+
+
+def entries(results: Results) -> str:
+    """Both as BibTeX."""
+    return f"{published.PAPER_CITATION}\n\n{published.suite_citation(_version(results))}"
+
+
+def _version(results: Results) -> str:
+    """The commits that ran the finished cells, those of most cells first."""
+    used = Counter(
+        (str(code.get("version") or "not installed"), str(code["commit"]), bool(code.get("clean")))
+        for run in results.runs
+        if run.done
+        for code in run.codes
+        if code.get("commit")
+    )
+    if not used:
+        return "the commit that you used"
+    named = [
+        f"{version}, commit {commit}{'' if clean else ' with changes'}"
+        for (version, commit, clean), _ in used.most_common()
+    ]
+    rest = f"; and {len(named) - SHOWN} more (see Provenance)" if len(named) > SHOWN else ""
+    return "; ".join(named[:SHOWN]) + rest

@@ -1,0 +1,50 @@
+"""All tables and figures: the modules that know their cells.
+
+Each has `cells(scale)`, what it needs of a scale (nothing, where it does not exist at that scale).
+
+This module exports RUN_ORDER.
+"""
+
+from typing import Protocol
+
+from reproduce.cells import Cell
+from reproduce.tables import (
+    accuracy,
+    depth,
+    figure4,
+    gradients,
+    invertible,
+    stability,
+    table1,
+    table2,
+    table3,
+    table4,
+    table5,
+    table6,
+)
+
+__all__ = ["RUN_ORDER", "Exhibit"]
+
+
+class Exhibit(Protocol):
+    """A module of this package that shows something of the paper, or beyond it."""
+
+    def cells(self, scale: str) -> list[Cell]:
+        """What it needs of a scale."""
+
+
+#: In the order in which cells are run: the cheap and the important first.
+RUN_ORDER: tuple[Exhibit, ...] = (
+    table1,
+    table5,
+    table3,
+    table6,
+    table2,
+    figure4,
+    table4,
+    gradients,
+    accuracy,
+    stability,
+    depth,
+    invertible,
+)

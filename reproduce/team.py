@@ -1,0 +1,169 @@
+"""The processes that train one cell together, as the trainer sees them.
+
+A trainer that asks at every turn whether it is alone becomes two trainers in one. Here it talks to a team, and alone is
+a team of one: what it hands over comes back unchanged. In a larger team every process runs the same trainer over the
+same micro-batches, with the stages that are its own; the first process leads: it alone writes the record, and it
+decides when to stop and when to save, for all, at the same micro-batch.
+
+This module exports ALONE, Alone, Team, load, stage_name.
+"""
+
+import abc
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core import CheckpointError, checkpoint
+from petra_core.channel import Channel
+from petra_core.stages import Stage
+from reproduce.records import Record
+from reproduce.storage import explain_full_disk
+
+__all__ = ["ALONE", "Alone", "Team", "load", "stage_name"]
+
+State = dict[str, Any]
+
+
+class Team(abc.ABC):
+    """The processes of one run.
+
+    Attributes:
+        leads: whether this process writes the record and decides.
+        size: number of processes.
+
+    """
+
+    leads: bool
+    size: int
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {}
+
+    @property
+    def name(self) -> str:
+        """Of this process, before a message of its own: `rank 1: `, or nothing."""
+        return ""
+
+    def lost(self, error: RuntimeError) -> bool:
+        """Whether the error means that another process is gone."""
+        del error
+        return False
+
+    def leave(self) -> None:  # noqa: B027  # a process alone has nothing to leave
+        """The work is done: part from the others."""
+
+    @abc.abstractmethod
+    def tell(self, *, go: bool) -> None:
+        """The leader says whether there is anything to do."""
+
+    @abc.abstractmethod
+    def hear(self) -> bool:
+        """The others wait for that."""
+
+    @abc.abstractmethod
+    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
+        """The stages, this process's own on `device` and the others without memory, and the channel between."""
+
+    @abc.abstractmethod
+    def from_head(self, value: Tensor) -> Tensor:
+        """The head's value of a scalar, on every process."""
+
+    @abc.abstractmethod
+    def rows(self, own: Sequence[Any]) -> list[Any]:
+        """One entry a stage, from the entries of everybody's own stages."""
+
+    @abc.abstractmethod
+    def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
+        """What the leader wants to do after this micro-batch: stop, save."""
+
+    @abc.abstractmethod
+    def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
+        """Write a checkpoint: what is common, and the state of each worker (None for those of other processes)."""
+
+    @abc.abstractmethod
+    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Everybody's entries of a state dict, on the leader."""
+
+
+class Alone(Team):
+    """A single process."""
+
+    leads = True
+    size = 1
+
+    def tell(self, *, go: bool) -> None:
+        """There is nobody."""
+
+    def hear(self) -> bool:
+        """A leader does not ask."""
+        raise AssertionError("a process alone leads")
+
+    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
+        """All stages on the device."""
+        return [stage.to(device) for stage in stages], None
+
+    def from_head(self, value: Tensor) -> Tensor:
+        """The value."""
+        return value
+
+    def rows(self, own: Sequence[Any]) -> list[Any]:
+        """The entries."""
+        return list(own)
+
+    def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
+        """What is wanted."""
+        del micro_batch
+        return stop, save
+
+    def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
+        """One file."""
+        del number
+        with explain_full_disk(f"to write {record.checkpoint}"):
+            checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
+        shutil.rmtree(record.shards, ignore_errors=True)  # of several processes that began it
+
+    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All entries."""
+        return dict(state)
+
+
+ALONE = Alone()
+
+
+def load(record: Record, own: range, device: torch.device) -> tuple[State, list[Any]] | None:
+    """What was saved last, by one process or by several, for any number of them to go on from.
+
+    Returns:
+        What is common, and the workers' states, at least those of the stages `own`; None: nothing was saved.
+
+    Raises:
+        CheckpointError: it is damaged.
+
+    """
+    from petra_core.sharded import Folder  # torch.distributed.checkpoint takes a second to import
+
+    shards = Folder(record.shards)
+    if shards.exists:
+        [common] = shards.load(["common"], device).values()
+        names = [stage_name(index) for index in own]
+        states = shards.load(names, device)
+        return common, [states.get(stage_name(index)) for index in range(common["stages"])]
+    if not record.checkpoint.exists():
+        return None
+    state = checkpoint.load(record.checkpoint, map_location=device)
+    workers = state.pop("workers", None) if isinstance(state, dict) else None
+    if workers is None:
+        raise CheckpointError(
+            f"{record.checkpoint} is not a checkpoint of this version; move it away to start from the beginning"
+        )
+    return state, workers
+
+
+def stage_name(index: int) -> str:
+    """Of a stage's part in the files of several processes."""
+    return f"stage_{index}"

@@ -1,0 +1,103 @@
+"""Records of cells with a probe, with made-up measures, for tests of what reads them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reproduce.cells import GradientsCell, ReconstructionCell, TrainedCell
+from reproduce.data.manifest import built_in
+from reproduce.measures.gradient_quality import MEASURES, PAIRS
+from reproduce.measures.reconstruction import CAUSES, OF
+from reproduce.records import Record
+from tests import fake_records
+
+#: (a/b or cause, measure or stream, stage, epoch) -> value
+Value = Callable[[str, str, int, int], float | None]
+
+KEYS: dict[type[TrainedCell], list[tuple[str, str]]] = {
+    GradientsCell: [(f"{a}/{b}", measure) for a, b in PAIRS for measure in MEASURES],
+    ReconstructionCell: [(cause, of) for cause in CAUSES for of in OF],
+}
+
+
+def stages_of(cell: TrainedCell) -> int:
+    """J of the networks that are used here."""
+    return 10 if cell.model == "revnet18" else int(cell.model.removeprefix("chain")) + 2
+
+
+def end(record: Record, accuracy: float, loss: float | None) -> None:
+    """Give a record whose epochs are there a result."""
+    record.finish(
+        {
+            "test_accuracy": accuracy,
+            "best_test_accuracy": accuracy,
+            "best_epoch": len(record.metrics()),
+            "train_loss": loss,
+            "train_seconds": 1.0,
+            "evaluation_seconds": 0.1,
+            "images_per_second": 900.0,
+            "parameters": 1000,
+            "micro_batches": 100,
+            "peak_bytes": 1_234_567,
+            "stages": [],
+            "data": built_in(record.cell.dataset),  # type: ignore[attr-defined]  # of a trained cell
+        }
+    )
+
+
+def train(cell: TrainedCell, root: Path, accuracy: float, loss: float | None = 0.5) -> Record:
+    """A finished record without a probe, with this accuracy and loss from its first epoch on."""
+    record = fake_records.begin(cell, root)
+    for epoch in range(1, cell.epochs + 1):
+        record.append({"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy})
+    end(record, accuracy, loss)
+    return record
+
+
+def measure(
+    cell: TrainedCell,
+    root: Path,
+    value: Value,
+    *,
+    epochs: int | None = None,
+    accuracy: float = 80.0,
+    loss: float = 0.5,
+    probes: int = 5,
+    singly: bool = False,
+) -> Record:
+    """A record that is finished, or left after `epochs` of them.
+
+    Args:
+        cell: what was run.
+        root: folder of the records.
+        value: what was measured.
+        epochs: where it was left.
+        accuracy: of every epoch, percent.
+        loss: likewise.
+        probes: micro-batches that were followed in an epoch.
+        singly: whether they are there one by one, as in records of today; their values are spread around the mean.
+
+    """
+    record = fake_records.begin(cell, root)
+    for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
+        measured = {
+            f"{left}/{right}": [value(left, right, stage, epoch) for stage in range(stages_of(cell))]
+            for left, right in KEYS[type(cell)]
+        }
+        line: dict[str, Any] = {"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy}
+        line |= {"probes": probes, "measured": measured}
+        if singly:
+            line["measured_at"] = [
+                {
+                    "micro_batch": ((epoch - 1) * probes + number) * cell.probe_every,  # type: ignore[attr-defined]  # of a probed cell
+                    "measured": {
+                        key: [None if v is None else v + (number - (probes - 1) / 2) * 0.001 for v in of_stages]
+                        for key, of_stages in measured.items()
+                    },
+                }
+                for number in range(probes)
+            ]
+        record.append(line)
+    if epochs is None:
+        end(record, accuracy, loss)
+    return record

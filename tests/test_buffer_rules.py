@@ -1,0 +1,91 @@
+"""The rules of Table 3: the published digits from the real networks, and what a consistent count gives."""
+
+import math
+
+import pytest
+import torch
+
+from petra_core.models import chain
+from reproduce import published
+from reproduce.tables.buffer_rules import (
+    CONFIGURATIONS,
+    CONSISTENT_RULE,
+    PUBLISHED_RULE,
+    Rule,
+    memory,
+    revnet_sizes,
+    saving,
+    stage_sizes,
+)
+from reproduce.tables.content import GIGABYTE
+
+
+def gigabytes(depth: int, rule: Rule) -> list[str]:
+    return [f"{memory(revnet_sizes(depth), c, rule) / GIGABYTE:.2f}" for c in CONFIGURATIONS]
+
+
+def savings(depth: int, rule: Rule) -> list[str]:
+    return [f"{saving(revnet_sizes(depth), c, rule):.1f}" for c in CONFIGURATIONS]
+
+
+def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
+    rows = published.read("table3_memory")
+    assert gigabytes(50, PUBLISHED_RULE) == ["44.45", "43.58", "21.20", "20.33"]
+    for configuration, row in zip(CONFIGURATIONS, rows, strict=True):
+        assert (row["input_buffer"] == "yes", row["parameter_buffer"] == "yes") == (
+            configuration.input_buffer,
+            configuration.parameter_buffer,
+        )
+        assert f"{memory(revnet_sizes(50), configuration, PUBLISHED_RULE) / GIGABYTE:.1f}" == row["memory_gb"]
+        assert f"{saving(revnet_sizes(50), configuration, PUBLISHED_RULE):.1f}" == row["saving_percent"]
+
+
+@pytest.mark.parametrize(
+    ("depth", "rule", "expected", "saved"),
+    [
+        (50, CONSISTENT_RULE, ["66.14", "65.26", "22.26", "21.38"], "67.7"),
+        (18, PUBLISHED_RULE, ["4.94", "4.75", "2.36", "2.17"], "56.1"),
+        (18, CONSISTENT_RULE, None, "63.1"),
+    ],
+)
+def test_rules_give_the_known_values(depth: int, rule: Rule, expected: list[str] | None, saved: str) -> None:
+    if expected is not None:
+        assert gigabytes(depth, rule) == expected
+    assert savings(depth, rule)[0] == "0.0"
+    assert savings(depth, rule)[-1] == saved
+
+
+@pytest.mark.parametrize("rule", [PUBLISHED_RULE, CONSISTENT_RULE])
+@pytest.mark.parametrize("accumulation", [1, 3, 32])
+def test_sum_over_stages_of_revnet_34_by_hand(rule: Rule, accumulation: int) -> None:
+    # The buffers from the shapes in the paper's text; parameters and statistics from the network.
+    batch, ends = 64, 17
+    groups = [(64, 56)] * 3 + [(64, 56)] + [(128, 28)] * 4 + [(256, 14)] * 6 + [(512, 7)] * 2  # input of stages 1..16
+    inputs = {stage: batch * channels * side * side * 4 for stage, (channels, side) in enumerate(groups, start=1)}
+    sizes = revnet_sizes(34)
+    itself = sum(size.parameters + size.statistics for size in sizes)
+    head = batch * 512 * 7 * 7 * 4
+    streams = 2 if rule is CONSISTENT_RULE else 1
+    images = batch * 3 * 224 * 224 * 4
+    buffered = (4, 8, 14)
+    expected = itself + images + streams * head
+    for stage, stream in inputs.items():
+        kept = 2 if stage in buffered else streams
+        expected += kept * stream * (1 + (2 * (ends - stage) if stage in buffered else 0))
+    assert memory(sizes, CONFIGURATIONS[3], rule, accumulation) == expected
+    stash = sum(math.ceil(2 * (ends - size.stage) / accumulation) * size.parameters for size in sizes)
+    assert memory(sizes, CONFIGURATIONS[2], rule, accumulation) == expected + stash
+    extra = sum(2 * (ends - s) * streams * inputs[s] for s in inputs if s not in buffered)
+    extra += 0 if rule is CONSISTENT_RULE else 2 * ends * images
+    assert memory(sizes, CONFIGURATIONS[1], rule, accumulation) == expected + extra
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_sizes_are_those_of_real_tensors(depth: int) -> None:
+    stages = chain(depth, num_classes=10, channels=6)
+    sizes = stage_sizes(stages, torch.zeros(2, 3, 8, 8))
+    assert [size.staleness for size in sizes] == [2 * (depth + 1 - j) for j in range(depth + 2)]
+    assert [size.buffered for size in sizes] == [True] + [False] * (depth + 1)
+    assert [size.streams for size in sizes[1:]] == [(2 * 6 * 8 * 8 * 4,) * 2] * (depth + 1)
+    assert sizes[1].parameters == 4 * 2 * (6 * 6 * 9 + 6 + 2 * 6)
+    assert sizes[1].statistics == 4 * 2 * 2 * 6

@@ -1,0 +1,75 @@
+"""PETRA at every k beside backpropagation at both batches."""
+
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from reproduce import published
+from reproduce.cells import TrainingCell
+from reproduce.scales import paper
+from reproduce.tables import by_k, results, sheets
+from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Grid
+from tests import fake_records
+
+
+def sheet(root: Path, grid: Grid) -> sheets.Sheet:
+    laid_out = [cell for dataset in grid.datasets for depth in grid.depths for cell in grid.cells(dataset, depth)]
+    (found,) = sheets.sheets(results.read(root), grid.scale, laid_out)
+    return found
+
+
+@pytest.mark.parametrize("grid", by_k.GRIDS, ids=lambda grid: grid.scale)
+def test_matched_backpropagation_averages_over_the_same_images_as_petra(grid: Grid) -> None:
+    for k in ACCUMULATIONS:
+        petra, matched = (
+            grid.cell(grid.datasets[0], "revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION)
+        )
+        assert {name for name, value in petra.to_dict().items() if value != matched.to_dict()[name]} == {"method"}
+    baseline = grid.baseline(grid.datasets[0], "revnet18")
+    assert baseline.batch_size == 2 * petra.batch_size  # CIFAR-10: 128 and 64, or half of both
+    assert baseline.accumulation == 1
+
+
+@pytest.mark.parametrize("grid", by_k.GRIDS, ids=lambda grid: grid.scale)
+def test_what_the_papers_table_has_comes_first(grid: Grid) -> None:
+    cells = grid.cells(grid.datasets[0], 18, 1)
+    assert [(cell.model, cell.method) for cell in cells[:3]] == [
+        ("revnet18", "PETRA"),
+        ("revnet18", "BACKPROPAGATION"),
+        ("resnet18", "BACKPROPAGATION"),
+    ]
+    assert len(set(cells)) == len(cells) == 3 * 6 + 2
+    assert {cell.seed for cell in cells} == {1}
+
+
+def test_differences_are_to_the_same_k_or_to_the_fixed_batch(tmp_path: Path) -> None:
+    def train(cell: TrainingCell, reached: float) -> None:
+        fake_records.train(cell, tmp_path, reached)
+
+    for seed in (0, 1):
+        train(SMALL.cell("cifar10", "revnet18", methods.PETRA, 8, seed), 60.0 + seed)
+        train(SMALL.cell("cifar10", "revnet18", methods.BACKPROPAGATION, 8, seed), 61.0 + seed)
+        train(SMALL.cell("cifar10", "revnet18", methods.BACKPROPAGATION, 4, seed), 10.0)
+        train(SMALL.baseline("cifar10", "revnet18", seed), 58.0)
+    made = {place: d for place, d in by_k.differences(SMALL, sheet(tmp_path, SMALL), "cifar10") if d is not None}
+    assert {place: (d.mean, d.n) for place, d in made.items()} == {
+        ("revnet18", MATCHED, 8): (-1.0, 2),
+        ("revnet18", BASELINE, 8): (2.5, 2),
+    }
+
+
+def test_to_published_is_the_best_epoch_less_the_value(tmp_path: Path) -> None:
+    row = next(r for r in published.read("table2_accuracy") if r["model"] == "revnet18" and r["method"] == "petra")
+    cells = [paper.cell("cifar10", "revnet18", methods.PETRA, 4, seed) for seed in (0, 1)]
+    best = [fake_records.train(cell, tmp_path, 95.0).result() for cell in cells]
+    found = by_k.to_published(sheet(tmp_path, PAPER).group(cells[0]), row)
+    assert found is not None
+    assert found.mean == pytest.approx(sum(result["best_test_accuracy"] for result in best if result) / 2 - 94.9)
+    assert by_k.to_published(sheet(tmp_path, PAPER).group(PAPER.baseline("cifar10", "revnet18")), row) is None
+
+
+def test_the_fixed_batch_in_words() -> None:
+    words = by_k.fixed_batch(PAPER.cell("imagenet", "revnet18", methods.PETRA, 1), 256)
+    assert words == "one batch of 256 images an update whatever PETRA's k, as in the paper"
+    assert by_k.fixed_batch(SMALL.cell("cifar10", "revnet18", methods.PETRA, 1), 64).endswith("micro-batch is")

@@ -1,0 +1,72 @@
+"""The end of a run: every kind of bad news is told once, and the exit code says which it was."""
+
+import signal
+
+import pytest
+
+from reproduce.commands.conclusion import conclude
+from reproduce.records import State, Status
+from reproduce.runner import BUDGET_ENDED, Outcome
+from reproduce.scales import Scale
+from reproduce.scales.smoke import digits_cell
+from tests.fake_records import train
+
+CELLS = [digits_cell(seed=seed) for seed in range(4)]
+NOT_RUN = State(Status.NOT_RUN, 0, 4)
+SCALE = Scale("smoke", "")
+
+
+@pytest.fixture
+def end(tmp_path, capsys):
+    """Conclude an outcome; gives exit code, stdout and stderr."""
+
+    def conclude_(outcome):
+        with pytest.raises(SystemExit) as ended:
+            conclude(SCALE, outcome, tmp_path)
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return conclude_
+
+
+def test_a_missing_data_set_is_told_once(end):
+    problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
+    problems[CELLS[3]] = "result.json: is damaged"
+    code, _, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), problems))
+    assert code == 1
+    assert "4 cells have no result" in said
+    assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
+    assert said.count("not prepared") == 1
+    assert f"{CELLS[3].slug}: result.json: is damaged" in said
+    assert "unfinished" not in said, "they were told already"
+
+
+def test_the_end_of_the_budget_is_no_warning(end):
+    code, text, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), budget_ended=True))
+    assert code == BUDGET_ENDED == 3
+    assert "The time budget ended: 4 cells are left, and the same command goes on with them." in text
+    assert said == ""
+
+
+def test_ctrl_c_wins_over_the_budget(end):
+    assert end(Outcome(dict.fromkeys(CELLS, NOT_RUN), signal=signal.SIGINT, budget_ended=True))[0] == 130
+
+
+def test_what_was_finished_within_the_budget_is_finished(end, tmp_path):
+    state = train(CELLS[0], tmp_path, 95.0).state()
+    code, text, _ = end(Outcome({CELLS[0]: state}, budget_ended=True))
+    assert code == 0
+    assert "All 1 cells have a result" in text
+
+
+def test_failures_are_told_by_their_kind(end):
+    states = {
+        CELLS[0]: State(Status.FAILED, 1, 4, "diverged"),
+        CELLS[1]: State(Status.FAILED, 1, 4, "out of memory"),
+        CELLS[2]: State(Status.PARTIAL, 1, 4),
+    }
+    code, _, said = end(Outcome(states))
+    assert code == 1
+    assert "1 cells diverged, which is their result" in said
+    assert "1 cells ran out of memory; --retry-failed tries again" in said
+    assert f"{CELLS[2].slug}: 1 of 4 epochs" in said

@@ -1,0 +1,140 @@
+"""`train --processes`: the same weights as one process, whoever is killed, and an end with one clear message."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from petra_core import checkpoint
+from reproduce.records import Record
+from tests.compare import assert_bitwise_equal
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 240  # seconds; a busy machine takes long to start Python
+CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "24", "--epochs", "3", "-k", "2")
+OPTIONS = (*CELL, "--learning-rate", "0.02", "--threads", "1", "--checkpoint-minutes", "0")
+
+pytestmark = pytest.mark.slow
+
+
+def start(*arguments: str, prefix: tuple[str, ...] = ("-m", "reproduce"), **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, *prefix, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=PATIENCE)[1]
+
+
+def wait_for(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def outcome(output: Path) -> tuple[Any, Any]:
+    """Weights, and metrics without times."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    timed = ("train_seconds", "evaluation_seconds", "images_per_second")
+    metrics = [{name: value for name, value in line.items() if name not in timed} for line in lines]
+    return checkpoint.load(output / "model.pt"), metrics
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    output = tmp_path_factory.mktemp("alone") / "run"
+    process = start("train", *OPTIONS, "--output", str(output))
+    text = said(process)
+    assert process.returncode == 0, text
+    return outcome(output)
+
+
+def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
+    weights, metrics = outcome(output)
+    assert_bitwise_equal(weights, expected[0])
+    assert metrics == expected[1]
+    assert not (output / "checkpoint").exists()
+    assert not (output / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_one_is_killed_all_start_again_and_end_the_same(
+    tmp_path: Path, alone: tuple[Any, Any], victim: int
+) -> None:
+    process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
+    wait_for((tmp_path / "checkpoint" / "latest.json").exists)
+    os.kill(children(process)[victim], signal.SIGKILL)
+    text = said(process)
+    assert process.returncode == 0, text
+    assert "all start again from the last checkpoint (1 of 3)" in text
+    assert_same(tmp_path, alone)
+    [environment] = Record.load(tmp_path).environments()
+    assert (environment["processes"], environment["partition"]) == (2, [2, 4])
+
+
+def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
+    tmp_path: Path, alone: tuple[Any, Any]
+) -> None:
+    for processes in ("2", "3"):
+        running = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", processes)
+        before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
+        latest = tmp_path / "checkpoint" / "latest.json"
+        wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called at once
+        running.send_signal(signal.SIGINT)
+        text = said(running)
+        assert running.returncode == 130, text
+        assert "saved, the same command goes on from there" in text
+    last = start("train", *OPTIONS, "--output", str(tmp_path))
+    text = said(last)
+    assert last.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
+    process = start("train", *OPTIONS, "--output", str(tmp_path), prefix=torchrun)
+    text = said(process)
+    assert process.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> None:
+    wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
+    process = start("train", *wild, "--output", str(tmp_path), "--processes", "2")
+    first = wait_for(lambda: children(process))
+    text = said(process)
+    assert process.returncode == 1
+    assert "Error: rank 1: diverged (epoch 1 of 3): the loss of micro-batch " in text
+    assert "it comes from stage " in text
+    assert "Traceback" not in text
+    assert text.count("Error") == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+
+
+def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    team = [
+        start("train", *OPTIONS, "--seed", str(rank), "--output", str(tmp_path), RANK=str(rank), **where)
+        for rank in range(2)
+    ]
+    texts = [said(process) for process in team]
+    assert [process.returncode for process in team] == [1, 1]
+    for text in texts:
+        assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text

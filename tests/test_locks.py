@@ -1,0 +1,246 @@
+"""Locks: one holder on one machine and on several, however a holder ends.
+
+A second machine is played by a process that has another host name and its own kernel lock file: over a network file
+system the kernel's locks of one machine may not be seen by another.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+
+from reproduce import locks
+from reproduce.locks import LockedError, LockLostError, hold, holder
+
+STALE = 1.0  # seconds, instead of minutes
+PATIENCE = 120
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def be_machine(name, stale=STALE):
+    """Make this process one of machine `name`, with short times."""
+    locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = stale, stale / 5
+    locks._kernel_lock = lambda folder: filelock.FileLock(folder / f"record.lock.{name}")
+    locks._lease.cache_clear()
+    socket.gethostname = lambda: name
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch):
+    """What `be_machine` sets is undone, and this process waits as briefly."""
+    monkeypatch.setattr(locks, "STALE_SECONDS", STALE)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", STALE / 5)
+    monkeypatch.setattr(locks, "_kernel_lock", locks._kernel_lock)
+    monkeypatch.setattr(socket, "gethostname", socket.gethostname)
+    locks._lease.cache_clear()
+    yield
+    locks._lease.cache_clear()
+
+
+def _hold(machine, stale, folder, ready, release):
+    be_machine(machine, stale)
+    with hold(folder):
+        ready.set()
+        release.wait()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Start a process of another machine that holds the folder; gives the process and the event that ends it."""
+    started = []
+
+    def start(name="beta", stale=STALE):
+        ready, release = SPAWN.Event(), SPAWN.Event()
+        process = SPAWN.Process(target=_hold, args=(name, stale, tmp_path, ready, release))
+        process.start()
+        started.append(process)
+        assert ready.wait(PATIENCE)
+        return process, release
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def acquire_within(folder, seconds=PATIENCE):
+    """Ask again and again, as a worker does; gives whom it was taken from."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with hold(folder) as held:
+                return held.taken_from
+        except LockedError:
+            time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_path):
+    with hold(tmp_path) as held:
+        assert held.taken_from is None
+        with pytest.raises(LockedError, match="another process is working"), hold(tmp_path):
+            pass
+        who = holder(tmp_path)
+        assert (who.host, who.process, who.gone) == (socket.gethostname(), os.getpid(), False)
+    assert holder(tmp_path) is None
+    assert {file.name for file in tmp_path.iterdir()} <= {"record.lock"}
+
+
+def test_a_living_machine_keeps_its_lock_and_is_named(tmp_path, machine):
+    machine("beta")
+    be_machine("alpha")
+    end = time.monotonic() + 3 * STALE  # long enough to take over, if nobody refreshed the lease
+    while time.monotonic() < end:
+        with (
+            pytest.raises(LockedError, match=r"process \d+ on beta .* takes over after 1 s without a sign"),
+            hold(tmp_path),
+        ):
+            pass
+        time.sleep(0.1)
+    assert holder(tmp_path).host == "beta"
+    assert not holder(tmp_path).gone
+
+
+def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while(tmp_path, machine):
+    process, _ = machine("beta")
+    process.kill()
+    process.join()
+    be_machine("alpha")
+    started = time.monotonic()
+    taken_from = acquire_within(tmp_path)
+    assert time.monotonic() - started >= STALE, "a machine that was only slow had no chance"
+    assert (taken_from.host, taken_from.process) == ("beta", process.pid)
+
+
+def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(tmp_path, machine):
+    here = socket.gethostname()
+    process, _ = machine(here, stale=1000)  # nothing but the death of the process tells
+    be_machine(here, stale=1000)
+    assert not holder(tmp_path).gone
+    process.kill()
+    process.join()
+    assert holder(tmp_path).gone
+    with hold(tmp_path) as held:
+        assert held.taken_from.process == process.pid
+
+
+def test_a_released_lock_is_free_at_once(tmp_path, machine):
+    process, release = machine("beta")
+    release.set()
+    process.join()
+    be_machine("alpha")
+    with hold(tmp_path) as held:
+        assert held.taken_from is None
+
+
+def test_a_lock_given_back_between_the_look_and_the_grip_was_not_taken_over(tmp_path, machine, monkeypatch):
+    process, release = machine("beta", stale=1000)
+    be_machine("alpha", stale=1000)
+    described = locks._described
+
+    def give_back_after_the_look(*arguments, **options):
+        seen = described(*arguments, **options)
+        release.set()
+        process.join()
+        return seen
+
+    monkeypatch.setattr(locks, "_described", give_back_after_the_look)
+    with hold(tmp_path) as held:
+        assert held.taken_from is None
+
+
+def _take_over(name, folder, start, results):
+    be_machine(name)
+    start.wait()
+    try:
+        taken_from = None
+        end = time.monotonic() + PATIENCE
+        while taken_from is None and time.monotonic() < end:
+            try:
+                with hold(folder) as held:
+                    taken_from = held.taken_from
+                    log = folder / "inside"
+                    log.open("x").close()  # fails if another machine is inside too
+                    time.sleep(0.05)
+                    log.unlink()
+                    break
+            except LockedError:
+                time.sleep(0.001)
+        results.put((name, None if taken_from is None else taken_from.host))
+    except Exception as error:
+        results.put((name, repr(error)))
+
+
+@pytest.mark.slow
+def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(tmp_path, machine):
+    names = [f"m{number}" for number in range(6)]
+    start, results = SPAWN.Barrier(len(names)), SPAWN.Queue()
+    process, _ = machine("beta")
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    others = [SPAWN.Process(target=_take_over, args=(name, tmp_path, start, results)) for name in names]
+    for other in others:
+        other.start()
+    found = dict(results.get(timeout=PATIENCE) for _ in names)
+    for other in others:
+        other.join()
+    assert [host for host in found.values() if host is not None] == ["beta"], found
+    assert not (tmp_path / "inside").exists()
+
+
+def _sleep_and_write(folder, ready, go_on, said):
+    be_machine("beta")
+    with hold(folder) as held:
+        held.check()
+        ready.set()
+        go_on.wait()
+        try:
+            held.check()
+            said.put("still mine")
+        except LockLostError as error:
+            said.put(str(error))
+
+
+def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
+    ready, go_on, said = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
+    process = SPAWN.Process(target=_sleep_and_write, args=(tmp_path, ready, go_on, said))
+    process.start()
+    try:
+        assert ready.wait(PATIENCE)
+        os.kill(process.pid, signal.SIGSTOP)  # as a suspended computer
+        be_machine("alpha")
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with hold(tmp_path) as held:
+                    os.kill(process.pid, signal.SIGCONT)
+                    go_on.set()  # which waits for a process that is waiting
+                    assert "has taken this cell over" in said.get(timeout=PATIENCE)
+                    process.join()
+                    held.check()  # the loser has not taken the lease away on its way out
+                break
+            except LockedError:
+                assert time.monotonic() < end, "waited in vain"
+                time.sleep(0.05)
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_lease_with_another_time_is_not_broken(tmp_path, machine):
+    machine("beta")
+    be_machine("alpha", stale=0.5)
+    with pytest.raises(LockedError, match="on beta"), hold(tmp_path):
+        pass
+
+
+def test_reading_who_holds_changes_nothing(tmp_path):
+    assert holder(tmp_path) is None
+    assert holder(tmp_path / "missing") is None
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(tmp_path / "missing").exists()

@@ -1,0 +1,61 @@
+"""What the system says of memory, read from its files; a system that says nothing is no error."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.measures import machine_memory
+from reproduce.measures.machine_memory import Witness, available
+
+CPU = torch.device("cpu")
+MIB = 2**20
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up system that says nothing yet."""
+    monkeypatch.setattr(machine_memory, "PROC", tmp_path)
+    monkeypatch.setattr(machine_memory, "CGROUP", tmp_path)
+    return tmp_path
+
+
+def test_free_memory_is_what_the_system_and_the_container_leave(system: Path) -> None:
+    assert available(CPU) is None
+    (system / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:    5000 kB\n")
+    assert available(CPU) == 5000 * 1024
+    (system / "memory.max").write_text("4096000\n")
+    (system / "memory.current").write_text("1096000\n")
+    assert available(CPU) == 3_000_000
+    (system / "memory.max").write_text("max\n")
+    assert available(CPU) == 5000 * 1024
+
+
+def test_growth_is_counted_from_the_beginning(system: Path) -> None:
+    status = system / "self" / "status"
+    status.parent.mkdir()
+    status.write_text("VmHWM:  700 kB\nVmRSS:  500 kB\n")
+    witness = Witness(CPU)
+    assert (system / "self" / "clear_refs").read_text() == "5"
+    status.write_text("VmHWM:  900 kB\nVmRSS:  600 kB\n")
+    assert witness.report() == {"source": "resident set", "held": 100 * 1024, "peak": 400 * 1024}
+
+
+def test_a_silent_system_gives_no_report(system: Path) -> None:
+    assert Witness(CPU).report() is None
+
+
+def test_a_real_process_is_seen_to_grow_and_to_shrink() -> None:
+    witness = Witness(CPU)
+    if witness.report() is None:
+        pytest.skip("this system does not tell a process how large it is")
+    taken = bytearray(200 * MIB)
+    taken[::4096] = bytes(len(taken[::4096]))  # touch every page
+    del taken
+    report = witness.report()
+    assert report is not None
+    assert report["peak"] > 190 * MIB
+    assert report["held"] < 100 * MIB
+    fresh = Witness(CPU).report()  # the peak of before is forgotten
+    assert fresh is not None
+    assert fresh["peak"] < 100 * MIB

@@ -1,0 +1,280 @@
+"""Merging: nothing finished is lost, nothing that may count is written over, and a kill does no harm."""
+
+import dataclasses
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reproduce import merging
+from reproduce.cli import main
+from reproduce.merging import Verdict, merge
+from reproduce.records import Record, Status, scan
+from reproduce.scales.smoke import digits_cell
+from tests.fake_records import begin, train
+
+CELL = digits_cell()
+
+
+@pytest.fixture
+def here(tmp_path):
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def there(tmp_path):
+    return tmp_path / "there"
+
+
+def partial(root, epochs, checkpoint=b"checkpoint", cell=CELL):
+    record = train(cell, root, 95.0, epochs=epochs)
+    if checkpoint:
+        record.checkpoint.write_bytes(checkpoint)
+    return record
+
+
+def shared(root, epochs):
+    """Left by several processes: each wrote a part of the checkpoint."""
+    record = partial(root, epochs, b"")
+    record.shards.mkdir()
+    for number in range(2):
+        (record.shards / f"part-{number}").write_bytes(b"part of epoch %d" % epochs)
+    return record
+
+
+def failed(root, reason, cell=CELL):
+    record = train(cell, root, 95.0, epochs=1)
+    record.fail(reason, "words")
+    return record
+
+
+def verdicts(there, here, **options):
+    return [action.verdict for action in merge(there, here, **options)]
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
+    return {str(file.relative_to(root)): file.read_bytes() for file in ours}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda root: train(CELL, root, 95.0),
+        lambda root: partial(root, 2),
+        lambda root: shared(root, 2),
+        lambda root: failed(root, "diverged"),
+    ],
+)
+def test_what_is_not_here_is_brought_whole(there, here, make):
+    make(there)
+    before = snapshot(there)
+    assert verdicts(there, here) == [Verdict.BROUGHT]
+    assert snapshot(here) == before
+    assert snapshot(there) == before
+    assert not list(here.glob(".merge-*"))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "verdict"),
+    [
+        (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Verdict.REPLACED),
+        (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Verdict.REPLACED),
+        (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Verdict.REPLACED),
+        (lambda root: partial(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
+        (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Verdict.REPLACED),
+        (lambda root: partial(root, 1), lambda root: begin(CELL, root), Verdict.REPLACED),
+        (lambda root: shared(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
+        (lambda root: partial(root, 3), lambda root: shared(root, 1), Verdict.REPLACED),
+        (lambda root: shared(root, 3), lambda root: shared(root, 1), Verdict.REPLACED),
+        (lambda root: train(CELL, root, 95.0), lambda root: shared(root, 3), Verdict.REPLACED),
+        (lambda root: partial(root, 2), lambda root: shared(root, 3), Verdict.KEPT),
+        (lambda root: partial(root, 1), lambda root: partial(root, 3), Verdict.KEPT),
+        (lambda root: partial(root, 2), lambda root: partial(root, 2), Verdict.KEPT),
+        (lambda root: partial(root, 3), lambda root: train(CELL, root, 95.0), Verdict.KEPT),
+        (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Verdict.KEPT),
+        (lambda root: train(CELL, root, 95.0), lambda root: train(CELL, root, 95.0), Verdict.SAME),
+    ],
+)
+def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, ours, verdict):
+    theirs(there)
+    ours(here)
+    wanted = snapshot(there if verdict is Verdict.REPLACED else here)
+    assert verdicts(there, here) == [verdict]
+    assert snapshot(here) == wanted
+    assert verdicts(there, here) != [Verdict.REPLACED], "once is enough"
+
+
+def test_what_was_brought_can_be_gone_on_with(there, here):
+    partial(there, 3)
+    partial(here, 1, b"old")
+    list(merge(there, here))
+    record = Record.of(CELL, here)
+    assert record.checkpoint.read_bytes() == b"checkpoint"
+    assert str(record.state()) == "3 of 4 epochs"
+
+
+def test_two_different_results_are_a_conflict_and_both_stay(there, here):
+    train(CELL, there, 95.0)
+    train(CELL, here, 96.0)
+    before = snapshot(there), snapshot(here)
+    [action] = merge(there, here)
+    assert action.verdict is Verdict.CONFLICT
+    assert str(Record.of(CELL, here).path) in str(action)
+    assert (snapshot(there), snapshot(here)) == before
+
+
+def test_a_result_and_a_divergence_are_a_conflict(there, here):
+    train(CELL, there, 95.0)
+    failed(here, "diverged")
+    assert verdicts(there, here) == [Verdict.CONFLICT]
+
+
+def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
+    train(CELL, there, 95.0)
+    train(CELL, here, 95.0)
+    folder = Record.of(CELL, there).path
+    for name in ("result.json", "metrics.jsonl"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
+    assert (folder / "metrics.jsonl").read_bytes() != (Record.of(CELL, here).path / "metrics.jsonl").read_bytes()
+    assert verdicts(there, here) == [Verdict.SAME]
+
+
+@pytest.mark.parametrize("side", ["there", "here"])
+def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
+    train(CELL, there, 95.0)
+    train(CELL, here, 95.0, epochs=2)
+    other = dataclasses.replace(CELL, seed=5)
+    train(other, there, 95.0)
+    file = Record.of(CELL, {"there": there, "here": here}[side]).path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
+    before = snapshot(here)
+    actions = {action.verdict: action for action in merge(there, here)}
+    assert set(actions) == {Verdict.UNREADABLE, Verdict.BROUGHT}
+    assert str(file) in str(actions[Verdict.UNREADABLE])
+    assert snapshot(here).items() >= before.items()
+    assert Record.of(other, here).state().status is Status.DONE
+
+
+@pytest.mark.parametrize("side", ["there", "here"])
+def test_what_somebody_works_on_is_left(there, here, side):
+    train(CELL, there, 95.0, epochs=3).checkpoint.write_bytes(b"x")
+    train(CELL, here, 95.0, epochs=1).checkpoint.write_bytes(b"x")
+    before = snapshot(here)
+    with Record.of(CELL, {"there": there, "here": here}[side]).lock():
+        assert verdicts(there, here) == [Verdict.IN_USE]
+    assert snapshot(here) == before
+
+
+def test_a_dry_run_changes_nothing(there, here):
+    train(CELL, there, 95.0)
+    partial(here, 1)
+    before = snapshot(here)
+    assert verdicts(there, here, dry_run=True) == [Verdict.REPLACED]
+    assert snapshot(here) == before
+
+
+def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
+    """Somebody without a lock that we can see writes while we copy."""
+    train(CELL, there, 95.0)
+    copy = shutil.copy2
+
+    def torn(source, target):
+        copy(source, target)
+        if Path(target).name == "metrics.jsonl":
+            Path(target).write_text('{"epoch": 1}\n')
+
+    monkeypatch.setattr(merging.shutil, "copy2", torn)
+    assert verdicts(there, here) == [Verdict.UNREADABLE]
+    assert snapshot(here) == {}
+
+
+def _merge_slowly(there, here):
+    """Killed by the parent while it replaces files one by one."""
+    replace = Path.replace
+
+    def slowly(self, target):
+        (here / "step").open("a").close()
+        multiprocessing.Event().wait(0.2)
+        return replace(self, target)
+
+    Path.replace = slowly
+    list(merge(there, here))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("further", [True, False])
+def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it(there, here, further):
+    if further:
+        partial(there, 3)
+    else:
+        train(CELL, there, 95.0)
+    partial(here, 1, b"old")
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_merge_slowly, args=(there, here))
+    process.start()
+    while not (here / "step").exists():
+        assert process.is_alive()
+    process.join(0.3)
+    process.kill()
+    process.join()
+    (here / "step").unlink()
+    record = Record.of(CELL, here)
+    state = record.state()
+    assert state.status is Status.PARTIAL
+    assert not record.checkpoint.exists(), "the old checkpoint must not meet the new metrics"
+    assert not scan(here).problems
+    assert verdicts(there, here) == [Verdict.REPLACED]
+    result = {name: data for name, data in snapshot(here).items() if not name.startswith(".merge-")}
+    assert result == snapshot(there)
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["records", *map(str, arguments)])
+
+
+def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here, tmp_path):
+    other, third = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
+    elsewhere = tmp_path / "elsewhere"
+    train(CELL, there, 95.0)
+    train(other, there, 95.0)
+    train(third, elsewhere, 95.0)
+    result = call("merge", there, elsewhere, "--records", here)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "3 brought")
+    assert call("merge", there, elsewhere, "--records", here).output == "3 there already\n"
+
+    shutil.rmtree(Record.of(other, here).path)
+    train(other, here, 50.0)
+    result = call("merge", there, "--records", here)
+    assert result.exit_code == 1
+    assert f"CONFLICT {Record.of(other, there).path}" in result.stderr
+    assert result.stdout.splitlines() == [
+        "1 there already",
+        "1 in conflict: another result of the same cell is there, and both were left",
+    ]
+
+
+def test_the_command_refuses_what_makes_no_sense(here, tmp_path):
+    here.mkdir()
+    assert "name the others" in call("merge", here, "--records", here).output
+    result = call("merge", tmp_path / "missing", "--records", here)
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output
+    assert "there is no record in" in call("merge", tmp_path, "--records", here).output
+
+
+def test_list_and_check(here):
+    train(CELL, here, 95.0)
+    damaged = partial(here, 2, cell=dataclasses.replace(CELL, seed=5))
+    assert call("check", "--records", here).output == "smoke: done: 1\nsmoke: partial: 1\n"
+    assert f"smoke/{damaged.path.name}: 2 of 4 epochs" in call("list", "--records", here).output
+    with damaged.lock():
+        assert ": 2 of 4 epochs, locked by process" in call("list", "--records", here).output
+    (damaged.path / "config.json").write_text("{")
+    result = call("check", "--records", here)
+    assert result.exit_code == 1
+    assert "config.json: is damaged" in result.stderr

@@ -1,0 +1,89 @@
+"""The sessions: each runs its cells and ends with the report of the same records, also after failures."""
+
+import pytest
+from nox.command import CommandFailed
+
+import noxfile
+from reproduce.runner import BUDGET_ENDED
+
+
+class Session:
+    """Notes the commands of a session, and lets `run` end with an exit code."""
+
+    def __init__(self, *posargs, code=0):
+        self.posargs = list(posargs)
+        self.commands = []
+        self._code = code
+
+    def install(self, *arguments):
+        pass
+
+    def log(self, text):
+        pass
+
+    warn = log
+
+    def run(self, *command, success_codes=(0,), **_):
+        assert command[:3] == ("python", "-m", "reproduce")
+        self.commands.append(command[3:])
+        if command[3] == "run" and self._code not in success_codes:
+            raise CommandFailed(return_code=self._code)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_installed(monkeypatch):
+    monkeypatch.setattr(noxfile, "install_ffcv", lambda session: None)
+
+
+@pytest.mark.parametrize(
+    ("run", "command"),
+    [
+        (noxfile.reproduce_smoke, ("run", "smoke")),
+        (noxfile.reproduce_small, ("run", "small")),
+        (noxfile.reproduce_cifar10, ("run", "paper", "--only=dataset=cifar10,cifar100")),
+        (noxfile.reproduce_imagenet32, ("run", "paper", "--only=dataset=imagenet32")),
+        (noxfile.reproduce_imagenet, ("run", "paper", "--only=dataset=imagenet")),
+    ],
+)
+def test_every_session_runs_its_cells_then_writes_the_report(run, command):
+    session = Session("--k", "1", "4")
+    run.func(session)
+    assert session.commands == [(*command, "--k", "1", "4"), ("report",)]
+
+
+@pytest.mark.parametrize("options", [["--records", "here"], ["--k", "1", "--records", "here", "--jobs", "2"]])
+def test_the_report_is_of_the_records_of_the_run(options):
+    session = Session(*options)
+    noxfile.reproduce_smoke.func(session)
+    assert session.commands[-1] == ("report", "--records", "here")
+    session = Session("--records=here")
+    noxfile.reproduce_smoke.func(session)
+    assert session.commands[-1] == ("report", "--records=here")
+
+
+def test_after_failures_there_is_a_report_and_the_session_fails():
+    session = Session(code=noxfile.SOME_FAILED)
+    with pytest.raises(CommandFailed):
+        noxfile.reproduce_smoke.func(session)
+    assert session.commands[-1] == ("report",)
+
+
+def test_the_end_of_a_time_budget_is_no_failure():
+    session = Session("--budget", "30m", code=BUDGET_ENDED)
+    noxfile.reproduce_smoke.func(session)
+    assert session.commands[-1] == ("report",)
+
+
+@pytest.mark.parametrize("code", [2, 130])
+def test_after_a_wrong_command_line_and_ctrl_c_there_is_none(code):
+    session = Session(code=code)
+    with pytest.raises(CommandFailed):
+        noxfile.reproduce_smoke.func(session)
+    assert [command[0] for command in session.commands] == ["run"]
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--help", "-h"])
+def test_a_plan_writes_no_report(option):
+    session = Session(option)
+    noxfile.reproduce_small.func(session)
+    assert session.commands == [("run", "small", option)]

@@ -1,0 +1,55 @@
+"""Options of several values: spaces, commas and repetition mean the same."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reproduce.options import GroupedCommand, ListOption, grouped, spread
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("scale")
+@grouped("Which", ListOption)("--k", "-k")
+@grouped("Which", ListOption)("--models")
+@grouped("How")("--dry-run", is_flag=True)
+def command(scale, k, models, dry_run):
+    click.echo(f"{scale} {k} {models} {dry_run}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["paper", "--k", "1", "4", "--dry-run", "--models", "revnet18"],
+        ["paper", "--k", "1,4", "--models", "revnet18", "--dry-run"],
+        ["paper", "--k=1,4", "--models=revnet18", "--dry-run"],
+        ["paper", "--k=1", "4", "--models", "revnet18", "--dry-run"],
+        ["paper", "-k", "1", "-k", "4", "--models", "revnet18", "--dry-run"],
+        ["--models", "revnet18", "--k", "1,", "4", "--dry-run", "paper"],
+    ],
+)
+def test_the_same_choice_in_many_ways(arguments):
+    result = CliRunner().invoke(command, arguments)
+    assert result.output == "paper ('1', '4') ('revnet18',) True\n"
+
+
+def test_without_values_there_is_no_condition():
+    assert CliRunner().invoke(command, ["paper"]).output == "paper () () False\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["paper", "--k"], "requires an argument"), (["paper", "--k", ","], "no value"), (["--k", "1", "paper"], "SCALE")],
+)
+def test_mistakes(arguments, message):
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_what_follows_two_dashes_is_left_alone():
+    assert spread(["--k", "1", "2", "--", "--k", "1", "2"], {"--k"}) == ["--k", "1", "--k", "2", "--", "--k", "1", "2"]
+
+
+def test_help_has_a_section_for_each_group():
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert text.index("Which:") < text.index("--models") < text.index("How:") < text.index("--dry-run")

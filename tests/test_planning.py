@@ -1,0 +1,120 @@
+"""The plan: every cell counted once, hours that are sums of known times, and nothing invented."""
+
+import pytest
+
+from petra_core.methods import ALL, BACKPROPAGATION, PETRA
+from reproduce.locks import Holder
+from reproduce.planning import Item, Plan, listing, table
+from reproduce.records import State, Status
+from reproduce.scales import paper
+from tests.fake_records import complexity_cell
+
+NOT_RUN = State(Status.NOT_RUN, 0, 300)
+DONE = State(Status.DONE, 300, 300)
+PARTIAL = State(Status.PARTIAL, 41, 300)
+DIVERGED = State(Status.FAILED, 3, 300, "diverged")
+ALIVE = Holder("alpha", 12, 4.0)
+GONE = Holder("beta", 34, 900.0, gone=True)
+
+
+def cell(method=PETRA, k=1, seed=0, network="revnet18"):
+    return paper.cell("cifar10", network, method, k, seed)
+
+
+def plan(*items, workers=1):
+    return Plan({"table2": items}, workers)
+
+
+def entries(text, start):
+    return next(line for line in text.splitlines() if line.strip().startswith(start)).split()
+
+
+def test_one_line_for_each_network_with_everything_counted():
+    items = [
+        Item(cell(PETRA, 1, 0), DONE, 0.0),
+        Item(cell(PETRA, 4, 0), DIVERGED, 0.0),
+        Item(cell(BACKPROPAGATION, 4, 1), PARTIAL, 1800.0),
+        Item(cell(BACKPROPAGATION, 4, 2), PARTIAL, 1800.0, ALIVE),
+        Item(cell(PETRA, 4, 2), NOT_RUN, 5400.0),
+        Item(cell(PETRA, 1, 2), None, problem="result.json: is damaged"),
+    ]
+    text = table(plan(*items))
+    head, row = entries(text, "data set"), entries(text, "cifar10")
+    assert head[-8:] == ["done", "failed", "partial", "locked", "not", "run", "unreadable", "left"]
+    assert " ".join(row) == "cifar10 revnet18 w64 petra, backpropagation 1,4 0,1,2 6 1 1 1 1 1 1 2.0 h"
+    assert (
+        "LOCKED cifar10-revnet18-w64-backpropagation-k4-s2 by process 12 on alpha (last sign of life 4 s ago)" in text
+    )
+    assert "PROBLEM cifar10-revnet18-w64-petra-k1-s2: result.json: is damaged" in text
+
+
+def test_columns_that_nothing_is_in_are_left_out():
+    text = table(plan(Item(cell(), NOT_RUN)))
+    assert "failed" not in text
+    assert "locked" not in text
+
+
+def test_networks_and_kinds_have_lines_of_their_own():
+    text = table(plan(Item(cell(), NOT_RUN), Item(cell(network="resnet18", method=BACKPROPAGATION), NOT_RUN)))
+    assert entries(text, "cifar10")[1] == "revnet18"
+    assert "resnet18 w64" in text
+    measured = table(plan(*(Item(complexity_cell(method), NOT_RUN) for method in ALL)))
+    assert "chain3 w4 (complexity)" in measured
+    assert f"{len(ALL)} methods" in measured
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "entry", "words"),
+    [
+        ((3600.0, 7200.0), 1, "3.0 h", "Left: 2 cells, 3.0 h of one worker, at the speeds"),
+        ((3600.0, 7200.0), 2, "3.0 h", "3.0 h of one worker, 1.5 h with 2 workers"),
+        ((3600.0, 7200.0), 8, "3.0 h", "1.5 h with 2 workers"),
+        (
+            (3600.0, None),
+            1,
+            "at least 60 min",
+            "at least 60 min of one worker, at the speeds recorded on this device; t",
+        ),
+        ((None, None), 4, "unknown", "Left: 2 cells; the time of all of them is unknown: nothing comparable"),
+    ],
+)
+def test_hours_left_are_sums_of_what_is_known(seconds, workers, entry, words):
+    items = [Item(cell(seed=seed), NOT_RUN, time) for seed, time in enumerate(seconds)]
+    text = table(plan(*items, workers=workers))
+    assert next(line for line in text.splitlines() if line.startswith("  cifar10")).endswith(entry)
+    assert words in text
+
+
+def test_what_others_work_on_is_not_left_for_us():
+    text = table(plan(Item(cell(), NOT_RUN, 3600.0, ALIVE), Item(cell(seed=1), DONE, 0.0)))
+    assert "Nothing is left to run." in text
+
+
+def test_a_stale_lock_is_named_and_its_cell_is_ours():
+    item = Item(cell(), PARTIAL, 3600.0, GONE)
+    assert item.ours
+    assert item.column == "partial"
+    text = table(plan(item))
+    assert "STALE LOCK on cifar10-revnet18-w64-petra-k1-s0, left by process 34 on beta" in text
+
+
+def test_the_listing_names_every_cell():
+    items = [
+        Item(cell(seed=0), DONE, 0.0),
+        Item(cell(seed=1), PARTIAL, 120.0),
+        Item(cell(seed=2), NOT_RUN, None),
+        Item(cell(k=2), PARTIAL, 120.0, ALIVE),
+        Item(cell(k=4), None, problem="damaged"),
+        Item(cell(k=8), DIVERGED, 0.0),
+    ]
+    lines = listing(plan(*items)).splitlines()
+    assert lines[0] == "table2:"
+    assert [line.partition(": ")[0].strip() for line in lines[1:7]] == [item.cell.name for item in items]
+    assert [line.partition(": ")[2] for line in lines[1:7]] == [
+        "done",
+        "41 of 300 epochs, 2 min left",
+        "not run, time unknown",
+        "41 of 300 epochs, locked by process 12 on alpha (last sign of life 4 s ago)",
+        "unreadable",
+        "diverged (epoch 4 of 300)",
+    ]

@@ -1,0 +1,229 @@
+"""The scales: `paper` is the paper number by number, `small` holds what it promises, and no recorded cell is lost.
+
+Every number here is written out and none computed from the code under test: section 4.1 of arXiv 2406.02052 and the
+captions of its tables.
+"""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from petra_core import methods
+from reproduce import grids, scales
+from reproduce.cells import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
+from reproduce.scales import Scale, paper, small
+from reproduce.tables import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4
+
+# data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
+PAPER = {
+    "cifar10": (32, "cifar", 300, (150, 225), 5e-4, "flip_crop", 128, 0.05, (0, 1, 2)),
+    "cifar100": (32, "cifar", 300, (150, 225), 5e-4, "flip_crop", 128, 0.05, (0, 1, 2)),
+    "imagenet32": (32, "imagenet32", 90, (30, 60, 80), 1e-4, "flip_crop", 128, 0.05, (0,)),
+    "imagenet": (224, "imagenet", 90, (30, 60, 80), 1e-4, "random_resized_crop", 256, 0.1, (0,)),
+}
+#: k: 0.1 * 64 k / 256
+RATES = {1: 0.025, 2: 0.05, 4: 0.1, 8: 0.2, 16: 0.4, 32: 0.8}
+
+
+def of_training(cells: list[Cell]) -> list[TrainingCell]:
+    assert all(isinstance(cell, TrainingCell) for cell in cells)
+    return [cell for cell in cells if isinstance(cell, TrainingCell)]
+
+
+@pytest.fixture(scope="module", params=scales.SCALES)
+def grid(request: pytest.FixtureRequest) -> Scale:
+    return grids.by_name(request.param)
+
+
+# --- paper
+
+
+@pytest.mark.parametrize("k", RATES)
+@pytest.mark.parametrize("network", ["revnet18", "revnet34", "revnet50", "resnet18", "resnet34", "resnet50"])
+@pytest.mark.parametrize("dataset", PAPER)
+def test_a_cell_of_the_scale_paper_has_the_papers_settings(dataset: str, network: str, k: int) -> None:
+    image_size, stem, epochs, drops, weight_decay, augmentation, _, _, _ = PAPER[dataset]
+    assert paper.cell(dataset, network, methods.PETRA, k, 2).to_dict() == {
+        "kind": "training",
+        "scale": "paper",
+        "dataset": dataset,
+        "image_size": image_size,
+        "model": network,
+        "stem": stem,
+        "width": 64,
+        "method": "PETRA",
+        "accumulation": k,
+        "batch_size": 64,
+        "epochs": epochs,
+        "warmup_epochs": 5.0,
+        "drops": drops,
+        "drop_factor": 0.1,
+        "learning_rate": pytest.approx(RATES[k], rel=1e-12),
+        "momentum": 0.9,
+        "weight_decay": weight_decay,
+        "augmentation": augmentation,
+        "loader": "ffcv",
+        "precision": "float32",
+        "seed": 2,
+    }
+
+
+@pytest.mark.parametrize("dataset", PAPER)
+def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None:
+    *_, batch, rate, _ = PAPER[dataset]
+    cell = paper.baseline(dataset, "resnet50", 1)
+    assert (cell.batch_size, cell.accumulation, cell.method) == (batch, 1, "BACKPROPAGATION")
+    assert cell.learning_rate == pytest.approx(rate, rel=1e-12)
+    same = dataclasses.replace(cell, batch_size=64, learning_rate=0.025, method="PETRA")
+    assert same == paper.cell(dataset, "resnet50", methods.PETRA, 1, 1)
+
+
+def test_table_2_is_complete_at_the_papers_scale() -> None:
+    cells = of_training(table2.cells("paper"))
+    made = Counter((c.dataset, c.model, c.method, c.accumulation, c.batch_size, c.seed) for c in cells)
+    expected = Counter(
+        (dataset, model, method, k, batch, seed)
+        for dataset in ("cifar10", "imagenet32", "imagenet")
+        for depth_ in (18, 34, 50)
+        for seed in PAPER[dataset][-1]
+        for model, method, ks, batch in (
+            (f"revnet{depth_}", "PETRA", (1, 2, 4, 8, 16, 32), 64),
+            (f"revnet{depth_}", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
+            (f"resnet{depth_}", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
+            (f"revnet{depth_}", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
+            (f"resnet{depth_}", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
+        )
+        for k in ks
+    )
+    assert made == expected
+    assert len(cells) == 3 * 20 * (3 + 1 + 1)
+    assert (cells[0].model, cells[0].method, cells[0].accumulation) == ("revnet18", "PETRA", 2)  # the authors' k first
+    assert [cell.batch_size for cell in cells[1:3]] == [128, 128]
+
+
+def test_the_other_exhibits_of_the_paper_are_complete_at_its_scale() -> None:
+    figure = of_training(figure4.cells("paper"))
+    assert {(c.model, c.accumulation) for c in figure if c.method == "PETRA" and c.dataset == "imagenet"} == {
+        ("revnet18", k) for k in RATES
+    }
+    ablation = of_training(table4.cells("paper"))
+    assert {(c.dataset, c.model, c.method, c.accumulation) for c in ablation} == {
+        (dataset, model, method, 1)
+        for dataset in ("cifar100", "cifar10")
+        for model in ("revnet18", "revnet34", "revnet50")
+        for method in ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
+    }
+    assert len(ablation) == 2 * 3 * 4 * 3
+    gradient_cells = [cell for cell in gradients.cells("paper") if isinstance(cell, GradientsCell)]
+    assert {(c.dataset, c.epochs) for c in gradient_cells if c.model == "revnet18"} == {("cifar10", 300)}
+
+
+def test_at_the_papers_scale_only_studies_beyond_it_change_its_recipe() -> None:
+    recipe = ("width", "epochs", "drops", "warmup_epochs", "drop_factor", "momentum", "weight_decay", "batch_size")
+    for module in (table2, figure4, table4, gradients, accuracy, invertible):
+        for cell in module.cells("paper"):
+            assert isinstance(cell, TrainedCell)
+            image_size, stem, epochs, drops, weight_decay, augmentation, batch, _, _ = PAPER[cell.dataset]
+            fixed = cell.method == "BACKPROPAGATION" and cell.batch_size != 64
+            expected = (64, epochs, drops, 5.0, 0.1, 0.9, weight_decay, batch if fixed else 64)
+            assert tuple(getattr(cell, name) for name in recipe) == expected, cell.name
+            assert (cell.image_size, cell.augmentation) == (image_size, augmentation)
+            assert cell.stem == stem or cell.model.startswith("chain")
+            assert cell.learning_rate == pytest.approx(0.1 * cell.batch_size * cell.accumulation / 256, rel=1e-12)
+
+
+# --- small
+
+
+def test_the_small_grid_has_what_can_be_seen_in_hours() -> None:
+    accuracies = {
+        (c.model, c.method, c.accumulation, c.seed) for c in of_training(table2.cells("small")) if c.batch_size == 32
+    }
+    assert accuracies == {
+        (model, method, k, seed)
+        for model, method in (
+            ("revnet18", "PETRA"),
+            ("revnet18", "BACKPROPAGATION"),
+            ("resnet18", "BACKPROPAGATION"),
+        )
+        for k in (1, 2, 4, 8, 16, 32)
+        for seed in (0, 1, 2)
+    }
+    baselines = {(c.model, c.accumulation, c.seed) for c in of_training(table2.cells("small")) if c.batch_size == 64}
+    assert baselines == {(model, 1, seed) for model in ("revnet18", "resnet18") for seed in (0, 1, 2)}
+    ablation = {(c.model, c.method, c.seed) for c in of_training(table4.cells("small"))}
+    four = ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
+    assert ablation == {(model, m, seed) for model in ("revnet18", "chain8") for m in four for seed in (0, 1, 2)}
+    rivals = {(c.model, c.method) for c in of_training(accuracy.cells("small"))}
+    assert rivals == {(model, m) for model in ("revnet18", "chain8") for m in (*four, "BACKPROPAGATION")}
+    assert {c.model for c in gradients.cells("small") if isinstance(c, GradientsCell)} == {"revnet18", "chain8"}
+    blocks = {int(c.model.removeprefix("chain")) for c in depth.cells("small") if isinstance(c, TrainedCell)}
+    assert blocks == {2, 8, 16, 32, 48}  # J from 4 to 50
+    assert any(isinstance(c, ReconstructionCell) for c in depth.cells("small"))
+
+
+def test_what_is_small_about_it() -> None:
+    cell = small.cell("revnet18", methods.PETRA, 8, 1)
+    ours = cell.to_dict()
+    papers = paper.cell("cifar10", "revnet18", methods.PETRA, 8, 1).to_dict()
+    different = {name: (ours[name], papers[name]) for name in ours if ours[name] != papers[name]}
+    assert different == {
+        "scale": ("small", "paper"),
+        "width": (8, 64),
+        "batch_size": (32, 64),
+        "epochs": (3, 300),
+        "warmup_epochs": (0.5, 5.0),
+        "drops": ((2,), (150, 225)),
+        "learning_rate": (0.1, 0.2),  # the same rule
+        "loader": ("memory", "ffcv"),  # the same images in the same order
+    }
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        (small.cell("revnet18", methods.PETRA, 1, 0), "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4"),
+        (
+            small.cell("revnet18", methods.BACKPROPAGATION, 4, 0),
+            "cifar10-revnet18-w8-backpropagation-k4-s0-c8028dc2cb30",
+        ),
+        (
+            small.cell("resnet18", methods.BACKPROPAGATION, 1, 0),
+            "cifar10-resnet18-w8-backpropagation-k1-s0-10da8202d33c",
+        ),
+        (
+            by_k.SMALL.baseline("cifar10", "revnet18", 2),
+            "cifar10-revnet18-w8-backpropagation-k1-s2-4b0a84694aaf",
+        ),
+        (small.cell("chain8", methods.DSP, 16, 1), "cifar10-chain8-w16-dsp-k16-s1-415759db4698"),
+        (
+            small.cell("invertible_revnet18", methods.PETRA, 4, 0),
+            "cifar10-invertible_revnet18-w8-petra-k4-s0-d57de4545448",
+        ),
+        (paper.cell("cifar10", "revnet18", methods.PETRA, 2, 0), "cifar10-revnet18-w64-petra-k2-s0-8382e33266ba"),
+    ],
+    ids=lambda value: value.slug if isinstance(value, Cell) else "",
+)
+def test_cells_that_have_been_run_keep_their_names(cell: Cell, name: str) -> None:
+    """Committed records are found by these names. A setting that changes by accident makes hours of runs invisible."""
+    assert cell.name == name
+
+
+# --- all
+
+
+def test_a_grid_has_every_cell_once_and_under_a_name_of_its_own(grid: Scale) -> None:
+    assert {cell.scale for cell in grid.cells} == {grid.name}
+    assert len(set(grid.cells)) == len(grid.cells)
+    assert len({cell.name for cell in grid.cells}) == len(grid.cells)
+
+
+def test_a_grid_is_run_seed_by_seed(grid: Scale) -> None:
+    seeds = [cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)]
+    assert seeds == sorted(seeds)
+
+
+def test_the_grids_hold_every_cell_of_the_exhibits(grid: Scale) -> None:
+    for module in (table2, figure4, table4, gradients, accuracy, depth, invertible):
+        assert set(module.cells(grid.name)) <= set(grid.cells)

@@ -1,0 +1,131 @@
+"""Which cells are meant: every condition narrows, every value must be one that there is."""
+
+import dataclasses
+
+import pytest
+
+from reproduce import grids, scales, selection
+from reproduce.cells import CellError, TrainedCell, TrainingCell
+from reproduce.grids import Grid
+from reproduce.scales import paper
+from reproduce.tables import figure4, table2
+
+CELLS = [
+    paper.cell(dataset, network, method, k, seed)
+    for dataset, seeds in (("cifar10", (0, 1, 2)), ("imagenet", (0,)))
+    for network in ("revnet18", "resnet50")
+    for method in (paper.methods.PETRA, paper.methods.DELAYED_GRADIENTS)
+    for k in (1, 4, 32)
+    for seed in seeds
+]
+SCALE = Grid(scales.by_name("paper"), tuple(CELLS))
+
+
+def choose(only=(), tables=(), seeds=(), **conditions):
+    return selection.select(SCALE, conditions, tables=tables, seeds=seeds, only=only)
+
+
+def values(cells, setting):
+    return {getattr(cell, setting) for cell in cells}
+
+
+def test_several_values_widen_and_several_conditions_narrow():
+    chosen = choose(k=["1", "4"], models=["revnet18"], datasets=["imagenet"])
+    assert len(chosen) == 2 * 2
+    assert values(chosen, "accumulation") == {1, 4}
+    assert values(chosen, "model") == {"revnet18"}
+    assert values(chosen, "dataset") == {"imagenet"}
+
+
+def test_without_conditions_all_are_meant_in_their_order():
+    assert choose() == CELLS
+
+
+@pytest.mark.parametrize("name", ["DELAYED_GRADIENTS", "delayed-gradients", "Delayed_Gradients"])
+def test_names_are_understood_however_they_are_written(name):
+    assert values(choose(methods=[name]), "method") == {"DELAYED_GRADIENTS"}
+    assert values(choose(models=["RevNet-18"]), "model") == {"revnet18"}
+
+
+def test_only_takes_any_setting():
+    chosen = choose(only=["model=resnet50", "accumulation=4,32", "seed=2"])
+    assert len(chosen) == 2 * 2
+    assert values(chosen, "seed") == {2}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [(["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["9"], {0, 1, 2}), (["0", "2"], {0, 2})]
+)
+def test_one_number_is_how_many_seeds_several_are_the_seeds(seeds, expected):
+    assert values(choose(seeds=seeds), "seed") == expected
+
+
+def test_three_seeds_of_a_data_set_with_one_are_that_one():
+    assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"models": ["revnet19"]}, "--models: no cell has model revnet19; did you mean revnet18"),
+        ({"methods": ["delayed"]}, "no cell has method delayed; did you mean delayed_gradients?"),
+        ({"datasets": ["imagnet"]}, "no cell has dataset imagnet; did you mean imagenet"),
+        ({"k": ["3"]}, "no cell has accumulation 3; choose from 1, 4, 32"),
+        ({"k": ["1", "two"]}, "no cell has accumulation two"),
+        ({"seeds": ["1", "3"]}, "no cell has seed 3; choose from 0, 1, 2"),
+        ({"seeds": ["-1"]}, "how many seeds"),
+        ({"tables": ["figure3"]}, "--tables figure3: did you mean figure4"),
+        ({"only": ["modle=revnet18"]}, "did you mean model"),
+        (
+            {"k": ["4"], "only": ["accumulation=1"]},
+            "no cell of the scale paper fulfils --k 4 and --only accumulation=1",
+        ),
+    ],
+)
+def test_what_no_cell_has_is_an_error_with_the_near_ones(conditions, message):
+    with pytest.raises(CellError, match=message):
+        choose(**conditions)
+
+
+def test_tables_choose_the_cells_that_they_need():
+    scale = grids.by_name("paper")
+    chosen = selection.select(scale, {"datasets": ["imagenet"], "k": ["1", "4"]}, tables=["Table2", "figure4"])
+    needed = {*table2.cells("paper"), *figure4.cells("paper")}
+    assert chosen == [
+        cell
+        for cell in scale.cells
+        if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
+    ]
+    assert chosen
+
+
+def test_the_command_of_the_readme_means_something():
+    scale = grids.by_name("paper")
+    chosen = selection.select(
+        scale, {"k": ["1", "4"], "models": ["revnet18"]}, seeds=["3"], only=["dataset=imagenet", "kind=training"]
+    )
+    assert {(cell.method, cell.accumulation) for cell in chosen if isinstance(cell, TrainedCell)} == {
+        ("PETRA", 1),
+        ("PETRA", 4),
+        ("BACKPROPAGATION", 1),
+        ("BACKPROPAGATION", 4),
+    }
+
+
+def test_another_loader_or_precision_makes_other_cells():
+    chosen = selection.with_settings(CELLS[:2], loader="memory", precision="tf32")
+    assert [(cell.loader, cell.precision) for cell in chosen if isinstance(cell, TrainingCell)] == [
+        ("memory", "tf32")
+    ] * 2
+    assert not {cell.identity for cell in chosen} & {cell.identity for cell in CELLS}
+    assert selection.with_settings(CELLS) == CELLS
+
+
+def test_cells_that_become_the_same_are_run_once():
+    twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
+    assert len(selection.with_settings(twins, loader="memory")) == 1
+
+
+def test_a_loader_that_a_data_set_has_not_is_an_error():
+    with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):
+        selection.with_settings(CELLS, loader="memory")

@@ -1,0 +1,42 @@
+"""Sharing a network's stages among processes."""
+
+import pytest
+
+from reproduce import sharing
+from reproduce.cells import CellError
+from reproduce.scales.smoke import digits_cell
+
+
+def test_sizes() -> None:
+    revnet = digits_cell()
+    assert sharing.sizes(revnet, "even", 3) == (4, 3, 3)
+    assert sharing.sizes(revnet, "1,2,7", 3) == (1, 2, 7)
+
+
+@pytest.mark.parametrize(
+    ("partition", "processes", "message"),
+    [
+        ("even", 11, "revnet18 has 10 stages: 11 ranks need at least as many stages"),
+        ("2,2", 2, "it has 2 parts with the sum 4, such as even: 5,5"),
+        ("4,3,3", 2, "it has 3 parts with the sum 10"),
+        ("10,0", 2, "does not share the 10 stages of revnet18 among 2 processes"),
+        ("a", 2, "a partition is even, or numbers separated by commas such as 2,3,5; got 'a'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:
+    with pytest.raises(CellError, match=message):
+        sharing.sizes(digits_cell(), partition, processes)
+
+
+def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not sharing.launched()
+    assert sharing.local_device("cuda") == "cuda"
+    for name, value in (("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
+        monkeypatch.setenv(name, value)
+    assert sharing.launched()
+    assert (sharing.team_size(), sharing.local_team_size()) == (4, 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert sharing.local_device("cuda") == "cuda:1"  # two processes share a GPU
+    assert sharing.local_device("cuda:0") == "cuda:0"
+    assert sharing.local_device("cpu") == "cpu"

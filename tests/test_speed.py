@@ -1,0 +1,101 @@
+"""Times left: sums of recorded times of comparable cells, and unknown where there are none."""
+
+import dataclasses
+
+import pytest
+
+from petra_core import methods
+from reproduce import records, speed
+from reproduce.records import Record, State, Status
+from reproduce.scales.smoke import digits_cell
+from tests import fake_records
+from tests.fake_records import ENVIRONMENT, complexity_cell
+
+HERE = speed.device(ENVIRONMENT)
+CELL = digits_cell()
+EPOCH = 1.6  # seconds, of training and evaluation in the fake records
+
+
+def not_run(cell):
+    return State(Status.NOT_RUN, epochs=cell.epochs_expected)
+
+
+def recorded(root):
+    return speed.recorded(records.scan(root).records)
+
+
+def left(speeds, cell=CELL, where=HERE):
+    return speeds.left(cell, not_run(cell), where)
+
+
+@pytest.mark.parametrize("epochs", [None, 1])
+def test_finished_and_partial_cells_tell_the_time_of_comparable_ones(tmp_path, epochs):
+    fake_records.train(CELL, tmp_path, 95.0, epochs=epochs)
+    speeds = recorded(tmp_path)
+    for change in ({"seed": 7}, {"accumulation": 32}, {"learning_rate": 0.5}, {"weight_decay": 0.0}):
+        other = dataclasses.replace(CELL, **change)
+        assert left(speeds, other) == pytest.approx(4 * EPOCH)
+    longer = dataclasses.replace(CELL, epochs=40)
+    assert left(speeds, longer) == pytest.approx(40 * EPOCH)
+
+
+def test_what_is_finished_of_a_cell_is_not_left():
+    speeds = speed.Speeds()
+    speeds.add(CELL, HERE, [2.0])
+    assert speeds.left(CELL, State(Status.PARTIAL, 3, 4), HERE) == 2.0
+    assert speeds.left(CELL, State(Status.DONE, 4, 4), HERE) == 0
+    assert speeds.left(CELL, State(Status.FAILED, 1, 4, "diverged"), HERE) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 8},
+        {"model": "revnet34"},
+        {"method": "DSP"},
+        {"image_size": 16},
+        {"dataset": "cifar10", "image_size": 32},
+        {"precision": "bf16"},
+        {"augmentation": "flip_crop"},
+    ],
+)
+def test_other_work_says_nothing(tmp_path, change):
+    fake_records.train(CELL, tmp_path, 95.0)
+    assert left(recorded(tmp_path), dataclasses.replace(CELL, **change)) is None
+
+
+@pytest.mark.parametrize("where", [("NVIDIA H200", HERE[1], 1), ("cpu", "another processor", 1), ("cpu", HERE[1], 2)])
+def test_other_devices_say_nothing(tmp_path, where):
+    fake_records.train(CELL, tmp_path, 95.0)
+    assert left(recorded(tmp_path), where=where) is None
+
+
+def test_a_cell_that_moved_between_machines_says_nothing(tmp_path):
+    record = fake_records.train(CELL, tmp_path, 95.0, epochs=2)
+    record.begin(ENVIRONMENT | {"device": "NVIDIA H200"}, {})
+    assert left(recorded(tmp_path)) is None
+
+
+def test_the_same_batch_size_is_preferred_and_the_median_taken():
+    speeds = speed.Speeds()
+    speeds.add(dataclasses.replace(CELL, batch_size=96), HERE, [1.0])
+    assert left(speeds) == 4 * 1.0
+    speeds.add(CELL, HERE, [3.0, 2.0, 90.0])
+    assert left(speeds) == 4 * 3.0
+
+
+def test_cells_without_epochs_take_their_whole_time(tmp_path):
+    cell = complexity_cell(methods.PETRA)
+    record = Record.of(cell, tmp_path)
+    record.begin(ENVIRONMENT, {})
+    assert left(recorded(tmp_path), cell) is None
+    record.finish({"wall_seconds": 2.5})
+    speeds = recorded(tmp_path)
+    assert left(speeds, dataclasses.replace(cell, seed=1)) == 2.5
+    assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
+
+
+def test_a_record_without_the_usual_entries_is_passed_over(tmp_path):
+    record = Record.of(CELL, tmp_path)
+    record.begin({"python": "3.11"}, {})
+    assert recorded(tmp_path).times == {}

@@ -1,0 +1,93 @@
+"""A stage alone does what it does in the pipeline: the same evaluations, the same messages, the same weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from petra_core import Pipeline, methods, models
+from petra_core.methods import Method
+from petra_core.stages import Stage
+from reproduce.measures.stage_alone import StageAlone, Turn, feeds
+from tests import toys
+
+
+def network() -> list[Stage]:
+    torch.manual_seed(0)
+    return models.chain(3, num_classes=10, channels=4)
+
+
+def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, k: int = 1) -> StageAlone:
+    x, y = torch.randn(2, 3, 8, 8), torch.randint(10, (2,))
+    feed = feeds(stages, method, x, y)[index]
+    return StageAlone(stages[index], index, method, feed, waiting=waiting, accumulation=k, optimizer=toys.sgd)
+
+
+class Calls:
+    """Counts evaluations of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.count = 0
+        module.register_forward_hook(self._seen)
+
+    def _seen(self, *_: object) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize(
+    ("method", "waiting", "evaluations"),
+    [
+        (methods.BACKPROPAGATION, 0, 1),
+        (methods.REVERSIBLE_BACKPROPAGATION, 0, 2),
+        (methods.DELAYED_GRADIENTS, 1, 1),
+        (methods.DSP, 1, 2),
+        (methods.APPROXIMATE_INPUTS, 1, 3),
+        (methods.APPROXIMATE_INPUTS, 0, 2),  # with nothing waiting no update comes between: one evaluation serves both
+        (methods.PETRA, 1, 2),
+    ],
+    ids=str,
+)
+def test_evaluations_of_a_turn_are_those_of_the_method(method: Method, waiting: int, evaluations: int) -> None:
+    stages = network()
+    stage = alone(stages, 1, method, waiting=waiting)
+    for _ in range(3):
+        stage.turn()
+    calls = Calls(stages[1].function[0])  # type: ignore[index]  # a Sequential
+    stage.turn()
+    assert calls.count == evaluations
+
+
+@pytest.mark.parametrize("index", [0, 1, 3, 4])
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
+def test_messages_are_as_large_as_in_the_pipeline(method: Method, index: int) -> None:
+    stages = network()
+    x, y = torch.randn(2, 3, 8, 8), torch.randint(10, (2,))
+    pipeline = Pipeline(network(), method, optimizer=toys.sgd)
+    for _ in range(12):
+        pipeline.step(x, y)
+    held = [stage.now["messages"] for stage in pipeline.memory().stages]
+    stage = alone(stages, index, method, waiting=0 if index == 4 else 1)
+    stage.turn()
+    neighbours = [alone(stages, j, method, waiting=0 if j == 4 else 1) for j in range(5)]
+    for neighbour in neighbours:
+        neighbour.turn()
+    below = neighbours[index - 1].bytes_up if index else 0
+    above = neighbours[index + 1].bytes_down if index < 4 else 0
+    targets = 4 * y.numel() * 8 if index == 4 else 0  # of the micro-batches under way
+    assert held[index] == below + above + targets
+    assert stage.bytes_up == neighbours[index].bytes_up
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_an_update_comes_after_every_k_backwards(k: int) -> None:
+    stage = alone(network(), 1, methods.PETRA, k=k)
+    turns = [stage.turn() for _ in range(6)]
+    assert [turn.update is not None for turn in turns] == [(number + 1) % k == 0 for number in range(6)]
+    assert stage.worker.version == 6 // k
+    assert all(isinstance(turn, Turn) and turn.forward > 0 and turn.backward > 0 for turn in turns)
+
+
+def test_the_head_has_its_forward_and_backward_in_one_turn() -> None:
+    stage = alone(network(), 4, methods.PETRA, waiting=0)
+    stage.turn()
+    assert stage.bytes_up == 0
+    assert stage.bytes_down == 4 * 2 * 4 * 8 * 8 * 4  # input and gradient, two streams each

@@ -1,0 +1,36 @@
+"""What each stage costs: every stage of a real narrow network is timed, and its messages weighed."""
+
+from pathlib import Path
+
+import pytest
+
+from petra_core import models
+from reproduce.cells import StageCostCell
+from reproduce.execution import Context, Stopped, execute
+from reproduce.measures.stage_costs import measure
+from reproduce.records import Record
+from reproduce.tables import table5
+
+CELL = next(cell for cell in table5.cells("smoke") if isinstance(cell, StageCostCell))
+
+
+def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
+    state = execute(Record.of(CELL, tmp_path), Context())
+    assert str(state) == "done"
+    result = Record.of(CELL, tmp_path).result()
+    assert result is not None
+    stages = models.revnet(18, num_classes=10, width=CELL.width)
+    assert [row["invertible"] for row in result["stages"]] == [stage.invertible for stage in stages]
+    for row, stage in zip(result["stages"], stages, strict=True):
+        assert row["parameters"] == 4 * sum(parameter.numel() for parameter in stage.parameters())
+        for action in ("forward", "backward", "update"):
+            assert 0 < row[action]["lowest"] <= row[action]["median"] <= row[action]["highest"]
+    stream = 8 * 4 * 32 * 32 * 4  # batch, channels, pixels, bytes
+    assert [row["bytes_up"] for row in result["stages"][:4]] == [2 * stream] * 3 + [stream]
+    # Down to a stage that inverts goes its output beside the gradient; the stem below stage 1 wants none.
+    assert [row["bytes_down"] for row in result["stages"][:4]] == [0, 2 * stream, 4 * stream, 4 * stream]
+
+
+def test_it_stops_between_stages_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="before stage 0 of 10"):
+        measure(CELL, Record.of(CELL, tmp_path), Context(should_stop=lambda: True))

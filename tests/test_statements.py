@@ -1,0 +1,71 @@
+"""Statements of the paper, against what intervals can show."""
+
+import pytest
+
+from reproduce.published import Mark
+from reproduce.statistics import Estimate
+from reproduce.tables import statements
+from reproduce.tables.content import Tone
+from reproduce.tables.statements import Outcome, combine, is_below, is_not_below, outcome_entry
+
+
+def interval(low: float, high: float) -> Estimate:
+    return Estimate((low + high) / 2, low, high, 3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "below", "not_below"),
+    [
+        (-2.0, -1.0, True, False),
+        (-0.4, -0.1, True, True),  # negative, and too small to matter: both can be said of it
+        (-2.0, -0.1, True, False),
+        (-0.3, 0.3, False, True),
+        (-2.0, 2.0, None, None),
+        (-0.3, 2.0, None, True),
+        (1.0, 2.0, False, True),
+        (-1.0, -1.0, None, None),  # equal values: their spread is not known
+    ],
+)
+def test_claims_about_an_interval(low: float, high: float, below: bool | None, not_below: bool | None) -> None:
+    assert is_below(interval(low, high)) is below
+    assert is_not_below(interval(low, high)) is not_below
+
+
+@pytest.mark.parametrize("nothing", [None, Estimate(-5.0, None, None, 1)])
+def test_without_an_interval_nothing_is_claimed(nothing: Estimate | None) -> None:
+    assert is_below(nothing) is None
+    assert is_not_below(nothing) is None
+
+
+@pytest.mark.parametrize(
+    ("claims", "outcome"),
+    [
+        ([True, True], Outcome.AGREE),
+        ([True, None], Outcome.CANNOT_TELL),
+        ([None, False], Outcome.DISAGREE),  # one refuted claim refutes the statement
+        ([None, None], Outcome.CANNOT_TELL),
+    ],
+)
+def test_a_statement_holds_if_all_its_claims_do(claims: list[bool | None], outcome: Outcome) -> None:
+    assert combine(claims) is outcome
+
+
+def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
+    figure, table = statements.of("figure4"), statements.of("table4")
+    assert (figure.mark, table.mark) == (Mark.PAPER, Mark.SECOND_HAND)
+    assert table.quoted.endswith("” (second-hand)")
+    assert figure.entry.mark is Mark.PAPER
+    with pytest.raises(ValueError, match="no statement about 'table1'"):
+        statements.of("table1")
+
+
+def test_only_at_the_papers_scale_is_it_alarming_to_disagree() -> None:
+    outcomes = [Outcome.AGREE, Outcome.DISAGREE]
+    assert statements.tone("paper", outcomes) is Tone.ALERT
+    assert statements.tone("small", outcomes) is Tone.PLAIN
+    assert statements.tone("paper", [Outcome.AGREE, Outcome.CANNOT_TELL]) is Tone.PLAIN
+
+
+def test_outcomes_are_told_apart_by_words_and_tone() -> None:
+    assert [outcome_entry(outcome).tone for outcome in Outcome] == [Tone.GOOD, Tone.ALERT, Tone.MISSING]
+    assert [outcome.verb for outcome in Outcome] == ["agree with it", "disagree with it", "cannot tell"]

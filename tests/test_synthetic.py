@@ -1,0 +1,38 @@
+"""Random images and a network: the same for the same cell, and nobody's random numbers are disturbed."""
+
+from dataclasses import replace
+
+import torch
+
+from petra_core import methods
+from reproduce.measures.synthetic import synthetic
+from tests import fake_records
+
+CPU = torch.device("cpu")
+CELL = fake_records.complexity_cell(methods.PETRA)
+
+
+def test_shapes_are_those_of_the_cell() -> None:
+    with synthetic(CELL, 7, CPU) as (stages, images, labels):
+        assert len(stages) == 5
+        assert images.shape == (2, 3, 8, 8)
+        assert labels.shape == (2,)
+        assert labels.max() < 7
+        assert [p.shape[0] for p in stages[-1].parameters()] == [7, 7]
+
+
+def test_a_seed_fixes_everything_and_methods_share_it() -> None:
+    with synthetic(CELL, 10, CPU) as first, synthetic(replace(CELL, method="DSP"), 10, CPU) as second:
+        assert torch.equal(first.images, second.images)
+        for one, other in zip(first.stages, second.stages, strict=True):
+            assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+    with synthetic(replace(CELL, seed=1), 10, CPU) as third:
+        assert not torch.equal(first.images, third.images)
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with synthetic(CELL, 10, CPU):
+        torch.rand(5)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,95 @@
+"""Table 5: arithmetic on made-up stage costs, and words that say what is modelled."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce.cells import StageCostCell
+from reproduce.published import Mark
+from reproduce.tables import results, table5
+from reproduce.tables.content import TIMES, Section, Table, Tone
+from tests import fake_records
+
+
+def made_up(forwards: list[float]) -> dict[str, Any]:
+    """A result in which a backward takes twice a forward, and an update nothing."""
+    last = len(forwards) - 1
+
+    def times(seconds: float) -> dict[str, float]:
+        return {"median": seconds, "lowest": seconds, "highest": 2 * seconds}
+
+    rows = [
+        {
+            "stage": stage,
+            "invertible": stage not in (0, last),
+            "parameters": 4000,
+            "bytes_up": 0 if stage == last else 10**6,
+            "bytes_down": 0 if stage == 0 else 2 * 10**6,
+            "forward": times(seconds),
+            "backward": times(2 * seconds),
+            "update": times(0.0),
+        }
+        for stage, seconds in enumerate(forwards)
+    ]
+    return {"stages": rows, "load": [0.5, 1.5], "cores": 2}
+
+
+def cells(scale: str) -> list[StageCostCell]:
+    return [cell for cell in table5.cells(scale) if isinstance(cell, StageCostCell)]
+
+
+def tables(section: Section) -> dict[str, Table]:
+    return {block.key: block for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
+
+
+def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
+    cell = cells("smoke")[0]
+    fake_records.begin(cell, tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
+    found = tables(table5.section(results.read(tmp_path)))
+    (row,) = found["table5-smoke"].rows
+    values = dict(zip([column.name for column in found["table5-smoke"].columns], row, strict=True))
+    assert values["without overlap, ms"].value == pytest.approx(3 * 800)
+    assert values["PETRA, ms"].value == pytest.approx(3 * 400)
+    assert values["speed-up"].text == "2.00"
+    assert values["stage j"].text == "1"
+    assert values["share of all work, %"].text == "50.0"
+    assert values["idle, %"].text == "50.0"
+    assert values["devices enough"].text == "3"
+    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in found["table5-smoke"].notes[0]
+    assert len(found["table5-stages-smoke"].rows) == 4
+
+
+def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
+    (finding,) = table5.section(results.read(tmp_path)).findings
+    assert f"RevNet-18 2.0{TIMES} with J = 4." in finding.text
+    assert "second-hand" not in finding.text
+    assert "say nothing about the paper's" in finding.text
+
+
+def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
+    fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1, 0.1, 0.1, 0.1]))
+    section = table5.section(results.read(tmp_path, cells("paper")))
+    assert f"RevNet-18 4.0{TIMES} with J = 4 (3.0{TIMES} second-hand)" in section.findings[0].text
+    assert "modelled from measured stage costs (smoke, paper); not measured on several devices" in section.coverage
+    first, second = tables(section)["table5"].rows
+    assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
+    assert first[3].text == "not run"  # on J devices
+    assert first[4].text == "4.00"
+    assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
+
+
+def test_without_measurements_there_are_the_published_values_alone() -> None:
+    section = table5.section(results.Results((), ()))
+    assert section.findings[0].tone is Tone.MISSING
+    assert list(tables(section)) == ["table5"]
+
+
+def test_cells_are_the_paper_s_networks_at_the_paper_s_batch() -> None:
+    paper = cells("paper")
+    assert [(cell.model, cell.width, cell.batch_size) for cell in paper] == [
+        (f"revnet{depth}", 64, 64) for depth in (18, 34, 50)
+    ]
+    assert {(cell.method, cell.accumulation, cell.dataset) for cell in paper} == {("PETRA", 1, "cifar10")}
