@@ -28,6 +28,7 @@ from petra_core.randomness import RandomState, capture, restore
 from petra_core.schedule import Clock, Kind, Schedule, Tick, in_turn
 from petra_core.stages import Stage
 from petra_core.tape import Value, as_streams
+from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
 
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
@@ -74,6 +75,7 @@ class Pipeline:
     Attributes:
         micro_batches: how many have entered.
         optimizers: of the stages that have one.
+        trace: is told of every action, if there is one; see `petra_core.tracing`.
 
     Raises:
         TypeError: something among the stages is no stage.
@@ -131,6 +133,7 @@ class Pipeline:
         self._shapes: list[tuple[list[int], str]] | None = None  # of a micro-batch, so that a change is noticed
         self._losses: list[tuple[int, Tensor]] = []  # not looked at yet
         self._recordings: list[Recording] = []
+        self.trace: Trace | None = None
         self._unfinished_tick = False
 
     @property
@@ -316,6 +319,8 @@ class Pipeline:
         for worker in self._in_turn:
             self._collect(worker, before=number)
             for action in tick[worker.index]:
+                if self.trace is not None:
+                    self.trace.begin(worker.device)
                 if action.kind is Kind.FORWARD:
                     message = worker.forward(action.number)
                     if not worker.is_head:
@@ -333,6 +338,8 @@ class Pipeline:
                         self._send(worker.index - 1, downwards, sent)
                 else:
                     worker.update()
+                if self.trace is not None:
+                    self.trace.end(action.kind.value, worker.index, action.number, worker.device)
         for index, message in sent:
             self._deliver(self._workers[index - self._own.start], message)
         for recording in self._recordings:
@@ -351,8 +358,12 @@ class Pipeline:
     def _collect(self, worker: Worker, before: int) -> None:
         """Deliver what other processes sent to a worker in ticks before that one."""
         if self._channel is not None:
+            if self.trace is not None:
+                self.trace.begin(worker.device)
             for message in self._channel.collect(worker.index, before):
                 self._deliver(worker, message)
+            if self.trace is not None:
+                self.trace.end(WAIT, worker.index, before, worker.device)
 
     def _collect_all(self) -> None:
         for worker in self._workers:

@@ -1,0 +1,164 @@
+"""What a run really did, with times, in the form in which `petra_core.timeline` foretells it.
+
+A profiler shows kernels and Python frames, in which a schedule is hard to find again, and slows what it watches. Here a
+pipeline that is traced notes when each action of the schedule begins and ends, and how long it waited for messages;
+one that is not traced has one comparison with None an action more to do. Results do not change by it.
+
+    with tracing(pipeline) as trace:
+        for x, y in batches:
+            pipeline.step(x, y)
+    timeline([trace]).chrome_trace()
+
+On the CPU times are those of `time.perf_counter`. On a GPU the host runs ahead, so events are put into the stream and
+read when the trace is asked for its times: nobody waits for anything before that. Rebuilding a graph (R) is counted to
+the backward that it is for, as in the model; so is the time in which a message is handed over to be sent.
+
+The processes of one machine share a clock on Linux. Over several machines clocks differ: `gathered` compares them at a
+barrier, which is right to within the time that a barrier takes.
+
+This module exports Trace, gathered, timeline, tracing.
+"""
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from petra_core.schedule import Kind
+from petra_core.timeline import Event, Timeline
+
+if TYPE_CHECKING:
+    from petra_core.pipeline import Pipeline
+
+__all__ = ["Trace", "gathered", "timeline", "tracing"]
+
+WAIT = "wait"  # the kind of an event in which a stage waited for messages; its number is that of the tick
+
+Moment = float | torch.cuda.Event
+
+
+class Trace:
+    """The actions of one process, in the order in which it did them.
+
+    Args:
+        device: number of the process among the devices of the timeline: its rank.
+
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self.device = device
+        self._begun: Moment | None = None
+        self._spans: list[tuple[str, int, int, torch.device, Moment, Moment]] = []
+        self._zeros: dict[torch.device, tuple[float, torch.cuda.Event]] = {}  # host time and event of one moment
+
+    def begin(self, where: torch.device) -> None:
+        """Something begins on that device; nothing is under way, or a reconstruction, which is continued."""
+        if self._begun is None:
+            self._begun = self._now(where)
+
+    def end(self, kind: str, stage: int, number: int, where: torch.device) -> None:
+        """What has begun ends, and was of that kind; a reconstruction ends with its backward."""
+        if kind == Kind.RECONSTRUCT.value:
+            return
+        assert self._begun is not None
+        self._spans.append((kind, stage, number, where, self._begun, self._now(where)))
+        self._begun = None
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Forwards, backwards and updates; waits for the device to have done them."""
+        return tuple(event for event in self._all() if event.name[0] != WAIT)
+
+    @property
+    def waits(self) -> tuple[Event, ...]:
+        """The times in which messages were waited for, by stage and tick; those of no length too."""
+        return tuple(event for event in self._all() if event.name[0] == WAIT)
+
+    def _all(self) -> Iterator[Event]:
+        for device in self._zeros:
+            torch.cuda.synchronize(device)
+        for kind, stage, number, where, begin, end in self._spans:
+            yield Event(self.device, (kind, stage, number), self._seconds(where, begin), self._seconds(where, end))
+
+    def _now(self, where: torch.device) -> Moment:
+        if where.type != "cuda":
+            return time.perf_counter()
+        if where not in self._zeros:
+            torch.cuda.synchronize(where)  # once, so that the event is of the moment at which the clock is read
+            zero = torch.cuda.Event(enable_timing=True)
+            zero.record(torch.cuda.current_stream(where))
+            self._zeros[where] = time.perf_counter(), zero
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record(torch.cuda.current_stream(where))
+        return moment
+
+    def _seconds(self, where: torch.device, moment: Moment) -> float:
+        if isinstance(moment, float):
+            return moment
+        clock, zero = self._zeros[where]
+        return clock + 1e-3 * zero.elapsed_time(moment)
+
+
+@contextlib.contextmanager
+def tracing(pipeline: "Pipeline", device: int = 0) -> Iterator[Trace]:
+    """Trace what a pipeline does inside the context.
+
+    Args:
+        pipeline: of this process.
+        device: see `Trace`.
+
+    Raises:
+        RuntimeError: it is being traced already.
+
+    """
+    if pipeline.trace is not None:
+        raise RuntimeError("this pipeline is being traced already: leave that context before another one is entered")
+    pipeline.trace = trace = Trace(device)
+    try:
+        yield trace
+    finally:
+        pipeline.trace = None
+
+
+def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:
+    """The traces of all processes as one timeline, which begins at 0.
+
+    Args:
+        traces: of each process one.
+        waits: whether to have the waiting for messages in it too. It is no work: measures of the timeline, such as its
+            bubble, would count it as such.
+
+    """
+    events = [event for trace in traces for event in (*trace.events, *(trace.waits if waits else ()))]
+    start = min((event.begin for event in events), default=0.0)
+    events.sort(key=lambda event: (event.device, event.begin, event.end))
+    return Timeline(
+        tuple(Event(event.device, event.name, event.begin - start, event.end - start) for event in events),
+        max((trace.device for trace in traces), default=-1) + 1,
+    )
+
+
+def gathered(trace: Trace) -> list[Trace]:
+    """Every rank's trace, on all ranks of torch.distributed's default group; all call it at the same point.
+
+    Traces of other machines are put on the clock of rank 0's.
+    """
+    dist.barrier()
+    mine = (platform.node(), time.perf_counter(), trace.device, [*trace._all()])
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    first, clock, _, _ = everybody[0]
+    return [
+        _read(device, events, 0.0 if machine == first else clock - own) for machine, own, device, events in everybody
+    ]
+
+
+def _read(device: int, events: Sequence[Event], shift: float) -> Trace:
+    trace = Trace(device)
+    cpu = torch.device("cpu")
+    trace._spans = [(*event.name, cpu, event.begin + shift, event.end + shift) for event in events]
+    return trace
