@@ -27,6 +27,7 @@ from reproduce.cells import Cell, TrainedCell
 from reproduce.data.catalogue import DEFAULT_ROOT
 from reproduce.records import Record, State, Status
 from reproduce.team import ALONE, Team
+from reproduce.trace_file import TraceFile
 
 __all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "UnsupportedError", "execute"]
 
@@ -89,6 +90,7 @@ class Context:
         data_root: folder of prepared data sets.
         data_workers: threads or processes that decode images; the batches do not depend on it.
         team: the processes that train the cell together.
+        trace: writes a trace of the run, if wanted.
 
     """
 
@@ -100,6 +102,7 @@ class Context:
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1
     team: Team = ALONE
+    trace: TraceFile | None = None
 
 
 def execute(record: Record, context: Context) -> State:

@@ -49,6 +49,8 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
     try:
         trainer.resume()
         trainer.run()
+        if context.trace is not None:
+            context.trace.finish()
     finally:
         trainer.close()
     if context.model_file is not None:
@@ -129,6 +131,8 @@ class Trainer:
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
             if self._probe is not None:
                 self._probe.before_step(images, labels)
+            if self._context.trace is not None:
+                self._context.trace.before_step(self.pipeline)
             loss = self.pipeline.step(images.contiguous(memory_format=MEMORY_FORMAT), labels)
             self.batch += 1
             if loss is not None:

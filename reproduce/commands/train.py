@@ -24,6 +24,7 @@ from reproduce.records import Record, RecordError, State, Status
 from reproduce.scales import smoke
 from reproduce.storage import StorageFullError
 from reproduce.team import ALONE, Team
+from reproduce.trace_file import TraceFile
 
 NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
@@ -92,6 +93,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
+@RUN(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for a Chrome trace of the first micro-batches after the pipeline has filled.",
+)
+@RUN("--trace-micro-batches", type=click.IntRange(1), default=16, help="How many of them.")
 @click.help_option("-h", "--help")
 def train(
     output: Path | None,
@@ -103,6 +110,8 @@ def train(
     partition: str,
     restarts: int,
     tensorboard: Path | None,
+    trace: Path | None,
+    trace_micro_batches: int,
     data_root: Path,
     data_workers: int,
     **settings: Any,
@@ -138,6 +147,7 @@ def train(
             data_root=data_root,
             data_workers=data_workers,
             team=team,
+            trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
         )
         state = _run(record, context, interrupt, retry_failed=retry_failed)
     result = record.result() or {}
