@@ -1,6 +1,8 @@
 """What produced a result: the environment it ran in and the code it ran.
 
 A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch.
+And a commit can be gone from the history, after a rebase or a squash, while its code is still there: git's hashes of
+the source folders are kept too, by which `in_history` finds it again.
 Nothing here names a person, a host or a folder: records are made to be published.
 """
 
@@ -8,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import torch
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("petra_core", "reproduce")
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -45,21 +49,76 @@ def code() -> tuple[dict[str, Any], str]:
     """
     version = _version("petra-suite")
     try:
-        # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
-        _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+        _check_ours()
         commit = _git("rev-parse", "HEAD").strip()
+        sources = _sources(["HEAD"])["HEAD"]
         patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary")
-        new = _git("ls-files", "--others", "--exclude-standard", "--", "petra_core", "reproduce").splitlines()
+        new = _git("ls-files", "--others", "--exclude-standard", "--", *SOURCES).splitlines()
     except FileNotFoundError:
         return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, ""
     except subprocess.CalledProcessError:
         return {"version": version, "commit": None, "note": "not run from a git checkout: the commit is not known"}, ""
-    return {"version": version, "commit": commit, "clean": not patch and not new, "untracked": new}, patch
+    entry = {
+        "version": version,
+        "commit": commit,
+        "sources": sources,
+        "clean": not patch and not new,
+        "untracked": new,
+    }
+    return entry, patch
 
 
-def _git(*arguments: str) -> str:
+def in_history(commit: str, sources: Mapping[str, str] | None = None) -> str | None:
+    """The commit in this checkout's history that has the code of a record.
+
+    Args:
+        commit: that the record names.
+        sources: the hashes of the source folders that it has, if it has them.
+
+    Returns:
+        The same commit, or the newest one whose source folders are the same; empty: there is none; None: the history is
+        not known here (no git, no checkout, or a shallow one).
+
+    """
+    history = _history()
+    if history is None:
+        return None
+    if commit in history:
+        return commit
+    return next((other for other, folders in history.items() if sources and folders == dict(sources)), "")
+
+
+@cache
+def _history() -> dict[str, dict[str, str]] | None:
+    """The hashes of the source folders of every commit, newest first."""
+    try:
+        _check_ours()
+        if _git("rev-parse", "--is-shallow-repository").strip() == "true":
+            return None
+        return _sources(_git("rev-list", "HEAD").split())
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+
+
+def _sources(commits: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Git's hashes of the source folders of each commit."""
+    asked = [(commit, folder) for commit in commits for folder in SOURCES]
+    answers = _git("cat-file", "--batch-check", asked="".join(f"{commit}:{folder}\n" for commit, folder in asked))
+    found: dict[str, dict[str, str]] = {commit: {} for commit in commits}
+    for (commit, folder), answer in zip(asked, answers.splitlines(), strict=True):
+        if not answer.endswith(" missing"):
+            found[commit][folder] = answer.split()[0]
+    return found
+
+
+def _check_ours() -> None:
+    """An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file."""
+    _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+
+
+def _git(*arguments: str, asked: str = "") -> str:
     command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout
+    return subprocess.run(command, check=True, capture_output=True, input=asked, text=True, errors="replace").stdout
 
 
 def _version(package: str) -> str | None:
