@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from petra_core.ledger import KINDS, SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
+from petra_core.narrowing import narrowed
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.worker import OptimizerFactory
@@ -49,9 +50,9 @@ class StagePrediction:
 class _Sizes:
     """Bytes of one block, for one micro-batch."""
 
-    inputs: int
+    inputs: int  # as a message
     kept: int
-    outputs: int
+    outputs: int  # as a message
     graph: int
     invertible: bool
     is_head: bool
@@ -65,6 +66,7 @@ def predict(
     *,
     accumulation: int = 1,
     optimizer: OptimizerFactory | None = None,
+    messages: torch.dtype | None = None,
 ) -> tuple[StagePrediction, ...]:
     """What each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
@@ -75,6 +77,7 @@ def predict(
         target: its target; likewise.
         accumulation: k in 1..32.
         optimizer: as for `Pipeline`.
+        messages: as for `Pipeline`.
 
     """
     check_accumulation(accumulation)
@@ -83,7 +86,7 @@ def predict(
     count = len(stages)
     predictions = []
     for index, stage in enumerate(stages):
-        blocks, streams = _measure(stage, streams, target)
+        blocks, streams = _measure(stage, streams, target, messages if index else None, messages)
         delay = method.delay(index, count)
         predictions.append(
             _of_stage(index, count, stage, blocks, delay, method, accumulation, payload([target]), optimizer)
@@ -133,8 +136,10 @@ def _of_stage(
     )
 
 
-def _measure(stage: Stage, streams: Streams, target: Tensor) -> tuple[list[_Sizes], Streams]:
-    """Sizes of the stage's blocks by a pass on the meta device, and the stage's output there."""
+def _measure(
+    stage: Stage, streams: Streams, target: Tensor, below: torch.dtype | None, above: torch.dtype | None
+) -> tuple[list[_Sizes], Streams]:
+    """Sizes of the stage's blocks by a pass on the meta device, and its output; messages are narrowed to dtypes."""
     blocks = []
     for part in stage.parts():
         part = copy.deepcopy(part).to("meta").train()
@@ -143,9 +148,9 @@ def _measure(stage: Stage, streams: Streams, target: Tensor) -> tuple[list[_Size
         assert tape.outputs is not None
         blocks.append(
             _Sizes(
-                inputs=payload(streams),
+                inputs=payload(narrowed(streams, below) or ()),
                 kept=payload(part.keep(streams)),
-                outputs=payload(tape.outputs),
+                outputs=payload(narrowed(tape.outputs, above) or ()),
                 graph=saved.bytes,
                 invertible=part.invertible,
                 is_head=isinstance(part, HeadStage),

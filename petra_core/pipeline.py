@@ -24,6 +24,7 @@ from petra_core.checks import check_stages, non_finite
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
+from petra_core.narrowing import check_messages
 from petra_core.randomness import RandomState, capture, restore
 from petra_core.schedule import Clock, Kind, Schedule, Tick, in_turn
 from petra_core.stages import Stage
@@ -64,6 +65,8 @@ class Pipeline:
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; the streams between
             stages stay float32. None: as the caller's own autocast context says.
+        messages: dtype in which messages between stages are sent: torch.bfloat16 halves them, and rounds
+            (`petra_core.narrowing`). None: as they are.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
             an update, just before it; may change the gradients (clipping).
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
@@ -80,7 +83,7 @@ class Pipeline:
     Raises:
         TypeError: something among the stages is no stage.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.residual`), k is out of range.
+            (`petra_core.residual`), k is out of range, messages have no such dtype.
 
     """
 
@@ -93,6 +96,7 @@ class Pipeline:
         optimizer: OptimizerFactory | None = None,
         seed: int | None = None,
         autocast: torch.dtype | None = None,
+        messages: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
@@ -101,6 +105,7 @@ class Pipeline:
         check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
+        check_messages(messages)
         self.micro_batches = 0
         self._clock = Clock(method, len(self.stages), accumulation)
         if channel is not None and seed is None:
@@ -121,6 +126,7 @@ class Pipeline:
                 optimizer,
                 seed=seed,
                 autocast=autocast,
+                messages=messages,
                 hand_down=index > 0 and reconstructing[index - 1],
                 before_update=before_update,
                 after_backward=after_backward,

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.methods import Method
+from petra_core.narrowing import narrowed, widened
 from petra_core.part import Part
 from petra_core.randomness import RandomStream
 from petra_core.stages import HeadStage, Stage
@@ -113,6 +114,7 @@ class Worker:
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
         autocast: dtype of automatic mixed precision, or None.
+        messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         before_update: called as (index, version, stage) when `.grad` holds the mean of k gradients.
         after_backward: called with every backward of the stage.
@@ -129,6 +131,7 @@ class Worker:
         *,
         seed: int | None,
         autocast: torch.dtype | None,
+        messages: torch.dtype | None = None,
         hand_down: bool,
         before_update: BeforeUpdate | None,
         after_backward: AfterBackward | None,
@@ -147,6 +150,9 @@ class Worker:
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
         self._stream = RandomStream(self.device, seed, index)
+        self._messages = messages
+        own = (p.dtype for p in stage.parameters() if p.is_floating_point())
+        self._widen = None if messages is None else next(own, torch.float32)  # what arrives narrowed, to this
         self._hand_down = hand_down
         self._before_update = before_update
         self._after_backward = after_backward
@@ -163,28 +169,30 @@ class Worker:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
         message = self._take(self.from_below, micro_batch)
         target = self._take(self.targets, micro_batch) if self.is_head else None
-        assert message.streams is not None
-        streams = message.streams
+        streams = widened(message.streams, self._widen)
+        assert streams is not None
         for part in self.parts:
             goal = None if target is None or part is not self.parts[-1] else target.streams
             streams = part.forward(micro_batch, streams, goal[0] if goal else None, self.version, self._stream)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
-        return Message(micro_batch, streams)
+            return Message(micro_batch, streams)
+        return Message(micro_batch, narrowed(streams, self._messages))
 
     def reconstruct(self, micro_batch: int) -> None:
         """R: give the last part its graph, by inversion of the message from above or from what was kept."""
         message = self.from_above[0]
         assert message.micro_batch == micro_batch
-        self.parts[-1].rebuild(message.streams)
+        self.parts[-1].rebuild(widened(message.streams, self._widen))
 
     def backward(self, micro_batch: int) -> Message | None:
         """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
         message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
         assert message is not None
-        assert message.gradients is not None
         assert message.micro_batch == micro_batch
-        streams, gradients = message.streams, message.gradients
+        gradients = widened(message.gradients, self._widen)
+        assert gradients is not None
+        streams = message.streams  # the reconstruction has had them
         shown: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
         for part in reversed(self.parts):
             part.rebuild(streams)
@@ -200,7 +208,8 @@ class Worker:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        return Message(micro_batch, streams if self._hand_down else None, gradients)
+        below = streams if self._hand_down else None
+        return Message(micro_batch, narrowed(below, self._messages), narrowed(gradients, self._messages))
 
     def update(self) -> None:
         """U: one optimizer step with the mean of the gradients accumulated since the last."""

@@ -56,8 +56,14 @@ class Cell(abc.ABC):
         """What a person calls the cell; not unique, see `name`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting with its value, `kind` first; `from_dict` is the inverse."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
+        """Every setting with its value, `kind` first; `from_dict` is the inverse.
+
+        A setting that has a default came later than the first records. Its default is what was done before there was
+        the setting, and is not written: so those records keep their identities.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        values = dataclasses.asdict(self)
+        return {"kind": self.kind, **{name: value for name, value in values.items() if value != defaults[name]}}
 
     @property
     def canonical(self) -> str:

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 PRECISIONS = ("float32", "tf32", "bf16")
+MESSAGES = ("float32", "bf16")
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
@@ -72,6 +73,9 @@ class TrainedCell(Cell):
         precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
             the streams stay float32).
         seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
+        messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
+        replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
+            (`petra_core.replicas`): R times the samples of an update.
 
     """
 
@@ -94,17 +98,25 @@ class TrainedCell(Cell):
     loader: str
     precision: str
     seed: int
+    messages: str = "float32"
+    replicas: int = 1
 
     @property
     def epochs_expected(self) -> int:
         """One line an epoch."""
         return self.epochs
 
+    @property
+    def samples_of_update(self) -> int:
+        """Samples whose gradients make one update: B · k · R."""
+        return self.batch_size * self.accumulation * self.replicas
+
     def _check(self) -> None:
         _check_model(self.model, self.stem)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
-        _at_least(self, 1, "image_size", "width", "batch_size", "epochs")
+        _one_of("messages", self.messages, MESSAGES)
+        _at_least(self, 1, "image_size", "width", "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
         _check_data(self)
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
@@ -118,7 +130,8 @@ class TrainedCell(Cell):
     def slug(self) -> str:
         """Model, method, k and what else tells cells of one grid apart."""
         method = self.method.lower().replace("_", "-")
-        return f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}-s{self.seed}"
+        replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
+        return f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}{replicas}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +298,7 @@ KINDS = {cell.kind: cell for cell in CELLS}
 
 
 def from_dict(values: Mapping[str, Any]) -> Cell:
-    """The cell with these settings, all of them, `kind` included; lists stand for tuples, as in JSON.
+    """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
 
     Raises:
         CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of range.
@@ -295,11 +308,12 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     kind = given.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
-    known = [field.name for field in dataclasses.fields(KINDS[kind])]
+    fields = dataclasses.fields(KINDS[kind])
+    known = [field.name for field in fields]
     for key in given:
         if key not in known:
             raise CellError(f"a {kind} cell has no setting {key!r}; {near_matches(key, known)}")
-    missing = [name for name in known if name not in given]
+    missing = [field.name for field in fields if field.name not in given and field.default is dataclasses.MISSING]
     if missing:
         raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
     return KINDS[kind](**given)

@@ -299,7 +299,8 @@ class Record:
         there = Record.load(self.path).cell
         if there != self.cell:
             mine, theirs = self.cell.to_dict(), there.to_dict()
-            other = [f"{key} {theirs.get(key)!r}, not {mine[key]!r}" for key in mine if theirs.get(key) != mine[key]]
+            names = {**mine, **theirs}  # a setting at its default is in neither
+            other = [f"{n} {theirs.get(n)!r}, not {mine.get(n)!r}" for n in names if theirs.get(n) != mine.get(n)]
             raise RecordError(self.path / "config.json", f"is the record of another cell: {'; '.join(other)}")
 
     def _entries(self, name: str) -> list[dict[str, Any]]:

@@ -59,6 +59,8 @@ OTHER_VALUES = {
     "augmentation": "flip_crop",
     "precision": "bf16",
     "seed": 1,
+    "messages": "bf16",
+    "replicas": 2,
 }
 
 
@@ -91,6 +93,16 @@ def test_equal_values_written_differently_are_one_cell():
     assert from_dict(values).identity == TRAINING.identity
 
 
+def test_a_setting_that_came_later_is_not_written_at_its_default():
+    assert "messages" not in TRAINING.to_dict()
+    assert dataclasses.replace(TRAINING, messages="bf16").to_dict()["messages"] == "bf16"
+    assert from_dict(TRAINING.to_dict() | {"messages": "float32", "replicas": 1}) == TRAINING
+
+
+def test_the_samples_of_an_update():
+    assert dataclasses.replace(TRAINING, replicas=3).samples_of_update == 16 * 4 * 3
+
+
 def test_the_order_of_keys_does_not_matter():
     values = dict(reversed(TRAINING.to_dict().items()))
     assert from_dict(values).identity == TRAINING.identity
@@ -116,6 +128,8 @@ def test_the_order_of_keys_does_not_matter():
         ({"model": "chain10"}, "no stem 'cifar'; choose from stride1"),
         ({"stem": "cifer"}, "did you mean cifar"),
         ({"precision": "float16"}, "did you mean float32"),
+        ({"messages": "fp8"}, "no messages 'fp8'"),
+        ({"replicas": 0}, "replicas must be at least 1, got 0"),
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
         ({"drops": [3, 2]}, "drops are rising"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
