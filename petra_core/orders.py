@@ -10,9 +10,21 @@ micro-batches make one batch and one update.
     zero_bubble      the same as one_f_one_b with the gradients of the weights apart, done where a device would wait
                      (ZB-H1, Qi et al. 2023)
 
+A stage too heavy for one device can be *replicated* over r of them (PipeDream, Narayanan et al. 2019): micro-batch m is
+the (m mod r)-th replica's, which has r ticks for a turn. Since replicas wait for each other at every update, they work
+side by side from then on: the first of r micro-batches waits for the last, r - 1 ticks. So messages arrive 2r - 1 ticks
+after the earliest tick at which a turn could begin, and this is the order in which everything is done:
+
+    forward at stage j      at tick m + f_j     f_0 = 0,            f_{j+1} = f_j + 2 r_j - 1
+    backward at stage j     at tick m + b_j     b_{J-1} = f_{J-1},  b_j = b_{j+1} + 2 r_{j+1} - 1
+
+which without replicas is the clock's rule; the delay of stage j is b_j - f_j micro-batches. An update waits for the
+last backward of every replica, since their gradients are added up; each replica then does it by itself. So k is a
+multiple of r.
+
 Stages are numbered from 0, micro-batches through all batches.
 
-This module exports gpipe, interleaved, of_method, one_f_one_b, zero_bubble.
+This module exports gpipe, interleaved, merged, of_method, one_f_one_b, zero_bubble.
 """
 
 from collections.abc import Sequence
@@ -20,31 +32,45 @@ from itertools import accumulate
 
 from petra_core.methods import Method
 from petra_core.schedule import Kind, generate, in_turn
-from petra_core.timeline import Cost, Operation
+from petra_core.timeline import INSTANT, Cost, Link, Operation
 
-__all__ = ["gpipe", "interleaved", "of_method", "one_f_one_b", "zero_bubble"]
+__all__ = ["gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
 
 Devices = list[list[Operation]]
 Step = tuple[str, int, int]  # kind, chunk, micro-batch of the batch
 
 
 def of_method(
-    method: Method, costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, accumulation: int = 1
+    method: Method,
+    costs: Sequence[Cost],
+    partition: Sequence[int],
+    micro_batches: int,
+    accumulation: int = 1,
+    replicas: Sequence[int] | None = None,
+    exchange: Link = INSTANT,
 ) -> Devices:
     """One of this engine's methods, as the engine runs it over several processes.
 
     Args:
         method: the method.
         costs: of each stage.
-        partition: the number of stages of each device, their sum J.
+        partition: the number of stages of each part, their sum J.
         micro_batches: how many enter.
         accumulation: k.
+        replicas: of each part, the number of devices that take its micro-batches in turn; 1 unless given.
+        exchange: over which replicas add up their gradients; nothing else uses it meanwhile.
+
+    Returns:
+        The operations of each device, those of a part's replicas side by side.
 
     Raises:
-        ValueError: the partition does not fit the costs.
+        ValueError: the partition does not fit the costs, or the replicas the partition, k or the method.
 
     """
     owned = _owned(partition, len(costs))
+    if replicas is not None and any(count != 1 for count in replicas):
+        _check_replicas(method, partition, replicas, accumulation)
+        return _replicated(costs, owned, replicas, micro_batches, accumulation, exchange)
     ticks = generate(method, len(costs), micro_batches, accumulation).ticks
     return [
         [
@@ -56,6 +82,29 @@ def of_method(
             for operation in (_operation(action.kind.value, stage, action.number, costs),)
         ]
         for own in owned
+    ]
+
+
+def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
+    """What the stages cost if those of each part are made one by `petra_core.merge`, so that J is the number of parts.
+
+    The work is the same. Gradients come back sooner, after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j), so less
+    waits for them; in return all stages of a part are passed one after the other within a tick.
+
+    Raises:
+        ValueError: the partition does not fit the costs.
+
+    """
+    return [
+        Cost(
+            sum(costs[stage].forward for stage in own),
+            sum(costs[stage].backward for stage in own),
+            sum(costs[stage].update for stage in own),
+            costs[own[-1]].up,
+            costs[own[0]].down,
+            sum(costs[stage].weights for stage in own),
+        )
+        for own in _owned(partition, len(costs))
     ]
 
 
@@ -129,6 +178,55 @@ def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
 
 
 CHUNKS = 2  # of a device, under `interleaved`
+
+
+def _replicated(
+    costs: Sequence[Cost],
+    owned: Sequence[range],
+    replicas: Sequence[int],
+    micro_batches: int,
+    accumulation: int,
+    exchange: Link,
+) -> Devices:
+    """The rule of the module docstring, tick by tick."""
+    ticks = [2 * count - 1 for own, count in zip(owned, replicas, strict=True) for _ in own]  # until messages arrive
+    forward = [0, *accumulate(ticks[:-1])]
+    backward = [*reversed(list(accumulate(reversed(ticks[1:]), initial=forward[-1])))]
+    devices: Devices = []
+    for own, count in zip(owned, replicas, strict=True):
+        for replica in range(count):
+            operations: list[Operation] = []
+            for tick in range(micro_batches + backward[0]):
+                for stage in in_turn(own, len(costs)):
+                    up, down = tick - forward[stage], tick - backward[stage]
+                    if 0 <= up < micro_batches and up % count == replica:
+                        operations.append(_operation("F", stage, up, costs))
+                    if not 0 <= down < micro_batches:
+                        continue
+                    if down % count == replica:
+                        operations.append(_operation("B", stage, down, costs))
+                    update, rest = divmod(down + 1, accumulation)
+                    if rest == 0:
+                        seconds = costs[stage].update + exchange.all_reduce(costs[stage].weights, count)
+                        last = tuple((("B", stage, m), 0) for m in range(down - count + 1, down + 1))
+                        operations.append(Operation(("U", stage, (update - 1) * count + replica), seconds, last))
+            devices.append(operations)
+    return devices
+
+
+def _check_replicas(method: Method, partition: Sequence[int], replicas: Sequence[int], accumulation: int) -> None:
+    if len(replicas) != len(partition) or min(replicas) < 1:
+        raise ValueError(
+            f"each of the {len(partition)} parts has at least one replica, got {tuple(replicas)} for {tuple(partition)}"
+        )
+    if not method.pipelined:
+        raise ValueError(f"{method} lets one micro-batch pass at a time: its replicas would wait for each other")
+    for count in replicas:
+        if accumulation % count:
+            raise ValueError(
+                f"{count} replicas share the k={accumulation} micro-batches of an update unequally (remainder "
+                f"{accumulation % count}); k must be a multiple of the number of replicas"
+            )
 
 
 def _one_f_one_b(device: int, devices: int, micro_batches: int) -> list[Step]:

@@ -4,7 +4,11 @@ An equal number of stages a device is the obvious cut, and a bad one: the first 
 largest images, and a pipeline is as fast as its slowest device. The best cut into consecutive runs is found exactly, by
 dynamic programming over (stages, devices): quadratic in the number of stages, which is small.
 
-This module exports Plan, plan.
+Where one stage is heavier than a device's fair share, no cut helps. Then it may be replicated over several devices that
+take its micro-batches in turn (`petra_core.orders`): r replicas are r times as fast, less what it takes to add up their
+gradients at every update. The same dynamic programming finds cut and replicas together.
+
+This module exports Plan, assess, plan, replicated_plan.
 """
 
 from collections.abc import Sequence
@@ -12,7 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-__all__ = ["Plan", "plan"]
+from petra_core.timeline import INSTANT, Cost, Link
+
+__all__ = ["Plan", "assess", "plan", "replicated_plan"]
 
 
 @dataclass(frozen=True)
@@ -20,40 +26,62 @@ class Plan:
     """A cut, and what is to be expected of it.
 
     Attributes:
-        partition: the number of stages of each device.
-        seconds: of each device, for one micro-batch.
-        bytes: held by each device.
+        partition: the number of stages of each part.
+        seconds: of each part, for one micro-batch: the time between two that leave it.
+        bytes: held by each device of a part.
+        work: seconds for one micro-batch on one device that does everything.
+        replicas: the number of devices of each part.
 
     """
 
     partition: tuple[int, ...]
     seconds: tuple[float, ...]
     bytes: tuple[int, ...]
+    work: float
+    replicas: tuple[int, ...]
+
+    @property
+    def devices(self) -> int:
+        """Their number, replicas counted."""
+        return sum(self.replicas)
 
     @property
     def slowest(self) -> float:
-        """Seconds of a tick: those of the slowest device."""
+        """Seconds of a tick: those of the slowest part."""
         return max(self.seconds)
 
     @property
     def speedup(self) -> float:
-        """Against one device, without communication."""
-        return sum(self.seconds) / self.slowest if self.slowest else float(len(self.partition))
+        """Against one device, without messages between parts."""
+        return self.work / self.slowest if self.slowest else float(self.devices)
 
     @property
     def efficiency(self) -> float:
-        """Share of the devices' time in which they work, 0..1, without communication."""
-        return self.speedup / len(self.partition)
+        """Share of the devices' time in which they work, 0..1, without messages between parts."""
+        return self.speedup / self.devices
 
     def __str__(self) -> str:
         lines = ["device  stages      time, ms   share   memory, MB"]
-        first = 0
-        for device, (size, seconds, held) in enumerate(zip(self.partition, self.seconds, self.bytes, strict=True)):
-            run = f"{first}" if size == 1 else f"{first}..{first + size - 1}"
+        first = device = 0
+        for size, seconds, held, count in zip(self.partition, self.seconds, self.bytes, self.replicas, strict=True):
+            run, own = _range(first, size), _range(device, count)
             share = seconds / self.slowest if self.slowest else 1.0
-            lines.append(f"{device:>6}  {run:<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
-            first += size
+            lines.append(f"{own:>6}  {run:<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
+            first, device = first + size, device + count
         return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
+
+
+def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence[int] | None = None) -> Plan:
+    """What is to be expected of a given cut; arguments as of `plan`. Raises: ValueError: it does not fit the stages."""
+    held = _same_stages(seconds, held)
+    if sum(partition) != len(seconds) or min(partition, default=0) < 1:
+        raise ValueError(f"the parts of a cut of {len(seconds)} stages have that sum, got {tuple(partition)}")
+    ends = list(accumulate(partition))
+    runs = [slice(end - size, end) for end, size in zip(ends, partition, strict=True)]
+    times = tuple(sum(seconds[run]) for run in runs)
+    return Plan(
+        tuple(partition), times, tuple(sum(held[run]) for run in runs), sum(seconds), tuple(1 for _ in partition)
+    )
 
 
 def plan(
@@ -72,9 +100,7 @@ def plan(
 
     """
     count = len(seconds)
-    held = [0] * count if held is None else held
-    if len(held) != count:
-        raise ValueError(f"seconds and bytes must be of the same stages, got {count} and {len(held)}")
+    held = _same_stages(seconds, held)
     if not 1 <= devices <= count:
         raise ValueError(f"each of {devices} devices needs a stage, and there are {count}")
     time, size = [0.0, *accumulate(seconds)], [0, *accumulate(held)]
@@ -92,14 +118,100 @@ def plan(
 
     found = best(count, devices)
     if found is None:
-        raise ValueError(
-            f"no cut of {count} stages over {devices} devices stays below {limit:,} bytes a device: the largest stage "
-            f"holds {max(held):,}, all of them {sum(held):,}; use more devices, smaller micro-batches or another method"
-        )
-    ends = list(accumulate(found[2]))
-    runs = [(end - part, end) for end, part in zip(ends, found[2], strict=True)]
+        raise _too_large(held, devices, limit)
+    return assess(seconds, found[2], held=held)
+
+
+def replicated_plan(
+    costs: Sequence[Cost],
+    devices: int,
+    *,
+    accumulation: int = 1,
+    exchange: Link = INSTANT,
+    held: Sequence[int] | None = None,
+    limit: int | None = None,
+) -> Plan:
+    """The cut and the replicas of its parts whose slowest part is fastest; among equals that of fewest devices.
+
+    With k a multiple of the number of devices and a link that takes no time, that is every device with all stages:
+    data parallelism. What speaks against it are the limit of memory and the gradients of all weights, exchanged at
+    every update.
+
+    Args:
+        costs: of each stage.
+        devices: how many there are; not all need be used.
+        accumulation: k; the replicas of a part divide it.
+        exchange: over which replicas add up their gradients.
+        held: bytes of each stage. A replica keeps fewer micro-batches than this; it is not counted in its favour.
+        limit: bytes that a device may hold.
+
+    Raises:
+        ValueError: there is no device, or no cut stays below the limit.
+
+    """
+    if devices < 1:
+        raise ValueError(f"there must be at least one device, got {devices}")
+    turn = [cost.forward + cost.backward for cost in costs]
+    held = _same_stages(turn, held)
+    time, update, size = [0.0, *accumulate(turn)], [0.0, *accumulate(c.update for c in costs)], [0, *accumulate(held)]
+    counts = [count for count in range(1, devices + 1) if accumulation % count == 0]
+
+    def pace(first: int, end: int, count: int) -> float:
+        """Seconds for a micro-batch of the stages first..end-1 over `count` devices."""
+        exchanged = sum(exchange.all_reduce(cost.weights, count) for cost in costs[first:end])
+        return (time[end] - time[first]) / count + (update[end] - update[first] + exchanged) / accumulation
+
+    @cache
+    def best(end: int, left: int) -> tuple[float, int, tuple[tuple[int, int], ...]] | None:
+        """Of the first `end` stages on at most `left` devices: slowest, largest, (stages, replicas) of each part."""
+        if end == 0:
+            return 0.0, 0, ()
+        cuts = []
+        for first in range(end):
+            own = size[end] - size[first]
+            for count in counts:
+                below = best(first, left - count) if left >= count and (limit is None or own <= limit) else None
+                if below is not None:
+                    cuts.append(
+                        (
+                            max(below[0], pace(first, end, count)),
+                            max(below[1], own),
+                            (*below[2], (end - first, count)),
+                        )
+                    )
+        return min(cuts, default=None)
+
+    by_number = [found for number in range(1, devices + 1) if (found := best(len(costs), number)) is not None]
+    if not by_number:
+        raise _too_large(held, devices, limit)
+    found = next(found for found in by_number if found[0] <= by_number[-1][0])
+    parts = found[2]
+    ends = list(accumulate(part for part, _ in parts))
+    runs = [(end - part, end, count) for end, (part, count) in zip(ends, parts, strict=True)]
     return Plan(
-        found[2],
-        tuple(time[end] - time[first] for first, end in runs),
-        tuple(size[end] - size[first] for first, end in runs),
+        tuple(part for part, _ in parts),
+        tuple(pace(*run) for run in runs),
+        tuple(size[end] - size[first] for first, end, _ in runs),
+        sum(turn) + update[-1] / accumulation,
+        tuple(count for _, count in parts),
     )
+
+
+def _same_stages(seconds: Sequence[float], held: Sequence[int] | None) -> Sequence[int]:
+    """The bytes of each stage, 0 unless given."""
+    held = [0] * len(seconds) if held is None else held
+    if len(held) != len(seconds):
+        raise ValueError(f"seconds and bytes must be of the same stages, got {len(seconds)} and {len(held)}")
+    return held
+
+
+def _too_large(held: Sequence[int], devices: int, limit: int | None) -> ValueError:
+    return ValueError(
+        f"no cut of {len(held)} stages over {devices} devices stays below {limit or 0:,} bytes a device: the largest "
+        f"stage holds {max(held):,}, all of them {sum(held):,}; use more devices, smaller micro-batches or another "
+        f"method"
+    )
+
+
+def _range(first: int, size: int) -> str:
+    return f"{first}" if size == 1 else f"{first}..{first + size - 1}"

@@ -33,6 +33,7 @@ class Cost:
         update: an optimizer step.
         up: bytes of the output, sent to the stage above.
         down: bytes of the message to the stage below: a gradient, and with it the input where the stage below rebuilds.
+        weights: bytes of the gradients of its weights, which replicas of the stage exchange at an update.
 
     """
 
@@ -41,9 +42,10 @@ class Cost:
     update: float = 0.0
     up: int = 0
     down: int = 0
+    weights: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "update", "up", "down"):
+        for name in ("forward", "backward", "update", "up", "down", "weights"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -69,6 +71,13 @@ class Link:
         """Time for which a message of that many bytes occupies the link, without the latency."""
         return size / self.bandwidth
 
+    def all_reduce(self, size: int, devices: int) -> float:
+        """Seconds in which as many devices in a ring add up that many bytes each, and all have the sum.
+
+        Twice around, less one step each time, a share of the bytes a step (Patarasuk and Yuan 2009).
+        """
+        return 2 * (devices - 1) * (self.latency + self.seconds(size) / devices)
+
 
 INSTANT = Link()
 
@@ -78,7 +87,8 @@ class Operation:
     """One thing that a device does.
 
     Attributes:
-        name: kind (`F`, `B`, `W` for gradients of weights alone, `U`), stage, micro-batch.
+        name: kind (`F`, `B`, `W` for gradients of weights alone, `U`), stage, micro-batch; of an update its number, all
+            replicas of the stage counted. No two operations have the same name.
         seconds: for how long.
         needs: what must be done before, anywhere; with the bytes that travel if that is on another device.
 
@@ -123,6 +133,10 @@ class Timeline:
         """Seconds for which a device works."""
         return sum(event.end - event.begin for event in self.events if event.device == device)
 
+    def idle(self, device: int) -> float:
+        """Seconds for which a device waits, from the first begin of any to the last end of any."""
+        return self.seconds - self.busy(device)
+
     @property
     def bubble(self) -> float:
         """Share of all devices' time in which they wait, 0..1, from the first begin to the last end."""
@@ -130,20 +144,27 @@ class Timeline:
             return 0.0
         return 1 - sum(map(self.busy, range(self.devices))) / (self.devices * self.seconds)
 
-    def seconds_per_micro_batch(self, skip: int = 0) -> float:
-        """Time between the ends of micro-batches (of their last `B` or `W` anywhere), after the first `skip`.
+    def seconds_per_micro_batch(self, skip: int = 0, drop: int = 0) -> float:
+        """Time between the ends of micro-batches (of their last `B` or `W` anywhere).
+
+        Args:
+            skip: micro-batches at the beginning that do not count, while the pipeline fills.
+            drop: micro-batches at the end that do not count, while it drains.
 
         Raises:
-            ValueError: there are less than two micro-batches after those.
+            ValueError: there are less than two micro-batches between those.
 
         """
         ends: dict[int, float] = {}
         for event in self.events:
             if event.name[0] in "BW":
                 ends[event.name[2]] = max(ends.get(event.name[2], 0.0), event.end)
-        counted = sorted(ends.values())[skip:]
+        counted = sorted(ends.values())[skip : len(ends) - drop]
         if len(counted) < 2:
-            raise ValueError(f"{len(ends)} micro-batches, less {skip} at the beginning, give no time between two")
+            raise ValueError(
+                f"{len(ends)} micro-batches, less {skip} at the beginning and {drop} at the end, give no time between "
+                f"two"
+            )
         return (counted[-1] - counted[0]) / (len(counted) - 1)
 
     def chrome_trace(self) -> dict[str, Any]:
@@ -190,23 +211,28 @@ def simulate(
     sizes = _messages(devices, place)
     queues = [deque(own) for own in devices]
     events: list[list[Event]] = [[] for _ in devices]
-    waiting = True
-    while waiting:
-        waiting = False
-        for device in range(len(devices)):
-            queue = queues[device]
-            while queue and all(need in done for need, _ in queue[0].needs):
-                operation = queue.popleft()
-                ready = (done[need] if place[need] == device else arrivals[need, device] for need, _ in operation.needs)
-                begin = max(free[device], *ready) if operation.needs else free[device]
-                end = free[device] = done[operation.name] = begin + operation.seconds
-                events[device].append(Event(device, operation.name, begin, end))
-                for receiver, size in sizes.get(operation.name, {}).items():
-                    way = links.get((device, receiver), link)
-                    gone = max(end, link_free.get((device, receiver), 0.0)) + way.seconds(size)
-                    link_free[device, receiver] = gone
-                    arrivals[operation.name, receiver] = gone + way.latency
-                waiting = True
+    waiting: dict[Name, list[int]] = {}  # the devices that cannot go on before it is done
+    able = list(range(len(devices)))
+    while able:
+        device = able.pop()
+        queue = queues[device]
+        while queue:
+            operation = queue[0]
+            missing = next((need for need, _ in operation.needs if need not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(device)
+                break
+            queue.popleft()
+            ready = (done[need] if place[need] == device else arrivals[need, device] for need, _ in operation.needs)
+            begin = max(free[device], *ready) if operation.needs else free[device]
+            end = free[device] = done[operation.name] = begin + operation.seconds
+            events[device].append(Event(device, operation.name, begin, end))
+            for receiver, size in sizes.get(operation.name, {}).items():
+                way = links.get((device, receiver), link)
+                gone = max(end, link_free.get((device, receiver), 0.0)) + way.seconds(size)
+                link_free[device, receiver] = gone
+                arrivals[operation.name, receiver] = gone + way.latency
+            able += waiting.pop(operation.name, ())
     stuck = {device: queue[0] for device, queue in enumerate(queues) if queue}
     if stuck:
         raise ScheduleError(

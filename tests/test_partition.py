@@ -1,12 +1,13 @@
 """The best cut, against all cuts."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from petra_core.partition import plan
+from petra_core.partition import assess, plan, replicated_plan
+from petra_core.timeline import Cost, Link
 
 
 def all_cuts(count: int, devices: int) -> list[list[tuple[int, int]]]:
@@ -32,6 +33,62 @@ def test_no_cut_is_better(seconds: list[int], devices: int, seed: int) -> None:
     assert limited.slowest == min(time for time, size in worst if size <= limit)
 
 
+@given(
+    st.lists(st.tuples(*[st.integers(0, 20)] * 4), min_size=1, max_size=5),
+    st.integers(1, 5),
+    st.sampled_from([1, 2, 3, 4, 6]),
+    st.integers(0, 60),
+)
+def test_no_cut_with_replicas_is_better(stages: list[tuple[int, ...]], devices: int, k: int, limit: int) -> None:
+    costs = [Cost(forward, backward, update, weights=weights) for forward, backward, update, weights in stages]
+    held = [1 + cost.weights for cost in costs]
+    link = Link(latency=0.25, bandwidth=4)
+
+    def pace(first: int, end: int, count: int) -> float:
+        own = costs[first:end]
+        exchanged = sum(2 * (count - 1) * (0.25 + cost.weights / count / 4) for cost in own)
+        return sum(c.forward + c.backward for c in own) / count + (sum(c.update for c in own) + exchanged) / k
+
+    paces = [
+        max(pace(a, b, count) for (a, b), count in zip(cut, counts, strict=True))
+        for parts in range(1, len(costs) + 1)
+        for cut in all_cuts(len(costs), parts)
+        for counts in product(range(1, devices + 1), repeat=parts)
+        if sum(counts) <= devices
+        and all(k % count == 0 for count in counts)
+        and all(sum(held[a:b]) <= limit for a, b in cut)
+    ]
+    if not paces:
+        with pytest.raises(ValueError, match=f"stays below {limit} bytes a device"):
+            replicated_plan(costs, devices, accumulation=k, exchange=link, held=held, limit=limit)
+        return
+    found = replicated_plan(costs, devices, accumulation=k, exchange=link, held=held, limit=limit)
+    assert found.slowest == pytest.approx(min(paces))
+    assert sum(found.partition) == len(costs)
+    assert found.devices <= devices
+    assert max(found.bytes) <= limit
+
+
+def test_replicas_help_where_no_cut_does() -> None:
+    costs = [Cost(1, 1), Cost(2, 4), Cost(1, 1)]
+    assert plan([2, 6, 2], 3).speedup == pytest.approx(10 / 6)
+    found = replicated_plan(costs, 5, accumulation=3)
+    assert (found.partition, found.replicas, found.slowest) == ((1, 1, 1), (1, 3, 1), 2)
+    assert found.efficiency == 1
+    assert str(found).splitlines()[2].split() == ["1..3", "1", "2000.000", "100%", "0.0"]
+    assert replicated_plan(costs, 5, accumulation=1).slowest == 6, "no number of replicas but 1 divides k = 1"
+    everything = replicated_plan(costs, 4, accumulation=4)
+    assert (everything.partition, everything.replicas) == ((3,), (4,)), "data parallelism"
+    heavy = [Cost(cost.forward, cost.backward, weights=100) for cost in costs]
+    assert replicated_plan(heavy, 4, accumulation=4, exchange=Link(bandwidth=10)).replicas != (4,)
+
+
+def test_what_a_given_cut_gives() -> None:
+    assert assess([1, 4, 1, 2], (3, 1)).speedup == pytest.approx(8 / 6)
+    with pytest.raises(ValueError, match=r"the parts of a cut of 2 stages have that sum, got \(1, 2\)"):
+        assess([1, 1], (1, 2))
+
+
 def test_what_a_plan_says() -> None:
     found = plan([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
     assert found.partition == (2, 2)
@@ -52,3 +109,5 @@ def test_bad_input() -> None:
         plan([1, 1], 1, held=[1])
     with pytest.raises(ValueError, match="stays below 5 bytes a device: the largest stage holds 7, all of them 8"):
         plan([1, 1], 2, held=[7, 1], limit=5)
+    with pytest.raises(ValueError, match="at least one device, got 0"):
+        replicated_plan([Cost(1, 1)], 0)

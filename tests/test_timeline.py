@@ -19,7 +19,7 @@ def picture(timeline: Timeline, unit: float = 1.0) -> list[str]:
         for event in timeline.events:
             if event.device == device:
                 kind, _, number = event.name
-                letter = {"F": str(number), "B": "abcdefgh"[number % 8], "W": "w", "U": "|"}[kind]
+                letter = {"F": str(number % 10), "B": "abcdefgh"[number % 8], "W": "w", "U": "|"}[kind]
                 for column in range(round(event.begin / unit), round(event.end / unit)):
                     line[column] = letter
         lines.append("".join(line))
@@ -116,15 +116,80 @@ def test_stages_of_a_device_are_done_one_after_the_other_those_at_the_border_las
     assert [operation.name for operation in order[1]][-2:] == [("B", 3, 3), ("U", 3, 3)]
 
 
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_rule_of_replicas_without_replicas_is_the_clock_s(stages: int, k: int) -> None:
+    costs = [Cost(1, 2, 1, up=3, down=4)] * stages
+    partition = (2, *[1] * (stages - 2)) if stages > 2 else (1,) * stages
+    usual = orders.of_method(methods.PETRA, costs, partition, 7, k)
+    owned = [range(sum(partition[:p]), sum(partition[: p + 1])) for p in range(len(partition))]
+    by_rule = orders._replicated(costs, owned, [1] * len(partition), 7, k, Link())
+    stripped = [[o if o.name[0] != "U" else Operation(o.name, o.seconds) for o in own] for own in by_rule]
+    assert stripped == usual
+
+
+def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
+    """Its four units would set the pace alone; two replicas keep up with stages of two."""
+    costs = [Cost(1, 1), Cost(1, 3, update=1), Cost(1, 1)]
+    alone = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2))
+    assert alone.seconds_per_micro_batch(skip=8, drop=7) == 4.5
+    order = orders.of_method(methods.PETRA, costs, (1, 1, 1), 8, 2, (1, 2, 1))
+    assert picture(simulate(order)) == [
+        "01234567.ab....cd..ef..gh",
+        ".0.2.4aaa.|6ccc|eee|ggg|.",
+        "..1.3.5bbb|7ddd|fff|hhh|.",
+        "..0a1b2c3d4e5f6g7h.......",
+    ]
+    names = [operation.name for own in order for operation in own]
+    assert len(set(names)) == len(names)
+    longer = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
+    assert longer.seconds_per_micro_batch(skip=8, drop=7) == 2.5  # half of the work, and every update
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("heavy", [0, 1, 2])
+def test_so_many_replicas_are_so_many_times_as_fast_wherever_they_are(replicas: int, heavy: int) -> None:
+    costs = [Cost(replicas, 2 * replicas) if stage == heavy else UNIT for stage in range(3)]
+    counts = [replicas if stage == heavy else 1 for stage in range(3)]
+    timeline = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 32, 4, counts))
+    assert timeline.seconds_per_micro_batch(skip=8, drop=11) == pytest.approx(3)
+
+
+def test_one_part_on_all_devices_is_data_parallelism() -> None:
+    """Every device does its share of k; then gradients are added up: 2(3 - 1) steps of a third of 6 bytes."""
+    cost = Cost(1, 2, update=1, weights=6)
+    order = orders.of_method(methods.PETRA, [cost], (1,), 6, 3, (3,), exchange=Link(latency=0.5, bandwidth=4))
+    timeline = simulate(order)
+    assert [(o.name, o.seconds) for o in order[1][:3]] == [
+        (("F", 0, 1), 1),
+        (("B", 0, 1), 2),
+        (("U", 0, 1), 1 + 4 * (0.5 + 2 / 4)),
+    ]
+    assert timeline.seconds == 2 * (3 + 5)
+
+
+def test_stages_made_one_wait_less() -> None:
+    """The same work and pace, less delay: the first gradient comes back after two micro-batches, not after six."""
+    costs = [Cost(1, 2, 3, up=10 + stage, down=20 + stage, weights=5) for stage in range(4)]
+    assert orders.merged(costs, (1, 3)) == [costs[0], Cost(3, 6, 9, 13, 21, 15)]
+    grouped = orders.of_method(methods.PETRA, [UNIT] * 4, (2, 2), 30)
+    made_one = orders.of_method(methods.PETRA, orders.merged([UNIT] * 4, (2, 2)), (1, 1), 30)
+    for order, before in ((grouped, 7), (made_one, 3)):
+        kinds = [operation.name[0] for operation in order[0] if operation.name[1] == 0]
+        assert kinds.index("B") == before
+        assert simulate(order).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
+
+
 def test_what_is_measured() -> None:
     timeline = simulate(orders.gpipe([UNIT] * 3, (1, 1, 1), micro_batches=4))
     assert timeline.busy(1) == 12
+    assert timeline.idle(1) == 6
     assert timeline.seconds == 18
     assert timeline.seconds_per_micro_batch() == 2  # the ends of backwards at device 0
     assert Timeline((), 2).seconds == 0
     assert Timeline((), 2).bubble == 0
-    with pytest.raises(ValueError, match="4 micro-batches, less 3"):
-        timeline.seconds_per_micro_batch(skip=3)
+    with pytest.raises(ValueError, match="4 micro-batches, less 2 at the beginning and 1 at the end"):
+        timeline.seconds_per_micro_batch(skip=2, drop=1)
 
 
 def test_chrome_trace() -> None:
@@ -158,6 +223,9 @@ def test_a_deadlock_is_named() -> None:
         (lambda: orders.gpipe([UNIT], (1,), 0), "must be at least 1, got 0"),
         (lambda: orders.interleaved([UNIT] * 4, [1] * 4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
         (lambda: orders.interleaved([UNIT] * 3, [1] * 3, 3), "even number of chunks, got 3"),
+        (lambda: orders.of_method(methods.PETRA, [UNIT] * 2, (1, 1), 4, 2, (2,)), "each of the 2 parts"),
+        (lambda: orders.of_method(methods.PETRA, [UNIT], (1,), 4, 4, (3,)), r"unequally \(remainder 1\)"),
+        (lambda: orders.of_method(methods.BACKPROPAGATION, [UNIT], (1,), 4, 4, (2,)), "one micro-batch pass at a time"),
     ],
 )
 def test_bad_input(make, message) -> None:
