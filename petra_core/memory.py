@@ -12,6 +12,9 @@ delay s = 2(J - 1 - j) of stage j, in steady state,
 
 so the two can be compared, and the comparison can fail. Float32 or float64 without autocast; temporaries inside an
 operation are in neither.
+
+What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
+any schedule it gives the bytes that are held at any time (`petra_core.holding`).
 """
 
 import copy
@@ -47,6 +50,41 @@ class StagePrediction:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """Bytes of one stage for one micro-batch, under one method, whatever the schedule.
+
+    Attributes:
+        parameters: its weights.
+        buffers: running statistics and other module buffers.
+        optimizer: state of the optimizer.
+        trainable: of gradients, and of one stashed copy of the weights.
+        kept: of inputs, from a forward to its backward.
+        lasting: of graphs, likewise.
+        passing: of the graph that a backward rebuilds, while it runs.
+        below: the message from the stage below, or the images.
+        above: the message from the stage above.
+        target: of the loss, at the head.
+
+    """
+
+    parameters: int
+    buffers: int
+    optimizer: int
+    trainable: int
+    kept: int
+    lasting: int
+    passing: int
+    below: int
+    above: int
+    target: int = 0
+
+    @property
+    def always(self) -> int:
+        """What is held throughout, gradients included."""
+        return self.parameters + self.buffers + self.optimizer + self.trainable
+
+
+@dataclass(frozen=True)
 class _Sizes:
     """Bytes of one block, for one micro-batch."""
 
@@ -56,6 +94,25 @@ class _Sizes:
     graph: int
     invertible: bool
     is_head: bool
+
+
+def footprints(
+    stages: Sequence[Stage],
+    method: Method,
+    inputs: Value,
+    target: Tensor,
+    *,
+    optimizer: OptimizerFactory | None = None,
+    messages: torch.dtype | None = None,
+) -> tuple[Footprint, ...]:
+    """What each stage takes for a micro-batch like `inputs`, `target`; arguments as of `predict`."""
+    streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
+    target = target.to("meta")
+    found = []
+    for index, stage in enumerate(stages):
+        blocks, streams = _measure(stage, streams, target, messages if index else None, messages)
+        found.append(_footprint(stage, blocks, method, payload([target]), optimizer))
+    return tuple(found)
 
 
 def predict(
@@ -81,55 +138,52 @@ def predict(
 
     """
     check_accumulation(accumulation)
-    streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
-    target = target.to("meta")
+    found = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
     count = len(stages)
-    predictions = []
-    for index, stage in enumerate(stages):
-        blocks, streams = _measure(stage, streams, target, messages if index else None, messages)
-        delay = method.delay(index, count)
-        predictions.append(
-            _of_stage(index, count, stage, blocks, delay, method, accumulation, payload([target]), optimizer)
-        )
-    return tuple(predictions)
+    return tuple(
+        _of_stage(index, count, footprint, method.delay(index, count), method, accumulation)
+        for index, footprint in enumerate(found)
+    )
 
 
-def _of_stage(
-    index: int,
-    count: int,
-    stage: Stage,
-    blocks: Sequence[_Sizes],
-    delay: int,
-    method: Method,
-    accumulation: int,
-    target_bytes: int,
-    optimizer: OptimizerFactory | None,
-) -> StagePrediction:
+def _footprint(
+    stage: Stage, blocks: Sequence[_Sizes], method: Method, target_bytes: int, optimizer: OptimizerFactory | None
+) -> Footprint:
     is_head = blocks[-1].is_head
-    trainable = payload(parameter for parameter in stage.parameters() if parameter.requires_grad)
-    kept = sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible))
-    lasting = sum(block.graph for block in blocks if block.is_head or method.keeps_graph)
-    passing = max((block.graph for block in blocks if not (block.is_head or method.keeps_graph)), default=0)
-    stash = -(-delay // accumulation) * trainable if method.stashes_weights else 0
-    below = blocks[0].inputs
-    above = 0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1)
-    targets = target_bytes if is_head else 0
-    always = {"parameters": payload(stage.parameters()), "buffers": payload(stage.buffers())}
-    always["optimizer"] = _optimizer_bytes(stage, optimizer)
+    lasts = [block.is_head or method.keeps_graph for block in blocks]
+    return Footprint(
+        parameters=payload(stage.parameters()),
+        buffers=payload(stage.buffers()),
+        optimizer=_optimizer_bytes(stage, optimizer),
+        trainable=payload(parameter for parameter in stage.parameters() if parameter.requires_grad),
+        kept=sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible)),
+        lasting=sum(block.graph for block, last in zip(blocks, lasts, strict=True) if last),
+        passing=max((block.graph for block, last in zip(blocks, lasts, strict=True) if not last), default=0),
+        below=blocks[0].inputs,
+        above=0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1),
+        target=target_bytes if is_head else 0,
+    )
+
+
+def _of_stage(index: int, count: int, own: Footprint, delay: int, method: Method, accumulation: int) -> StagePrediction:
+    stash = -(-delay // accumulation) * own.trainable if method.stashes_weights else 0
+    always = {"parameters": own.parameters, "buffers": own.buffers, "optimizer": own.optimizer}
+    waiting = (own.below if index else 0) + own.above + (count - 1) * own.target
     held = {
         **always,
-        "inputs": delay * kept,
-        "graph": delay * lasting,
+        "inputs": delay * own.kept,
+        "graph": delay * own.lasting,
         "stashed_weights": stash,
-        "messages": ((below if index else 0) + above + (count - 1) * targets) if method.pipelined else 0,
+        "messages": waiting if method.pipelined else 0,
     }
+    arriving = own.below + own.above + count * own.target
     peak = {
         **always,
-        "gradients": trainable,
-        "inputs": (delay + 1) * kept,
-        "graph": max((delay + 1) * lasting, passing),
+        "gradients": own.trainable,
+        "inputs": (delay + 1) * own.kept,
+        "graph": max((delay + 1) * own.lasting, own.passing),
         "stashed_weights": stash,
-        "messages": below + above + count * targets if method.pipelined else max(below + targets, above),
+        "messages": arriving if method.pipelined else max(own.below + own.target, own.above),
     }
     return StagePrediction(
         index, {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}

@@ -1,0 +1,126 @@
+"""Bytes held over time: a timeline, told what every stage keeps for a micro-batch.
+
+Methods are compared by their speed and by their memory, and the second depends on the schedule as much as the first:
+GPipe and 1F1B keep the same graphs, one for all micro-batches of a batch, the other for those under way. So bytes are
+not added up by a formula for each method; they are followed through the events, whichever schedule made them:
+
+    kept inputs and graphs   from the begin of F to the end of B, or of W where there is one
+    a rebuilt graph          while B runs
+    messages                 from the end of what made them to the begin of F, or the end of B, that takes them
+    stashed weights          from the update that replaces them to the last B of a forward that used them
+    weights, their gradients, optimizer state, buffers: always
+
+which is how the engine's ledger counts (`petra_core.ledger`). Targets of the loss are left out.
+
+This module exports History, holding.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from petra_core.memory import Footprint
+from petra_core.timeline import Event, Timeline
+
+__all__ = ["History", "holding"]
+
+Change = tuple[float, int]  # seconds, bytes more (or less)
+
+
+@dataclass(frozen=True)
+class History:
+    """What one device holds.
+
+    Attributes:
+        steps: (seconds, bytes held from then on), in order of time; the first is what it always holds.
+
+    """
+
+    steps: tuple[tuple[float, int], ...]
+
+    @property
+    def peak(self) -> int:
+        """The most that is held at any time, bytes."""
+        return max(held for _, held in self.steps)
+
+
+def holding(
+    timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False
+) -> tuple[History, ...]:
+    """What every device holds in the course of a timeline, simulated or recorded.
+
+    Args:
+        timeline: that of a whole run, from the first forward on.
+        footprints: of each stage.
+        stashes_weights: whether a backward differentiates with the weights of its forward.
+
+    """
+    events = [[event for event in timeline.events if event.device == device] for device in range(timeline.devices)]
+    ends = {event.name: event.end for event in timeline.events}
+    return tuple(_history(own, footprints, ends, stashes_weights=stashes_weights) for own in events)
+
+
+def _history(
+    events: Sequence[Event],
+    footprints: Sequence[Footprint],
+    ends: dict[tuple[str, int, int], float],
+    *,
+    stashes_weights: bool,
+) -> History:
+    stages = sorted({event.name[1] for event in events})
+    changes: list[Change] = []
+    for stage in stages:
+        own = [event for event in events if event.name[1] == stage]
+        changes += _of_micro_batches(own, stage, footprints[stage], ends)
+        if stashes_weights:
+            changes += _of_weights(own, footprints[stage].trainable)
+    held = sum(footprints[stage].always for stage in stages)
+    steps = [(min((time for time, _ in changes), default=0.0), held)]
+    # What is let go in a moment makes room for what comes in the same moment.
+    for time, together in groupby(sorted(changes), key=lambda change: change[0]):
+        for _, change in together:
+            held += change
+        steps.append((time, held))
+    return History(tuple(steps))
+
+
+def _of_micro_batches(
+    events: Sequence[Event], stage: int, own: Footprint, ends: dict[tuple[str, int, int], float]
+) -> Iterator[Change]:
+    for event in events:
+        kind, _, number = event.name
+        if kind == "F":
+            until = ends.get(("W", stage, number), ends.get(("B", stage, number)))
+            yield from _between(event.begin, until, own.kept + own.lasting)
+            if stage:
+                yield from _between(ends.get(("F", stage - 1, number), event.begin), event.begin, own.below)
+        elif kind == "B":
+            yield from _between(event.begin, event.end, own.passing)
+            yield from _between(ends.get(("B", stage + 1, number), event.begin), event.end, own.above)
+
+
+def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
+    """At an update, the weights that it replaces are kept if a backward to come will use them."""
+    current: set[int] = set()  # the micro-batches that went forward with the current weights
+    replaced: list[tuple[float, set[int]]] = []
+    last: dict[int, float] = {}
+    for event in events:
+        kind, _, number = event.name
+        if kind == "F":
+            current.add(number)
+        elif kind == "B":
+            current.discard(number)
+            last[number] = event.end
+        elif kind == "U" and current:
+            replaced.append((event.begin, current))
+            current = set()
+    for begin, users in replaced:
+        yield from _between(begin, max((last[user] for user in users if user in last), default=None), size)
+
+
+def _between(begin: float, end: float | None, size: int) -> Iterator[Change]:
+    """Held from then to then; where there is no end, to the end."""
+    if size:
+        yield begin, size
+        if end is not None:
+            yield end, -size

@@ -1,0 +1,73 @@
+"""Bytes over time against what the engine's formulas foretell, and against pencil and paper."""
+
+import pytest
+import torch
+
+from petra_core import methods, models, orders
+from petra_core.holding import holding
+from petra_core.memory import Footprint, footprints, predict
+from petra_core.methods import Method
+from petra_core.timeline import Cost, Timeline, simulate
+
+UNIT = Cost(forward=1, backward=2, update=0.25)
+
+
+def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
+    return Footprint(always, 0, 0, 0, kept, 0, passing, 0, 0)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_each_stage_on_a_device_of_its_own_holds_what_is_foretold(method: Method, k: int) -> None:
+    """Kind by kind, since they are not largest at the same time; messages depend on who is early."""
+    stages = models.chain(3, num_classes=10, channels=2)
+    images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
+    found = footprints(stages, method, images, labels)
+    timeline = simulate(orders.of_method(method, [UNIT] * 5, [1] * 5, 20, k))
+    predicted = predict(stages, method, images, labels, accumulation=k)
+    for kind, only in (
+        ("inputs", [of_inputs(f.kept) for f in found]),
+        ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in found]),
+        ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in found]),
+    ):
+        histories = holding(timeline, only, stashes_weights=method.stashes_weights)
+        assert [history.peak for history in histories] == [stage.peak[kind] for stage in predicted], kind
+    assert [f.always for f in found] == [
+        sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
+    ]
+
+
+def peaks(timeline: Timeline, stages: int, footprint: Footprint) -> list[int]:
+    return [history.peak for history in holding(timeline, [footprint] * stages)]
+
+
+def test_gpipe_keeps_a_batch_and_one_f_one_b_what_is_under_way() -> None:
+    one = of_inputs(1, always=100)
+    costs = [UNIT] * 3
+    assert peaks(simulate(orders.gpipe(costs, (1, 1, 1), 8)), 3, one) == [108, 108, 108]
+    assert peaks(simulate(orders.one_f_one_b(costs, (1, 1, 1), 8)), 3, one) == [103, 102, 101]
+    assert peaks(simulate(orders.interleaved([UNIT] * 6, [1] * 6, 9)), 6, one) == [208, 206, 204]
+    assert peaks(simulate(orders.zero_bubble(costs, (1, 1, 1), 8)), 3, one) == [103, 103, 103]  # until its W is done
+
+
+def test_steps() -> None:
+    """F from 0 to 1, B from 1 to 3, and nobody before or after."""
+    timeline = simulate(orders.gpipe([UNIT], (1,), 1))
+    (history,) = holding(timeline, [of_inputs(5, passing=7, always=1)])
+    assert history.steps == ((0, 1), (0, 6), (1, 13), (3, 1))
+    assert history.peak == 13
+
+
+def test_messages_are_held_by_who_waits_for_them() -> None:
+    """Stage 1 is busy with micro-batch 0 until 5, while 1 and 2 have come from stage 0."""
+    footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]
+    timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), 3))
+    below, above = holding(timeline, footprints)
+    assert above.steps == ((1, 0), (1, 0), (2, 3), (3, 6), (5, 3), (9, 0))
+    assert below.peak == 10
+
+
+def test_replicas_share_what_waits() -> None:
+    costs = [Cost(1, 1), Cost(2, 4), Cost(1, 1)]
+    timeline = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
+    assert peaks(timeline, 3, of_inputs(2)) == [2 * 9, 2 * 3, 2 * 3, 2]
