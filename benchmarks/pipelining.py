@@ -1,0 +1,373 @@
+"""PETRA against what one would use instead: torch.distributed.pipelining, on the same network and processes.
+
+All contestants train the same network on the same micro-batches and update after every n of them: PETRA over two
+processes, also with its stages merged to two (less delay); GPipe and 1F1B of torch.distributed.pipelining with plain
+autograd, also with torch.utils.checkpoint around every stage, which is the comparison at like memory. Beside them stand
+two independent copies of PETRA in a process each, which is all that this machine can give, and one process alone. All
+processes have one thread; messages go by Gloo. Everybody gets the cut that is best for its own costs, measured on the
+spot.
+
+Contestants are measured in turn, in rounds, and compared within a round; a PETRA pipeline stays full between its turns,
+as it is in training. Memory is the largest resident set of each process, less that before the network was made. Before
+anything is timed, the gradients that GPipe and 1F1B accumulate are compared with those of plain autograd. Usage, with
+the defaults that the project's claim is about:
+
+    python -m benchmarks.pipelining --networks chain10 revnet18 --width 32 --batch 16 --micro-batches 4 --rounds 7
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.teams import Serve, Team, peak_memory
+from benchmarks.tick import network, sgd
+from petra_core import Pipeline, Stage, merge, methods, models
+from petra_core.distributed import ProcessChannel
+from petra_core.methods import Method
+from petra_core.partition import plan
+from petra_core.tape import as_streams, as_value
+from reproduce.benchmark_records import Comparison
+from reproduce.measures.stage_alone import StageAlone, feeds
+
+TITLE = "PETRA against torch.distributed.pipelining"
+PROCESSES = 2
+THROUGHPUT, MEMORY, LARGEST = "throughput", "peak memory, all processes", "peak memory, largest process"
+TURNS = 5  # of a stage, to find the cut
+TOLERANCE = 1e-3  # of gradients in float32, relative to the largest of a tensor
+
+Batch = Callable[[], object]  # trains one batch of n micro-batches in this process
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all contestants share.
+
+    Attributes:
+        network: by name, as of `benchmarks.tick.network`.
+        width, batch, size: channels, images of a micro-batch, pixels of their sides.
+        micro_batches: n of a batch: of an update.
+
+    """
+
+    network: str
+    width: int
+    batch: int
+    size: int
+    micro_batches: int
+
+    def stages(self) -> list[Stage]:
+        """The same weights everywhere."""
+        torch.manual_seed(0)
+        return network(self.network, self.width)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Images and labels of a batch."""
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(self.micro_batches * self.batch, 3, self.size, self.size, generator=generator)
+        return images, torch.randint(10, (len(images),), generator=generator)
+
+    def micro(self) -> list[tuple[Tensor, Tensor]]:
+        """The same, cut."""
+        images, labels = self.data()
+        return list(zip(images.split(self.batch), labels.split(self.batch), strict=True))
+
+
+Cut = tuple[int, ...]  # stages of each process
+
+
+def petra(setting: Setting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
+    """Over all processes of the group, or (without a cut) in each of them alone."""
+    stages, channel = setting.stages(), None
+    if cut is not None:
+        if merged:
+            stages = [merge(stages[: cut[0]]), merge(stages[cut[0] :])]
+            cut = (1,) * PROCESSES
+        channel = ProcessChannel(cut)
+        stages = [stage if index in channel.stages else stage.to("meta") for index, stage in enumerate(stages)]
+    pipeline = Pipeline(
+        stages, methods.PETRA, accumulation=setting.micro_batches, optimizer=sgd, seed=0, channel=channel
+    )
+    micro = setting.micro()
+
+    def train() -> None:
+        for images, labels in micro:
+            pipeline.step(images, labels)
+
+    for _ in range(-(-2 * len(stages) // len(micro))):
+        train()  # until it is full
+    return train
+
+
+class Dense(torch.autograd.Function):
+    """The identity; its gradient lies in memory without gaps, as Gloo sends it, where the head's is an expanded one."""
+
+    @staticmethod
+    def forward(ctx: object, stream: Tensor) -> Tensor:  # type: ignore[override]
+        del ctx
+        return stream.view_as(stream)
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        del ctx
+        return gradient.contiguous()
+
+
+class Portion(nn.Module):
+    """The stages of one process as one module, as torch.distributed.pipelining takes it: streams are arguments."""
+
+    def __init__(self, stages: Sequence[Stage], *, checkpointing: bool) -> None:
+        super().__init__()
+        self.parts = models.sequential(stages)
+        self._checkpointing = checkpointing
+
+    def forward(self, *streams: Tensor) -> Tensor | tuple[Tensor, ...]:
+        value = as_value(tuple(Dense.apply(stream) for stream in streams))
+        for part in self.parts:
+            if self._checkpointing:  # no dropout: there is no random state to keep
+                value = checkpoint(part, value, use_reentrant=False, preserve_rng_state=False)
+            else:
+                value = part(value)
+        return value if isinstance(value, Tensor) else tuple(stream.contiguous() for stream in as_streams(value))
+
+
+def synchronous(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointing: bool) -> tuple[Portion, Batch]:
+    """GPipe or 1F1B. Returns the module of this process, and what leaves the mean gradient of a batch in it."""
+    stages = setting.stages()
+    own = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
+    module = Portion(own, checkpointing=checkpointing)
+    stage = PipelineStage(module, rank, PROCESSES, torch.device("cpu"))
+    schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](
+        stage, setting.micro_batches, loss_fn=F.cross_entropy
+    )
+    images, labels = setting.data()
+    if rank == 0:
+        return module, lambda: schedule.step(images)
+    return module, lambda: schedule.step(target=labels)
+
+
+def pipelined(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointing: bool = False) -> Batch:
+    """The same with updates."""
+    module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
+    optimizer = sgd(list(module.parameters()))
+
+    def train() -> None:
+        optimizer.zero_grad()
+        gradients()
+        optimizer.step()
+
+    train()
+    return train
+
+
+def plain(setting: Setting, rank: int, cut: Cut | None) -> Batch:
+    """Autograd in one process, the gradients of the micro-batches accumulated."""
+    del rank, cut
+    model = models.sequential(setting.stages())
+    optimizer = sgd(list(model.parameters()))
+    micro = setting.micro()
+
+    def train() -> None:
+        optimizer.zero_grad()
+        for images, labels in micro:
+            (F.cross_entropy(model(images), labels) / len(micro)).backward()
+        optimizer.step()
+
+    train()
+    return train
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to train.
+
+    Attributes:
+        name: as shown.
+        make: (setting, rank, cut) -> one batch.
+        costs: the method with whose costs the cut is made; None: every process has the whole network.
+        processes: how many.
+        options: of `make`.
+
+    """
+
+    name: str
+    make: Callable[..., Batch]
+    costs: Method | None
+    processes: int = PROCESSES
+    options: tuple[tuple[str, object], ...] = ()
+
+
+PETRA, COPIES = Contestant("PETRA", petra, methods.PETRA), Contestant("two copies of PETRA", petra, None)
+CHECKPOINTED = [
+    Contestant(f"{title}, checkpointing", pipelined, methods.DSP, options=(("kind", kind), ("checkpointing", True)))
+    for kind, title in (("gpipe", "GPipe"), ("1f1b", "1F1B"))
+]
+CONTESTANTS = (
+    PETRA,
+    Contestant("PETRA, merged to J = 2", petra, methods.PETRA, options=(("merged", True),)),
+    *CHECKPOINTED,
+    Contestant("GPipe", pipelined, methods.BACKPROPAGATION, options=(("kind", "gpipe"),)),
+    Contestant("1F1B", pipelined, methods.BACKPROPAGATION, options=(("kind", "1f1b"),)),
+    COPIES,
+    Contestant("PETRA, one process", petra, None, processes=1),
+    Contestant("autograd, one process", plain, None, processes=1),
+)
+
+
+def serving(rank: int, contestant: Contestant, setting: Setting, cut: Cut | None) -> Serve:
+    """In each process of a contestant: made, warm, and ready to be timed."""
+    before = peak_memory()
+    train = contestant.make(setting, rank, cut, **dict(contestant.options))
+    train()
+
+    def serve(batches: int) -> tuple[float, int]:
+        """Seconds of that many batches, from a common beginning, and bytes at most so far."""
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(batches):
+            train()
+        seconds = time.perf_counter() - begin
+        dist.barrier()
+        return seconds, peak_memory() - before
+
+    return serve
+
+
+def gradient_error(rank: int, setting: Setting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
+    """In each process: how far the gradients of a pipeline are from those of plain autograd."""
+
+    def serve() -> float:
+        module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
+        gradients()
+        stages = setting.stages()
+        model = models.sequential(stages)
+        for images, labels in setting.micro():
+            (F.cross_entropy(model(images), labels) / setting.micro_batches).backward()
+        own = models.sequential(stages[: cut[0]] if rank == 0 else stages[cut[0] :])
+        errors = []
+        for ours, theirs in zip(own.parameters(), module.parameters(), strict=True):
+            assert ours.grad is not None
+            assert theirs.grad is not None
+            scale = ours.grad.abs().max().clamp_min(1e-6)
+            errors.append(float((ours.grad - theirs.grad).abs().max() / scale))
+        return max(errors)
+
+    return serve
+
+
+def check_gradients(setting: Setting, cut: Cut) -> float:
+    """The largest error of all synchronous pipelines. Raises: ValueError: it is not rounding."""
+    errors = {}
+    for kind, checkpointing in itertools.product(("gpipe", "1f1b"), (False, True)):
+        with Team(PROCESSES, gradient_error, setting, cut, kind, checkpointing) as team:
+            errors[kind, checkpointing] = max(team.ask())
+    worst = max(errors, key=lambda which: errors[which])
+    if not errors[worst] <= TOLERANCE:
+        raise ValueError(f"the gradients of {worst[0]} differ by {errors[worst]:.2g} from those of plain autograd")
+    return errors[worst]
+
+
+def best_cut(setting: Setting, method: Method) -> Cut:
+    """By what each stage takes under the method, measured here: a process has what is nearest to half of the work."""
+    stages = setting.stages()
+    images, labels = setting.micro()[0]
+    seconds = []
+    for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
+        waiting = min(method.delay(index, len(stages)), 1)
+        alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
+        turns = [alone.turn() for _ in range(TURNS + 1)][1:]
+        seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
+    return plan(seconds, PROCESSES).partition
+
+
+def compete(setting: Setting, rounds: int, seconds: float, recorder: Recorder) -> None:
+    """All contestants on one network."""
+    group = f"{setting.network}, width {setting.width}"
+    wanted = {contestant.costs for contestant in CONTESTANTS if contestant.costs is not None}
+    cuts = {method: best_cut(setting, method) for method in sorted(wanted, key=str)}
+    error = check_gradients(setting, cuts[methods.BACKPROPAGATION])
+    shown = "; ".join(f"{method} {'+'.join(map(str, cut))}" for method, cut in cuts.items())
+    recorder.notes.append(
+        f"{group}: stages of each process, by the costs of {shown} (DSP's are those of checkpointing). Gradients of "
+        f"GPipe and 1F1B differ from plain autograd's by at most {error:.1g} of the largest."
+    )
+    print(f"{group}: cuts by {shown}")
+    teams: dict[Contestant, Team] = {}
+    try:
+        for contestant in CONTESTANTS:
+            cut = cuts.get(contestant.costs) if contestant.costs is not None else None
+            teams[contestant] = Team(contestant.processes, serving, contestant, setting, cut)
+            teams[contestant].ask(0)  # one after the other: they must not disturb each other's warm-up
+        batches = {c: max(1, round(seconds / max(s for s, _ in team.ask(1)))) for c, team in teams.items()}
+        for number in range(rounds):
+            for contestant in (*teams,) if number % 2 == 0 else (*reversed(teams),):
+                times = [s for s, _ in teams[contestant].ask(batches[contestant])]
+                images = batches[contestant] * setting.micro_batches * setting.batch
+                rate = sum(images / s for s in times) if contestant is COPIES else images / max(times)
+                recorder.add(group, contestant.name, THROUGHPUT, "images/s", rate)
+            print(f"  round {number + 1} of {rounds}", flush=True)
+        for contestant, team in teams.items():
+            held = [size / 1e6 for _, size in team.ask(0)]
+            recorder.add(group, contestant.name, MEMORY, "MB", sum(held))
+            recorder.add(group, contestant.name, LARGEST, "MB", max(held))
+    finally:
+        for team in teams.values():
+            team.close()
+    _compare(group, recorder)
+
+
+def _compare(group: str, recorder: Recorder) -> None:
+    recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, COPIES.name, low=0.9))
+    for rival in CONTESTANTS:
+        if rival not in (PETRA, COPIES):
+            low = 1.0 if rival in CHECKPOINTED else None
+            recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, rival.name, low=low))
+    recorder.comparisons.append(Comparison(group, THROUGHPUT, COPIES.name, "PETRA, one process"))
+    for quantity in (MEMORY, LARGEST):
+        for rival in CONTESTANTS[1:6]:
+            recorder.comparisons.append(Comparison(group, quantity, PETRA.name, rival.name))
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Run from the command line; returns the median throughput by network and contestant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=["chain10", "revnet18"], help="chainN, revnet18/34/50")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first stage (default 32)")
+    parser.add_argument("--batch", type=int, default=16, help="images in a micro-batch (default 16)")
+    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32)")
+    parser.add_argument("--micro-batches", type=int, default=4, help="of a batch, and PETRA's k (default 4)")
+    parser.add_argument("--rounds", type=int, default=7, help="in which everybody is measured once (default 7)")
+    parser.add_argument("--seconds", type=float, default=2, help="of a contestant in a round (default 2)")
+    parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
+    add_options(parser, "pipelining")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "rounds": 2, "seconds": 0.01}
+        options = argparse.Namespace(**{**vars(options), **quick})
+
+    torch.set_num_threads(1)
+    recorder = Recorder(TITLE, about(__doc__), command("benchmarks.pipelining", arguments), options)
+    for name in options.networks:
+        setting = Setting(name, options.width, options.batch, options.size, options.micro_batches)
+        compete(setting, options.rounds, options.seconds, recorder)
+    recorder.finish()
+    return {
+        f"{name}, width {options.width}": recorder.medians(f"{name}, width {options.width}", THROUGHPUT)
+        for name in options.networks
+    }
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

@@ -1,0 +1,130 @@
+"""What the benchmarks have in common: rounds, ratios on the screen, and a record of the run if one is wanted.
+
+A script measures, gives every value to a `Recorder`, and names the ratios of interest; the rest is here. Records are
+written with `--record` only: a run that was made to look at something must not replace one that we stand behind.
+"""
+
+import argparse
+import datetime
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from petra_core.timeline import Timeline
+from reproduce import provenance
+from reproduce.benchmark_records import Benchmark, Comparison, Series, spread, write
+from reproduce.records import DEFAULT_ROOT
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options that all benchmarks share; `name` is that of the record."""
+    parser.add_argument(
+        "--record",
+        nargs="?",
+        const=name,
+        metavar="NAME",
+        help=f"write a record, shown in the report; another name than {name} keeps one of another machine beside it",
+    )
+    parser.add_argument(
+        "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
+    )
+
+
+def command(module: str, arguments: Sequence[str] | None) -> str:
+    """The command that was given, for the record; where the record was put is nobody's business."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    while "--records" in given:
+        place = given.index("--records")
+        del given[place : place + 2]
+    return shlex.join(["python", "-m", module, *given])
+
+
+def about(docstring: str | None) -> str:
+    """What a script's docstring says between its first paragraph, the title, and its usage."""
+    return " ".join((docstring or "").partition("Usage")[0].partition("\n\n")[2].split())
+
+
+class Recorder:
+    """Collects what is measured.
+
+    Args:
+        title, about, command: see `Benchmark`.
+        options: of the command line, with those of `add_options`; all but these are the record's setting.
+        device: that was measured.
+
+    """
+
+    def __init__(
+        self, title: str, about: str, command: str, options: argparse.Namespace, device: torch.device | None = None
+    ) -> None:
+        self._title, self._about, self._command = title, about, command
+        self._name, self._root = options.record, options.records
+        chosen = {name: value for name, value in vars(options).items() if name not in ("record", "records")}
+        self.setting = {
+            name: value if isinstance(value, bool | int | float) else _text(value) for name, value in chosen.items()
+        }
+        self._device = device or torch.device("cpu")
+        self._values: dict[tuple[str, str, str, str, float | None], list[float]] = {}
+        self.comparisons: list[Comparison] = []
+        self.notes: list[str] = []
+        self.timelines: dict[str, Timeline] = {}
+        self._load = os.getloadavg()[0]
+
+    def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:
+        """A value of this round; `at` a place of the group's axis if it is one of a curve."""
+        self._values.setdefault((group, name, quantity, unit, at), []).append(value)
+
+    def medians(self, group: str, quantity: str) -> dict[str, float]:
+        """By contestant."""
+        return {
+            name: spread(values).median
+            for (of, name, what, _, at), values in self._values.items()
+            if (of, what, at) == (group, quantity, None)
+        }
+
+    def finish(self) -> Benchmark:
+        """Print the ratios of interest; write the record if it was asked for."""
+        code, patch = provenance.code()
+        benchmark = Benchmark(
+            name=self._name or "unnamed",
+            title=self._title,
+            about=self._about,
+            command=self._command,
+            setting=self.setting,
+            series=tuple(
+                Series(group, name, quantity, unit, tuple(values), at)
+                for (group, name, quantity, unit, at), values in self._values.items()
+            ),
+            comparisons=tuple(self.comparisons),
+            notes=tuple(self.notes),
+            timelines=self.timelines,
+            environment=provenance.environment(self._device),
+            code=code,
+            patch=patch,
+            load=(self._load, os.getloadavg()[0]),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+        for comparison in self.comparisons:
+            print(_line(benchmark, comparison))
+        print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
+        if self._name is not None:
+            print(f"  -> {write(benchmark, self._root)}")
+        return benchmark
+
+
+def _line(benchmark: Benchmark, comparison: Comparison) -> str:
+    found = spread(benchmark.ratios(comparison))
+    verdict = {None: "", True: f"; {comparison.aim}: holds", False: f"; {comparison.aim}: DOES NOT HOLD"}
+    return (
+        f"  {comparison.group}: {comparison.first} / {comparison.second}, {comparison.quantity}: median "
+        f"{found.median:.3f} ({found.lower:.3f} to {found.upper:.3f}, {found.n} pairs)"
+        f"{verdict[comparison.holds(found.median)]}"
+    )
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

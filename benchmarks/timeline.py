@@ -1,0 +1,267 @@
+"""The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
+
+In every round the costs of all stages and the link between the processes are measured, the model
+(`petra_core.timeline`) foretells each method's time for a micro-batch from them alone, and then the engine runs the
+method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a tenth.
+
+Two processes on one machine slow each other, by the memory and caches that they share. So stage costs are measured in
+the condition in which the stage will run: by both processes at the same time for a method that keeps both busy, by one
+while the other sleeps for a method that lets one micro-batch pass at a time. A process goes through its stages in turn,
+as in training, so that no stage finds its weights in the cache because it has just used them. The link is timed by
+ping-pong, of a message as large as the one between the processes and of an empty one. Usage, with the defaults that
+the project's claim is about:
+
+    python -m benchmarks.timeline --networks chain10 revnet18 --width 32 --batch 16 --rounds 7
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.pipelining import best_cut
+from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.teams import Serve, Team
+from benchmarks.tick import network, sgd
+from petra_core import Pipeline, Stage, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.methods import Method
+from petra_core.orders import of_method
+from petra_core.timeline import Cost, Event, Link, Timeline, simulate
+from petra_core.tracing import gathered, timeline, tracing
+from reproduce.benchmark_records import Comparison
+from reproduce.measures.stage_alone import StageAlone, Turn, feeds
+
+TITLE = "The timeline model against the engine"
+METHODS = (methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.BACKPROPAGATION)
+PROCESSES = (1, 2)
+QUANTITY, MEASURED, PREDICTED = "time of a micro-batch", "measured", "predicted"
+TOLERANCE = 0.1
+PINGS = 10  # there and back
+DRAWN = 4  # micro-batches' worth of time in a drawing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Attributes: network by name; width, batch, size: channels, images of a micro-batch, pixels; turns: timed."""
+
+    network: str
+    width: int
+    batch: int
+    size: int
+    turns: int
+
+    def stages(self) -> list[Stage]:
+        """The same everywhere."""
+        torch.manual_seed(0)
+        return network(self.network, self.width)
+
+    def micro(self) -> list[tuple[Tensor, Tensor]]:
+        """One micro-batch."""
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(self.batch, 3, self.size, self.size, generator=generator)
+        return [(images, torch.randint(10, (self.batch,), generator=generator))]
+
+
+def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
+    """In each process: measures costs and link, and trains, all of them when asked."""
+    first = sum(partition[:rank])
+    own = range(first, first + partition[rank])
+    [(images, labels)] = setting.micro()
+    alone = {method: _alone(setting, method, own, images, labels) for method in METHODS}
+    pipelines = {}
+    for method in METHODS:
+        stages, channel = setting.stages(), None
+        if len(partition) > 1:
+            channel = ProcessChannel(partition)
+            stages = [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
+        pipelines[method] = Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel)
+
+    def costs(method: Method) -> list[Cost]:
+        """Of the own stages."""
+        dist.barrier()
+        found: list[list[Turn]] = []
+        for turn in range(len(partition) if not method.pipelined else 1):
+            if method.pipelined or turn == rank:
+                found = [[stage.turn() for stage in alone[method]] for _ in range(setting.turns + 1)][1:]
+            if not method.pipelined:
+                dist.barrier()
+        return [_cost(stage, turns) for stage, turns in zip(alone[method], zip(*found, strict=True), strict=True)]
+
+    def train(method: Method, micro_batches: int) -> float:
+        """Seconds, from a common beginning."""
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(micro_batches):
+            pipelines[method].step(images, labels)
+        seconds = time.perf_counter() - begin
+        dist.barrier()
+        return seconds
+
+    def trace(method: Method, micro_batches: int) -> Timeline:
+        """Of all processes."""
+        with tracing(pipelines[method], rank) as found:
+            train(method, micro_batches)
+        return timeline(gathered(found))
+
+    orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": _ping}
+    return lambda order, *arguments: orders[order](*arguments)
+
+
+def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels: Tensor) -> list[StageAlone]:
+    stages = setting.stages()
+    arriving = feeds(stages, method, images, labels)
+    return [
+        StageAlone(
+            stages[index],
+            index,
+            method,
+            arriving[index],
+            waiting=min(method.delay(index, len(stages)), 1),
+            optimizer=sgd,
+        )
+        for index in own
+    ]
+
+
+def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:
+    updates = [turn.update for turn in turns if turn.update is not None]
+    return Cost(
+        statistics.median(turn.forward for turn in turns),
+        statistics.median(turn.backward for turn in turns),
+        statistics.median(updates),
+        stage.bytes_up,
+        stage.bytes_down,
+    )
+
+
+def _ping(size: int) -> float:
+    """Seconds of one way of a message of that many bytes between ranks 0 and 1: half of there and back, the median."""
+    rank, message = dist.get_rank(), torch.empty(max(size // 4, 1))
+    times = []
+    for _ in range(PINGS + 1):
+        begin = time.perf_counter()
+        for sender in (0, 1):
+            if rank == sender:
+                dist.send(message, 1 - rank)
+            else:
+                dist.recv(message, 1 - rank)
+        times.append((time.perf_counter() - begin) / 2)
+    return statistics.median(times[1:])
+
+
+def _link(team: Team, size: int) -> Link:
+    latency = max(team.ask("ping", 0))
+    return Link(latency, size / max(max(team.ask("ping", size)) - latency, 1e-9))
+
+
+def foretold(
+    method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link, micro_batches: int
+) -> Timeline:
+    """The model's run of so many micro-batches with k = 1."""
+    return simulate(of_method(method, costs, partition, micro_batches), link)
+
+
+def window(whole: Timeline, seconds: float) -> Timeline:
+    """What begins in that many seconds about the middle of a timeline, from 0."""
+    middle = (min(event.begin for event in whole.events) + max(event.end for event in whole.events)) / 2
+    begin = middle - seconds / 2
+    shown = [event for event in whole.events if begin <= event.begin < begin + seconds]
+    return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in shown), whole.devices)
+
+
+def validate(setting: Setting, rounds: int, seconds: float, recorder: Recorder) -> None:
+    """All methods on one network, over one process and over two."""
+    cut = best_cut(setting, methods.PETRA)
+    for processes in PROCESSES:
+        partition = cut if processes == 2 else (sum(cut),)
+        with Team(processes, serving, setting, partition) as team:
+            _over(team, setting, partition, rounds, seconds, recorder)
+
+
+def _over(
+    team: Team, setting: Setting, partition: tuple[int, ...], rounds: int, seconds: float, recorder: Recorder
+) -> None:
+    stages = sum(partition)
+    for method in METHODS:
+        team.ask("train", method, 2 * stages if method.pipelined else 2)  # warm, and full
+    count = {method: max(2, round(seconds / max(team.ask("train", method, 2)) * 2)) for method in METHODS}
+    played = {method: 4 * stages if method.pipelined else 6 for method in METHODS}  # the steady state and its beginning
+    drawn: dict[Method, tuple[Timeline, float]] = {}
+    for number in range(rounds):
+        for method in METHODS:
+            costs = [cost for own in team.ask("costs", method) for cost in own]
+            border = partition[0]
+            link = _link(team, costs[border].down) if len(partition) > 1 else Link()
+            model = foretold(method, costs, partition, link, played[method])
+            predicted = model.seconds_per_micro_batch(skip=2 * stages if method.pipelined else 2)
+            measured = max(team.ask("train", method, count[method])) / count[method]
+            group = _group(setting, method, partition)
+            recorder.add(group, PREDICTED, QUANTITY, "s", predicted)
+            recorder.add(group, MEASURED, QUANTITY, "s", measured)
+            drawn[method] = model, measured
+        print(f"  {setting.network}, P = {len(partition)}, round {number + 1} of {rounds}", flush=True)
+    for method in METHODS:
+        group = _group(setting, method, partition)
+        recorder.comparisons.append(
+            Comparison(group, QUANTITY, PREDICTED, MEASURED, low=1 - TOLERANCE, high=1 + TOLERANCE)
+        )
+        if len(partition) > 1:
+            model, measured = drawn[method]
+            real = team.ask("trace", method, 3 * DRAWN)[0]
+            recorder.timelines[f"{group}, modelled"] = window(model, DRAWN * measured)
+            recorder.timelines[f"{group}, measured"] = window(real, DRAWN * measured)
+    if len(partition) > 1:
+        recorder.notes.append(
+            f"{setting.network}: {' + '.join(map(str, partition))} stages over {len(partition)} processes; the link of "
+            f"the last round has a latency of {1e6 * link.latency:.0f} µs and {link.bandwidth / 1e9:.2f} GB/s."
+        )
+
+
+def _group(setting: Setting, method: Method, partition: Sequence[int]) -> str:
+    return f"{setting.network}, width {setting.width}, {method}, P = {len(partition)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
+    """Run from the command line; returns the median of predicted over measured by group."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=["chain10", "revnet18"], help="chainN, revnet18/34/50")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first stage (default 32)")
+    parser.add_argument("--batch", type=int, default=16, help="images in a micro-batch (default 16)")
+    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32)")
+    parser.add_argument("--turns", type=int, default=7, help="of every stage, timed in a round (default 7)")
+    parser.add_argument("--rounds", type=int, default=7, help="in which all is measured once (default 7)")
+    parser.add_argument("--seconds", type=float, default=2, help="of a method in a round (default 2)")
+    parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
+    add_options(parser, "timeline")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "turns": 2, "rounds": 2, "seconds": 0.01}
+        options = argparse.Namespace(**{**vars(options), **quick})
+
+    torch.set_num_threads(1)
+    recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timeline", arguments), options)
+    for name in options.networks:
+        validate(
+            Setting(name, options.width, options.batch, options.size, options.turns),
+            options.rounds,
+            options.seconds,
+            recorder,
+        )
+    benchmark = recorder.finish()
+    medians = {c.group: statistics.median(benchmark.ratios(c)) for c in recorder.comparisons}
+    for group, ratio in medians.items():
+        print(f"  {group}: error {100 * (ratio - 1):+.1f} %")
+    return medians
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
