@@ -4,19 +4,21 @@ Drawings of pipelines usually come from a second implementation of the schedule,
 differs from the first (the last rank, the drain). This one reads a `Schedule` object and knows no rule of any method,
 so what is seen is what was executed.
 
-The SVG is self-contained and may stand in a page any number of times: it has no ids, no style sheet and no script, and
-a white ground for pages that are dark. Widths within a tick are the units of Table 1 (F 1, R 1, B 2), and each kind has
-its own place there, so the picture reads without its colours too. Every turn has its actions as a tooltip.
+The SVG is self-contained and may stand in a page any number of times (`petra_core.svg`). Widths within a tick are the
+units of Table 1 (F 1, R 1, B 2), and each kind has its own place there, so the picture reads without its colours too.
+Every turn has its actions as a tooltip.
+
+This module exports FILL, to_svg.
 """
 
-from collections.abc import Iterable
 from itertools import pairwise
 from xml.etree import ElementTree
 
 from petra_core.schedule import Kind, Schedule, Turn
+from petra_core.svg import INK, LANE, QUIET, RULE, canvas, line, rect, text
 from petra_core.units import UNITS
 
-__all__ = ["to_svg"]
+__all__ = ["FILL", "to_svg"]
 
 _MEANING = {
     Kind.FORWARD: "forward",
@@ -25,8 +27,7 @@ _MEANING = {
     Kind.UPDATE: "update",
 }
 # Apart in lightness too, so that a grey print keeps them apart; dark text on each has a contrast above 7.
-_FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}
-_INK, _QUIET, _LANE, _RULE = "#1c1c1c", "#5f5f5f", "#f4f4f2", "#d9d9d6"
+FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}
 
 # Lengths in pixels.
 _MARGIN, _HEADER, _LABEL, _LEGEND = 16, 62, 74, 44
@@ -74,24 +75,8 @@ class _Drawing:
     def svg(self) -> str:
         width = _MARGIN + _LABEL + max(self.column * len(self.schedule.ticks), 260) + _MARGIN
         height = _HEADER + self.schedule.stages * (_HEIGHT + _GAP) - _GAP + _LEGEND
-        root = ElementTree.Element(
-            "svg",
-            {
-                "xmlns": "http://www.w3.org/2000/svg",
-                "viewBox": f"0 0 {width} {height}",
-                "width": f"{width}",
-                "height": f"{height}",
-                "role": "img",
-                "aria-label": self.title,
-                "font-family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
-                "font-size": "11",
-                "fill": _INK,
-            },
-        )
-        ElementTree.SubElement(root, "title").text = self.title
-        ElementTree.SubElement(root, "desc").text = self._description()
-        _rect(root, 0, 0, width, height, fill="#ffffff")
-        _text(root, _MARGIN, 24, self.title, font_size="15", font_weight="600")
+        root = canvas(width, height, self.title, self._description())
+        text(root, _MARGIN, 24, self.title, font_size="15", font_weight="600")
         self._grid(root)
         for column, tick in enumerate(self.schedule.ticks):
             for stage, turn in enumerate(tick):
@@ -119,20 +104,20 @@ class _Drawing:
         left, ticks = _MARGIN + _LABEL, len(self.schedule.ticks)
         names = {0: "stem", self.schedule.stages - 1: "head"}
         for stage in range(self.schedule.stages):
-            _rect(root, left, self._y(stage), self.column * ticks, _HEIGHT, fill=_LANE)
+            rect(root, left, self._y(stage), self.column * ticks, _HEIGHT, fill=LANE)
             name = f"stage {stage}"
-            _text(root, _MARGIN, self._y(stage) + (12 if stage in names else 17), name)
+            text(root, _MARGIN, self._y(stage) + (12 if stage in names else 17), name)
             if stage in names:
-                _text(root, _MARGIN, self._y(stage) + 24, names[stage], fill=_QUIET, font_size="10")
+                text(root, _MARGIN, self._y(stage) + 24, names[stage], fill=QUIET, font_size="10")
         top, bottom = self._y(0) - 6, self._y(self.schedule.stages - 1) + _HEIGHT + 6
         for column in range(ticks + 1):
             x = left + column * self.column
             if ticks:
-                _line(root, x, top, x, bottom, stroke=_RULE)
+                line(root, x, top, x, bottom, stroke=RULE)
             if column < ticks:
                 label = f"{self.schedule.first_tick + column}"
-                _text(root, x + self.column / 2, top - 6, label, fill=_QUIET, text_anchor="middle")
-        _text(root, _MARGIN, top - 6, "tick", fill=_QUIET)
+                text(root, x + self.column / 2, top - 6, label, fill=QUIET, text_anchor="middle")
+        text(root, _MARGIN, top - 6, "tick", fill=QUIET)
 
     def _turn(self, root: ElementTree.Element, column: int, stage: int, turn: Turn) -> None:
         group = ElementTree.SubElement(root, "g")
@@ -142,13 +127,13 @@ class _Drawing:
         for action in sorted(turn, key=lambda action: self._is_traced(action.kind, action.number)):
             x, y, width = self._x(column, action.kind), self._y(stage), self._width(action.kind)
             if action.kind is Kind.UPDATE:
-                _rect(group, x, y, width, _HEIGHT, fill=_FILL[action.kind])
+                rect(group, x, y, width, _HEIGHT, fill=FILL[action.kind])
                 continue
             traced = self._is_traced(action.kind, action.number)
-            outline = {"stroke": _INK, "stroke_width": "2"} if traced else {"stroke": "#ffffff", "stroke_width": "1"}
-            _rect(group, x, y, width, _HEIGHT, fill=_FILL[action.kind], **outline)
+            outline = {"stroke": INK, "stroke_width": "2"} if traced else {"stroke": "#ffffff", "stroke_width": "1"}
+            rect(group, x, y, width, _HEIGHT, fill=FILL[action.kind], **outline)
             weight = "700" if traced else "400"
-            _text(group, x + width / 2, y + 17, f"{action.number}", text_anchor="middle", font_weight=weight)
+            text(group, x + width / 2, y + 17, f"{action.number}", text_anchor="middle", font_weight=weight)
 
     def _messages(self, root: ElementTree.Element) -> None:
         """The way of the traced micro-batch, from box to box: activations down, gradients up."""
@@ -159,7 +144,7 @@ class _Drawing:
             for action in turn
             if self._is_traced(action.kind, action.number) and action.kind is not Kind.RECONSTRUCT
         ]
-        group = ElementTree.SubElement(root, "g", {"fill": "none", "stroke": _INK, "stroke-width": "1.5"})
+        group = ElementTree.SubElement(root, "g", {"fill": "none", "stroke": INK, "stroke-width": "1.5"})
         for (column, stage, kind), (next_column, next_stage, next_kind) in pairwise(stops):
             if stage == next_stage:  # within the head
                 continue
@@ -175,19 +160,19 @@ class _Drawing:
             ElementTree.SubElement(group, "path", {"d": path, "stroke-opacity": "0.75"})
             tip = 6 if down else -6
             arrow = f"M{next_x - 3.5:g} {next_y - tip} L{next_x:g} {next_y} L{next_x + 3.5:g} {next_y - tip} Z"
-            ElementTree.SubElement(group, "path", {"d": arrow, "fill": _INK, "stroke": "none"})
+            ElementTree.SubElement(group, "path", {"d": arrow, "fill": INK, "stroke": "none"})
 
     def _legend(self, root: ElementTree.Element, y: float) -> None:
         x: float = _MARGIN
         for kind in self.kinds:
             width = _UPDATE if kind is Kind.UPDATE else 16
-            _rect(root, x, y - 11, width, 14, fill=_FILL[kind])
+            rect(root, x, y - 11, width, 14, fill=FILL[kind])
             label = f"{kind.value} {_MEANING[kind]}"
-            _text(root, x + width + 5, y, label)
+            text(root, x + width + 5, y, label)
             x += width + 5 + 6.4 * len(label) + 14
         if self.highlight is not None:
-            _line(root, x, y - 4, x + 18, y - 4, stroke=_INK)
-            _text(root, x + 23, y, f"messages of micro-batch {self.highlight}")
+            line(root, x, y - 4, x + 18, y - 4, stroke=INK)
+            text(root, x + 23, y, f"messages of micro-batch {self.highlight}")
 
     def _is_traced(self, kind: Kind, number: int) -> bool:
         return kind is not Kind.UPDATE and number == self.highlight
@@ -204,22 +189,3 @@ class _Drawing:
 
 def _range(numbers: list[int]) -> str:
     return f"there are the micro-batches {numbers[0]} to {numbers[-1]}" if numbers else "there are no micro-batches"
-
-
-def _attributes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return {name.replace("_", "-"): value for name, value in pairs}
-
-
-def _rect(parent: ElementTree.Element, x: float, y: float, width: float, height: float, **style: str) -> None:
-    place = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
-    ElementTree.SubElement(parent, "rect", place | _attributes(style.items()))
-
-
-def _line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, **style: str) -> None:
-    place = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
-    ElementTree.SubElement(parent, "line", place | _attributes(style.items()))
-
-
-def _text(parent: ElementTree.Element, x: float, y: float, text: str, **style: str) -> None:
-    place = {"x": f"{x:g}", "y": f"{y:g}"}
-    ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = text

@@ -1,0 +1,173 @@
+"""A timeline as a picture: a lane a device, boxes as long as they took.
+
+`petra_core.drawing` shows a schedule, in which every tick is as wide as the next; whether devices wait for others is
+seen only on an axis of time. Simulated timelines and traces of real runs are drawn by the same routine, so the two can
+be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there is room.
+
+This module exports to_svg.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import floor, log10
+from xml.etree import ElementTree
+
+from petra_core.drawing import FILL
+from petra_core.schedule import Kind
+from petra_core.svg import LANE, QUIET, RULE, canvas, line, rect, text
+from petra_core.timeline import Event, Timeline
+
+__all__ = ["to_svg"]
+
+#: By kind of an event; kinds that are not here are drawn as `wait` is.
+_MEANING = {"F": "forward", "B": "backward", "W": "gradients of weights", "U": "update", "wait": "wait"}
+_FILL = {kind.value: FILL[kind] for kind in Kind} | {"W": "#c9b8e8", "wait": RULE}
+
+# Lengths in pixels.
+_MARGIN, _HEADER, _LABEL, _SHARE, _LEGEND = 16, 62, 74, 66, 44
+_HEIGHT, _GAP = 22, 6  # of a lane, and between lanes
+_DIGIT = 6.5  # width of a digit of the font
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def to_svg(
+    timeline: Timeline,
+    *,
+    title: str,
+    span: tuple[float, float] | None = None,
+    width: int = 900,
+    labels: Mapping[int, str] | None = None,
+) -> str:
+    """Draw a timeline.
+
+    Args:
+        timeline: simulated, or the trace of a real run.
+        title: heading and accessible name.
+        span: the part of it to draw, from and to, in seconds; all of it unless given.
+        width: of the axis of time, pixels.
+        labels: what the lanes are called, such as "stages 0..3"; "device 0" and so on unless given.
+
+    Returns:
+        The text of an `<svg>` element, of use as a file and inside HTML.
+
+    Raises:
+        ValueError: the span is empty.
+
+    """
+    events = timeline.events
+    begin, end = span or (
+        min((event.begin for event in events), default=0.0),
+        max((event.end for event in events), default=1.0),
+    )
+    if not end > begin:
+        raise ValueError(f"a span of time ends after it begins, got {begin} to {end} seconds")
+    shown = [event for event in events if event.end > begin and event.begin < end]
+    return _Drawing(timeline, shown, title, begin, end, width, labels or {}).svg()
+
+
+class _Drawing:
+    def __init__(
+        self,
+        timeline: Timeline,
+        events: Sequence[Event],
+        title: str,
+        begin: float,
+        end: float,
+        width: int,
+        labels: Mapping[int, str],
+    ) -> None:
+        self.timeline, self.events, self.title = timeline, events, title
+        self.begin, self.end, self.width = begin, end, width
+        self.labels = labels
+        self.left = _MARGIN + max([_LABEL, *(round(_DIGIT * len(label)) + 10 for label in labels.values())])
+        # Work alone: a recorded wait is drawn, and is idle time.
+        self.busy = [
+            sum(min(e.end, end) - max(e.begin, begin) for e in events if e.device == device and e.name[0] in "FBWU")
+            for device in range(timeline.devices)
+        ]
+        self.unit, self.unit_name = next(
+            ((unit, name) for unit, name in _UNITS if end - begin >= unit), (_UNITS[-1][0], _UNITS[-1][1])
+        )
+
+    def svg(self) -> str:
+        width = self.left + self.width + _SHARE + _MARGIN
+        height = _HEADER + self.timeline.devices * (_HEIGHT + _GAP) + _LEGEND
+        root = canvas(width, height, self.title, self._description())
+        text(root, _MARGIN, 24, self.title, font_size="15", font_weight="600")
+        self._grid(root)
+        for event in self.events:
+            self._box(root, event)
+        self._legend(root, height - 16)
+        return ElementTree.tostring(root, encoding="unicode")
+
+    def _description(self) -> str:
+        """What a reader hears who cannot see the picture."""
+        idle = ", ".join(f"{self._name(device)} {self._idle(device):.0%}" for device in range(self.timeline.devices))
+        return (
+            f"One lane for each device, from {self._time(self.begin)} to {self._time(self.end)}, with a box for "
+            f"everything that it does. Share of that time in which it is idle: {idle}."
+        )
+
+    def _grid(self, root: ElementTree.Element) -> None:
+        for device in range(self.timeline.devices):
+            y = self._y(device)
+            rect(root, self.left, y, self.width, _HEIGHT, fill=LANE)
+            text(root, _MARGIN, y + 15, self._name(device))
+            x = self.left + self.width + _SHARE
+            text(root, x, y + 15, f"{self._idle(device):.0%}", fill=QUIET, text_anchor="end")
+        top, bottom = self._y(0) - 4, self._y(self.timeline.devices) - _GAP + 4
+        step = _round_step((self.end - self.begin) / 8)
+        number = floor(self.begin / step) + (self.begin % step > 0)
+        while number * step <= self.end * (1 + 1e-12):
+            x = self._x(number * step)
+            line(root, x, top, x, bottom, stroke=RULE)
+            text(root, x, top - 6, f"{number * step / self.unit:g}", fill=QUIET, text_anchor="middle")
+            number += 1
+        text(root, _MARGIN, top - 6, self.unit_name, fill=QUIET)
+        text(root, self.left + self.width + _SHARE, top - 6, "idle", fill=QUIET, text_anchor="end")
+
+    def _box(self, root: ElementTree.Element, event: Event) -> None:
+        kind, stage, number = event.name
+        x, end = self._x(max(event.begin, self.begin)), self._x(min(event.end, self.end))
+        y, width = self._y(event.device), max(round(end - x, 1), 0.5)
+        group = ElementTree.SubElement(root, "g")
+        what = f"{kind}{number} of stage {stage}" if len(kind) == 1 else f"{kind}, stage {stage}"
+        words = f"{what}: {self._time(event.begin)} to {self._time(event.end)}"
+        ElementTree.SubElement(group, "title").text = words
+        outline = {"stroke": "#ffffff", "stroke_width": "0.5"} if width > 2 else {}
+        rect(group, round(x, 1), y, width, _HEIGHT, fill=_FILL.get(kind, _FILL["wait"]), **outline)
+        if kind in ("F", "B", "W") and width > _DIGIT * len(str(number)) + 2:
+            text(group, round(x + width / 2, 1), y + 15, f"{number}", text_anchor="middle")
+
+    def _legend(self, root: ElementTree.Element, y: float) -> None:
+        x: float = _MARGIN
+        there = {event.name[0] for event in self.events}
+        for kind, meaning in _MEANING.items():
+            if kind in there:
+                rect(root, x, y - 11, 16, 14, fill=_FILL[kind])
+                text(root, x + 21, y, meaning if kind == meaning else f"{kind} {meaning}")
+                x += 21 + _DIGIT * (len(meaning) + 2) + 14
+        others = sorted(there - _MEANING.keys())
+        if others:
+            rect(root, x, y - 11, 16, 14, fill=_FILL["wait"])
+            text(root, x + 21, y, ", ".join(others))
+
+    def _name(self, device: int) -> str:
+        return self.labels.get(device, f"device {device}")
+
+    def _idle(self, device: int) -> float:
+        return 1 - self.busy[device] / (self.end - self.begin)
+
+    def _time(self, seconds: float) -> str:
+        return f"{seconds / self.unit:.4g} {self.unit_name}"
+
+    def _x(self, seconds: float) -> float:
+        return self.left + self.width * (seconds - self.begin) / (self.end - self.begin)
+
+    def _y(self, device: int) -> int:
+        return _HEADER + device * (_HEIGHT + _GAP)
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, at least that much."""
+    power = 10.0 ** floor(log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)

@@ -1,0 +1,58 @@
+"""The few elements of SVG that drawings here are made of.
+
+Self-contained and fit to stand in a page any number of times: no ids, no style sheet, no script, and a white ground
+for pages that are dark. The title and the description are what a reader hears who cannot see the picture.
+
+This module exports INK, LANE, QUIET, RULE, canvas, line, rect, text.
+"""
+
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+__all__ = ["INK", "LANE", "QUIET", "RULE", "canvas", "line", "rect", "text"]
+
+INK, QUIET, LANE, RULE = "#1c1c1c", "#5f5f5f", "#f4f4f2", "#d9d9d6"
+
+
+def canvas(width: float, height: float, title: str, description: str) -> ElementTree.Element:
+    """An `<svg>` of that many pixels, white, with its accessible name and description."""
+    root = ElementTree.Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "viewBox": f"0 0 {width:g} {height:g}",
+            "width": f"{width:g}",
+            "height": f"{height:g}",
+            "role": "img",
+            "aria-label": title,
+            "font-family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
+            "font-size": "11",
+            "fill": INK,
+        },
+    )
+    ElementTree.SubElement(root, "title").text = title
+    ElementTree.SubElement(root, "desc").text = description
+    rect(root, 0, 0, width, height, fill="#ffffff")
+    return root
+
+
+def rect(parent: ElementTree.Element, x: float, y: float, width: float, height: float, **style: str) -> None:
+    """A rectangle; of `style` an underscore is a hyphen, as in the others."""
+    place = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    ElementTree.SubElement(parent, "rect", place | _attributes(style.items()))
+
+
+def line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, **style: str) -> None:
+    """A straight line."""
+    place = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
+    ElementTree.SubElement(parent, "line", place | _attributes(style.items()))
+
+
+def text(parent: ElementTree.Element, x: float, y: float, words: str, **style: str) -> None:
+    """One line of text, from its baseline."""
+    place = {"x": f"{x:g}", "y": f"{y:g}"}
+    ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = words
+
+
+def _attributes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in pairs}
