@@ -224,7 +224,7 @@ def read(path: Path) -> Benchmark:
         raise BenchmarkError(path, f"is of format {found!r}, this version reads format {SCHEMA}")
     try:
         return _benchmark(path.stem, values)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BenchmarkError(path, f"is damaged: {type(error).__name__}: {error}") from error
 
 

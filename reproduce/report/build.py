@@ -22,6 +22,7 @@ from reproduce.storage import write_atomically
 from reproduce.tables import (
     accounts,
     accuracy,
+    benchmarks,
     depth,
     figure4,
     figure5,
@@ -72,6 +73,7 @@ def render(results: Results) -> str:
         depth.section(results),
         stability.section(results),
         invertible.section(results),
+        benchmarks.section(results),
         memory.section(results),
         schedules.section(),
         provenance.section(results),

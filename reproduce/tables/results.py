@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from reproduce import benchmark_records
+from reproduce.benchmark_records import Benchmark, BenchmarkError
 from reproduce.cells import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
 from reproduce.records import Record, RecordError, State, Status, scan
 
@@ -60,11 +62,15 @@ class Results:
     Attributes:
         runs: those that can be read, and the cells that are not run.
         problems: records that are damaged or foreign.
+        benchmarks: measurements of speed.
+        benchmark_problems: those that cannot be read.
 
     """
 
     runs: tuple[Run[Cell], ...]
     problems: tuple[RecordError, ...]
+    benchmarks: tuple[Benchmark, ...] = ()
+    benchmark_problems: tuple[BenchmarkError, ...] = ()
 
     def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
         """The runs of one kind of cells (and of no kind derived from it)."""
@@ -114,7 +120,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     meant = {meaning(run.cell) for run in runs}  # a cell that ran in another precision is not absent
     absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
-    return Results(tuple(runs), tuple(problems))
+    return Results(tuple(runs), tuple(problems), *benchmark_records.read_all(root))
 
 
 @cache

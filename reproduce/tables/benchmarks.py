@@ -1,0 +1,228 @@
+"""Benchmarks of speed and memory: every ratio of interest with its spread, and what was hoped for it.
+
+Nothing here knows which benchmarks there are: whatever lies in the folder of benchmark records is shown, in one form
+(`reproduce.benchmark_records`). A ratio is the median over rounds of ratios within a round, never a ratio of medians.
+"""
+
+from collections.abc import Sequence
+
+from reproduce.benchmark_records import Benchmark, Comparison, Spread, spread
+from reproduce.tables.content import (
+    NARROW_SPACE,
+    Block,
+    Column,
+    Entry,
+    Finding,
+    Listing,
+    Section,
+    Table,
+    Tone,
+    code,
+    count,
+    missing,
+    none,
+    number,
+    some,
+    text,
+)
+from reproduce.tables.results import Results
+
+TITLE = "Benchmarks"
+
+
+def section(results: Results) -> Section:
+    """A table of ratios for each benchmark; every value measured, and where it was, folded."""
+    findings = [_unreadable(results)] if results.benchmark_problems else []
+    if not results.benchmarks:
+        return Section("benchmarks", TITLE, ["No benchmark has been recorded yet."], findings)
+    blocks: list[Block] = [_INTRODUCTION]
+    folded: list[Block] = [_machines(results.benchmarks)]
+    for benchmark in results.benchmarks:
+        findings += _findings(benchmark)
+        blocks.append(f"{benchmark.title}. {benchmark.about}")
+        if benchmark.comparisons:
+            blocks.append(_ratios(benchmark))
+        folded.append(_values(benchmark))
+        if benchmark.patch:
+            title = f"Difference to the commit: {benchmark.name}"
+            folded.append(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
+    return Section("benchmarks", TITLE, blocks, findings, folded=folded, folded_title="Every value, and where it ran")
+
+
+_INTRODUCTION = (
+    "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
+    "rounds and the quartiles. An aim was written into the benchmark before it was run."
+)
+
+
+def _unreadable(results: Results) -> Finding:
+    problems = results.benchmark_problems
+    return Finding(
+        f"{TITLE}: {count(len(problems), 'file')} unreadable. {some([str(p) for p in problems])}", Tone.ALERT
+    )
+
+
+def _findings(benchmark: Benchmark) -> list[Finding]:
+    aimed = [comparison for comparison in benchmark.comparisons if comparison.aim]
+    failed = [c for c in aimed if not c.holds(spread(benchmark.ratios(c)).median)]
+    if not aimed:
+        return []
+    if not failed:
+        return [Finding(f"{TITLE}: {benchmark.title}: {_aims(len(aimed))} reached.", Tone.GOOD)]
+    words = some([_told(benchmark, comparison) for comparison in failed])
+    missed = f"{len(failed)} of {_aims(len(aimed))} not reached"
+    return [Finding(f"{TITLE}: {benchmark.title}: {missed}. {words}.", Tone.ALERT)]
+
+
+def _aims(amount: int) -> str:
+    return count(amount, "aim")
+
+
+def _told(benchmark: Benchmark, comparison: Comparison) -> str:
+    median = spread(benchmark.ratios(comparison)).median
+    return (
+        f"{comparison.group}: {comparison.first} over {comparison.second}, {comparison.quantity}, {median:.2f} instead "
+        f"of {comparison.aim}"
+    )
+
+
+def _ratios(benchmark: Benchmark) -> Table:
+    columns = [
+        Column("group", numeric=False),
+        Column("of", numeric=False),
+        Column("over", numeric=False),
+        Column("quantity", numeric=False),
+        Column("median", group="ratio"),
+        Column("quartiles", group="ratio", numeric=False),
+        Column("pairs", group="ratio"),
+        Column("aim", numeric=False),
+    ]
+    setting = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
+    return Table(
+        key=f"benchmark-{benchmark.name}",
+        caption=f"{benchmark.title}: measured ratios. Setting: {setting}.",
+        columns=columns,
+        rows=[_ratio(benchmark, comparison) for comparison in benchmark.comparisons],
+        notes=(*benchmark.notes, f"Again: {benchmark.command}"),
+        grouped=True,
+    )
+
+
+def _ratio(benchmark: Benchmark, comparison: Comparison) -> list[Entry]:
+    found = spread(benchmark.ratios(comparison))
+    return [
+        text(comparison.group),
+        text(comparison.first),
+        text(comparison.second),
+        text(comparison.quantity),
+        number(found.median, 3),
+        _quartiles(found),
+        number(found.n, 0, tone=Tone.PLAIN),
+        _aim(comparison, found.median),
+    ]
+
+
+def _quartiles(found: Spread) -> Entry:
+    if found.n == 1:
+        return missing("measured once")
+    return text(f"{found.lower:.3f} to {found.upper:.3f}", tone=Tone.OURS, sort=found.lower)
+
+
+def _aim(comparison: Comparison, median: float) -> Entry:
+    holds = comparison.holds(median)
+    if holds is None:
+        return none("nothing was aimed at")
+    return text(f"{comparison.aim}: {'holds' if holds else 'does not hold'}", tone=Tone.GOOD if holds else Tone.ALERT)
+
+
+def _values(benchmark: Benchmark) -> Table:
+    columns = [
+        Column("group", numeric=False),
+        Column("contestant", numeric=False),
+        Column("quantity", numeric=False),
+        Column("at", hint="place on a curve's axis"),
+        Column("median"),
+        Column("lowest"),
+        Column("highest"),
+        Column("unit", numeric=False),
+        Column("rounds"),
+    ]
+    rows = [
+        [
+            text(series.group),
+            text(series.name),
+            text(series.quantity),
+            none("no curve") if series.at is None else number(series.at, 0, tone=Tone.PLAIN),
+            *(_value(value) for value in (spread(series.values).median, min(series.values), max(series.values))),
+            text(series.unit),
+            number(len(series.values), 0, tone=Tone.PLAIN),
+        ]
+        for series in benchmark.series
+    ]
+    data = [
+        {
+            "group": series.group,
+            "contestant": series.name,
+            "quantity": series.quantity,
+            "at": "" if series.at is None else series.at,
+            "unit": series.unit,
+            "round": place,
+            "value": value,
+        }
+        for series in benchmark.series
+        for place, value in enumerate(series.values, start=1)
+    ]
+    return Table(
+        key=f"benchmark-{benchmark.name}-values",
+        caption=f"{benchmark.title}: what was measured; the download has every value of every round.",
+        columns=columns,
+        rows=rows,
+        data=data,
+        grouped=True,
+    )
+
+
+def _value(value: float) -> Entry:
+    """In three digits, or more if it is large."""
+    return Entry(f"{value:.3g}" if value < 100 else f"{value:,.0f}", value, Tone.OURS)
+
+
+def _machines(benchmarks: Sequence[Benchmark]) -> Table:
+    columns = [
+        Column("benchmark", numeric=False),
+        Column("date", numeric=False),
+        Column("device", numeric=False),
+        Column("processor", numeric=False),
+        Column("cores"),
+        Column("threads", hint="of each process"),
+        Column("before", group="load"),
+        Column("after", group="load"),
+        Column("torch", numeric=False),
+        Column("commit", numeric=False),
+        Column("command", numeric=False),
+    ]
+    rows = []
+    for benchmark in benchmarks:
+        environment, commit = benchmark.environment, str(benchmark.code.get("commit") or "")
+        state = "" if benchmark.code.get("clean") else f"{NARROW_SPACE}+ changes"
+        rows.append(
+            [
+                text(benchmark.title),
+                text(benchmark.date),
+                text(str(environment.get("device", ""))),
+                text(str(environment.get("processor", ""))),
+                text(str(environment.get("cores", ""))),
+                text(str(environment.get("threads", ""))),
+                *(number(load, 2, tone=Tone.PLAIN) for load in benchmark.load),
+                text(str(environment.get("packages", {}).get("torch", ""))),
+                Entry(commit[:12] + state, commit, code=True) if commit else missing("not known"),
+                code(benchmark.command),
+            ]
+        )
+    return Table(
+        key="benchmark-machines",
+        caption="Where the benchmarks ran. Load: processes that wanted to run in the last minute; the benchmark's own "
+        "are in the second number.",
+        columns=columns,
+        rows=rows,
+    )

@@ -1,0 +1,172 @@
+"""Records of benchmarks: what is written is read again, what is damaged is named, the report shows ratios and aims."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from petra_core.timeline import Event, Timeline
+from reproduce.benchmark_records import Benchmark, BenchmarkError, Comparison, Series, read, read_all, spread, write
+from reproduce.tables import benchmarks
+from reproduce.tables.content import Table, Tone
+from reproduce.tables.results import Results
+from reproduce.tables.results import read as read_results
+from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
+
+FAST, SLOW, MEMORY = "fast", "slow", "memory"
+RATE = "throughput"
+
+
+def benchmark(*comparisons: Comparison, name: str = "race", patch: str = "") -> Benchmark:
+    """Ratios fast / slow of 2, 3, 4 within the rounds; of the medians 300 / 20 = 15."""
+    return Benchmark(
+        name=name,
+        title="A race",
+        about="Two run.",
+        command="python -m benchmarks.race --laps 3",
+        setting={"laps": 3, "quick": False},
+        series=(
+            Series("track", FAST, RATE, "laps/s", (20.0, 300.0, 400.0)),
+            Series("track", SLOW, RATE, "laps/s", (10.0, 100.0, 100.0)),
+            Series("track", FAST, MEMORY, "MB", (5.0,)),
+            Series("track", FAST, MEMORY, "MB", (0.0, 7.0), at=2),
+        ),
+        comparisons=comparisons,
+        notes=("It rained.",),
+        timelines={"a lap": Timeline((Event(1, ("F", 2, 3), 0.25, 0.5),), 2)},
+        environment=ENVIRONMENT,
+        code=CLEAN,
+        patch=patch,
+        load=(0.5, 1.5),
+        date="2026-01-02",
+    )
+
+
+FASTER = Comparison("track", RATE, FAST, SLOW, low=2.5)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = benchmark(FASTER, patch=PATCH)
+    path = write(written, tmp_path)
+    assert path == tmp_path / "benchmarks" / "race.json"
+    assert read(path) == written
+    again = dataclasses.replace(written, date="2026-01-03")
+    write(again, tmp_path)
+    assert read_all(tmp_path) == ((again,), ())
+    assert [file.name for file in path.parent.iterdir()] == ["race.json"]
+
+
+def test_ratios_are_of_one_round() -> None:
+    ratios = benchmark().ratios(FASTER)
+    assert ratios == [2, 3, 4]
+    assert spread(ratios) == (3, 2.5, 3.5, 3)
+    assert spread([7]) == (7, 7, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "ratio", "expected", "aim"),
+    [
+        (FASTER, 2.5, True, "at least 2.5"),
+        (FASTER, 2.4, False, "at least 2.5"),
+        (Comparison("track", RATE, FAST, SLOW, high=1), 1.1, False, "at most 1"),
+        (Comparison("track", RATE, FAST, SLOW, low=0.9, high=1.1), 1.05, True, "at least 0.9, at most 1.1"),
+        (Comparison("track", RATE, FAST, SLOW), 9, None, ""),
+    ],
+)
+def test_aims(comparison: Comparison, ratio: float, expected: bool | None, aim: str) -> None:
+    assert comparison.holds(ratio) is expected
+    assert comparison.aim == aim
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Series("track", FAST, RATE, "laps/s", ()), "finite values of at least 0, got .."),
+        (lambda: Series("track", FAST, RATE, "laps/s", (1.0, float("nan"))), "finite values"),
+        (lambda: benchmark(Comparison("track", RATE, FAST, "snail")), "throughput of snail .track. is to be compared"),
+        (lambda: benchmark(Comparison("track", MEMORY, FAST, SLOW)), "memory of slow"),
+        (lambda: benchmark(name="../race"), "letters, digits and hyphens, got '../race'"),
+        (lambda: dataclasses.replace(benchmark(), series=benchmark().series[:1] * 2), "was given twice"),
+        (
+            lambda: dataclasses.replace(
+                benchmark(FASTER), series=(benchmark().series[0], Series("track", SLOW, RATE, "laps/s", (1, 0, 1)))
+            ),
+            "has a value of 0: there is no ratio",
+        ),
+        (
+            lambda: dataclasses.replace(
+                benchmark(FASTER),
+                series=(benchmark().series[0], Series("track", SLOW, RATE, "laps/s", (1.0,))),
+            ),
+            "fast has 3 values and slow 1",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 99}, "is of format 99, this version reads format 1"),
+        ({"name": "other"}, "it is that of 'other'"),
+        ({"title": None}, "title is None, expected a str"),
+        ({"load": [1.0]}, "is damaged: ValueError"),
+        ({"series": [{"group": "track"}]}, "is damaged: KeyError: 'values'"),
+        ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),
+        ({"timelines": {"a lap": {"devices": 2, "events": [["F"]]}}}, "is damaged: AttributeError"),
+    ],
+)
+def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    write(benchmark(name="good"), tmp_path)
+    path = write(benchmark(FASTER), tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    found, [problem] = read_all(tmp_path)
+    assert [b.name for b in found] == ["good"]
+    assert message in str(problem)
+    assert problem.path == path
+    with pytest.raises(BenchmarkError, match="cannot be read"):
+        read(tmp_path / "missing.json")
+    assert benchmarks.section(read_results(tmp_path)).findings[0].tone is Tone.ALERT
+
+
+# --- in the report
+
+
+def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
+    unaimed = Comparison("track", RATE, SLOW, FAST)
+    section = benchmarks.section(Results((), (), (benchmark(FASTER, unaimed, patch=PATCH),)))
+    [ratios] = [block for block in section.blocks if isinstance(block, Table)]
+    first, second = ([entry.text for entry in row] for row in ratios.rows)
+    assert first == ["track", FAST, SLOW, RATE, "3.000", "2.500 to 3.500", "3", "at least 2.5: holds"]
+    assert second[4] == "0.333"
+    assert "laps 3" in ratios.caption
+    assert ratios.notes == ("It rained.", "Again: python -m benchmarks.race --laps 3")
+    assert [(finding.text, finding.tone) for finding in section.findings] == [
+        ("Benchmarks: A race: 1 aim reached.", Tone.GOOD)
+    ]
+    machines, values, patch = section.folded
+    assert isinstance(machines, Table)
+    assert isinstance(values, Table)
+    assert "A Processor with <angle> brackets" in machines.csv()
+    assert values.csv().splitlines()[1:3] == [
+        "track,fast,throughput,,laps/s,1,20.0",
+        "track,fast,throughput,,laps/s,2,300.0",
+    ]
+    assert patch.text == PATCH  # type: ignore[union-attr]
+
+
+def test_an_aim_that_is_missed_needs_attention() -> None:
+    missed = Comparison("track", RATE, FAST, SLOW, low=5)
+    [finding] = benchmarks.section(Results((), (), (benchmark(FASTER, missed),))).findings
+    assert finding.tone is Tone.ALERT
+    assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.00 instead of at least 5." in finding.text
+
+
+def test_without_benchmarks_the_report_says_so() -> None:
+    section = benchmarks.section(Results((), ()))
+    assert section.blocks == ["No benchmark has been recorded yet."]
+    assert not section.findings
