@@ -1,0 +1,31 @@
+"""Arrays against events: the same pace."""
+
+import random
+
+import pytest
+
+from petra_core import methods, orders
+from petra_core.pace import pace
+from petra_core.timeline import Cost, Link, simulate
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 6])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("link", [Link(), Link(latency=0.5, bandwidth=8)], ids=["instant", "slow"])
+def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link) -> None:
+    generator = random.Random(stages + k)
+    costs = [
+        Cost(generator.random(), 2 * generator.random(), generator.random(), generator.randint(0, 30), 9)
+        for _ in range(stages)
+    ]
+    measured = -(-32 // k) * k
+    timeline = simulate(orders.of_method(methods.PETRA, costs, [1] * stages, 3 * measured + 2 * stages, k), link)
+    at_stage_0 = [event.end for event in timeline.events if event.name[:2] == ("B", 0)][: 3 * measured]
+    assert pace(costs, link, accumulation=k) == pytest.approx((at_stage_0[-1] - at_stage_0[-1 - measured]) / measured)
+
+
+def test_a_thousand_stages() -> None:
+    """Two micro-batches a stage are under way, so a way up and back of 3 + 2 * 7 takes half as long for each."""
+    assert pace([Cost(1, 2)] * 1000) == pytest.approx(3)
+    assert pace([Cost(1, 2, up=2, down=2)] * 200, Link(latency=5, bandwidth=1)) == pytest.approx(8.5, abs=0.1)
+    assert pace([Cost(1, 2, up=4)] * 200, Link(bandwidth=1)) == pytest.approx(4, abs=0.01), "the link is the slowest"
