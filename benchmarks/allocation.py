@@ -1,0 +1,108 @@
+"""Every byte that a run has allocated, followed from the first to the last; and processes that have done nothing yet.
+
+The resident set of a process is what the system sees: it has torch's libraries in it, what the C library keeps for
+later, and other people's noise. The ledger of the engine is exact and knows only what it was told of, and a rival has
+no ledger. So a third count is taken here, the same for all: torch's profiler reports every allocation and release on
+the CPU, temporaries of operations included, and their running sum has a peak, which is what an allocator of a GPU would
+show and is the same in every run. On CUDA the allocator's own statistics are read.
+
+What is allocated before the context is entered is not counted, so everything of interest is made inside it. And the
+system's word is asked of a fresh process, which has not yet kept anything of what was measured before.
+
+This module exports Allocations, in_fresh_process.
+"""
+
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+# The profiler talks on stderr about GPUs that it does not find; it reads this when torch is imported.
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+__all__ = ["Allocations", "in_fresh_process"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MARK = "benchmarks.allocation.mark"
+CPU = 0  # as "Device Type" of the profiler's events
+#: By the fresh processes before they begin; torch's optimizers import the second at their first step.
+IMPORTED = ["torch", "torch._dynamo", "petra_core", "reproduce.measures.machine_memory", "reproduce.benchmark_records"]
+
+
+class Allocations:
+    """Context that follows the tensors' memory on one device.
+
+    Attributes:
+        peak: most bytes held at a moment, known when the context is left.
+        marks: bytes held at each `mark`, in order; likewise.
+
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.peak = 0
+        self.marks: list[int] = []
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+    def __enter__(self) -> "Allocations":
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        else:
+            self._profile.__enter__()
+        return self
+
+    def mark(self) -> None:
+        """Look at what is held now."""
+        if self._device.type == "cuda":
+            self.marks.append(torch.cuda.memory_allocated(self._device) - self._before)
+        else:
+            with record_function(MARK):
+                pass
+
+    def __exit__(self, *error: object) -> None:
+        if self._device.type == "cuda":
+            self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
+            return
+        self._profile.__exit__(*error)  # type: ignore[arg-type]
+        held = 0
+        for event in sorted(self._events(), key=lambda event: float(event["ts"])):
+            if event["name"] == MARK:
+                self.marks.append(held)
+            else:
+                held += event["args"]["Bytes"]
+                self.peak = max(self.peak, held)
+
+    def _events(self) -> list[dict[str, Any]]:
+        """Marks and changes of the CPU's memory, of the trace that the profiler writes for Chrome."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.json")
+            self._profile.export_chrome_trace(str(file))
+            events = json.loads(file.read_bytes())["traceEvents"]
+        return [
+            event
+            for event in events
+            if event.get("name") == MARK or (event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU)
+        ]
+
+
+def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What `function` returns, called in a process that has done nothing yet but import torch.
+
+    Function, arguments and result travel pickled. An exception of the function is raised here; BrokenProcessPool if the
+    process was killed, as a system short of memory does.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *arguments, **named).result()

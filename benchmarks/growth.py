@@ -1,0 +1,134 @@
+"""Time and bytes against the number of stages J, against k, width and batch: the curves from which exponents are read.
+
+What is claimed of PETRA is about growth: a tick takes time in proportion to the depth, and what a stage of a reversible
+chain holds does not grow with the delay 2(J-1-j), which is what delayed gradients pay for. One network at one size can
+show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
+
+Two quantities for each method and size. Time of a micro-batch: a tick of the full pipeline, or all ticks of that
+micro-batch where it passes alone; every size has its turn in every round. Bytes of an inner stage: the most that any
+stage but stem and head has held for its backwards, as the engine counts it (inputs, stashed weights, messages and
+graph, each at its largest moment); a count, the same in every run. Usage, with the defaults:
+
+    python -m benchmarks.growth --rounds 7 --threads 1 --record
+"""
+
+import argparse
+import gc
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmarks.recording import Recorder, add_options, command
+from petra_core import Pipeline, methods, models
+from petra_core.methods import Method
+from petra_core.recipe import sgd
+from reproduce.benchmark_records import Benchmark
+from reproduce.measures.held_memory import ticks_to_steady
+from reproduce.tables.slopes import power_law
+
+ABOUT = """
+A chain of equal reversible blocks between a stem and a head is trained by each method, its size varied one thing at a
+time. Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes
+alone. Bytes of an inner stage: the most that a stage other than stem and head has held of inputs, stashed weights,
+messages and graphs, by the engine's count.
+"""
+OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
+TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is varied: stages, accumulation, channels of a stream, images of a micro-batch."""
+
+    J: int
+    k: int
+    width: int
+    batch: int
+
+
+BASE = Size(J=8, k=1, width=8, batch=8)
+AXES = {
+    "J": (4, 8, 16, 32, 64),
+    "k": (1, 2, 4, 8, 16, 32),
+    "width": (8, 16, 32, 64),
+    "batch": (8, 16, 32, 64),
+}
+QUICK_BASE = Size(J=4, k=1, width=2, batch=2)
+QUICK = {"J": (4, 6, 8), "k": (1, 2), "width": (2, 4), "batch": (2, 4)}
+
+
+def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, torch.Tensor, torch.Tensor]:
+    """A pipeline in which no buffer grows any more, and its micro-batch [batch, 3, pixels, pixels], [batch]."""
+    torch.manual_seed(0)
+    stages = models.chain(size.J - 2, num_classes=10, channels=size.width)
+    images, labels = torch.randn(size.batch, 3, pixels, pixels), torch.randint(10, (size.batch,))
+    pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=OPTIMIZER, seed=0)
+    for _ in range(ticks_to_steady(method, size.J, size.k)):
+        pipeline.step(images, labels)
+    return pipeline, images, labels
+
+
+def bytes_of_inner_stage(pipeline: Pipeline) -> int:
+    """The most that a stage but stem and head has held for its backwards."""
+    inner = pipeline.memory().stages[1:-1]
+    return max(sum(stage.peak[kind] for kind in FOR_BACKWARDS) for stage in inner)
+
+
+def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
+    """Vary one thing, for every method."""
+    for name in options.methods:
+        method = methods.by_name(name)
+        full = {}
+        for value in values:
+            full[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
+            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(full[value][0]), at=value)
+        for _ in range(options.rounds):
+            for value, (pipeline, images, labels) in full.items():
+                # A whole accumulation, so that every turn has its share of the update.
+                steps = max(pipeline.accumulation, options.steps)
+                begin = time.perf_counter()
+                for _ in range(steps):
+                    pipeline.step(images, labels)
+                recorder.add(axis, method.title, TIME, "s", (time.perf_counter() - begin) / steps, at=value)
+        del full
+        gc.collect()
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axes", nargs="+", choices=list(AXES), default=list(AXES), help="what to vary (default all)")
+    parser.add_argument(
+        "--methods", nargs="+", default=[m.name for m in methods.ALL], help="methods to measure (default all)"
+    )
+    parser.add_argument("--pixels", type=int, default=8, help="pixels of an image's side (default 8)")
+    parser.add_argument("--rounds", type=int, default=7, help="times at each size (default 7)")
+    parser.add_argument("--steps", type=int, default=2, help="micro-batches in a time, at least k (default 2)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1: small work is not shared well)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
+    add_options(parser, "growth")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.steps = 1, 1
+    torch.set_num_threads(options.threads)
+    axes, base = (QUICK, QUICK_BASE) if options.quick else (AXES, BASE)
+
+    recorder = Recorder("Growth", ABOUT, command("benchmarks.growth", arguments), options)
+    recorder.setting["base"] = f"J = {base.J}, k = {base.k}, {base.width} channels a stream, batch {base.batch}"
+    for axis in options.axes:
+        measure(recorder, axis, axes[axis], options, base)
+    benchmark = recorder.finish()
+    for axis, name, quantity in itertools.product(options.axes, options.methods, (TIME, BYTES)):
+        title = methods.by_name(name).title
+        print(f"  {quantity} of {title} against {axis}: {power_law(benchmark.curve(axis, title, quantity))}")
+    return benchmark
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

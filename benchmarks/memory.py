@@ -1,0 +1,221 @@
+"""Peak memory of each method against batch, depth and k; what of it PETRA could not do without; the largest batch.
+
+Three counts of the same run, each with a blind spot of its own:
+
+    accounted    the engine's ledger: every stage as if alone on its device, summed; no temporaries of operations
+    allocated    the allocator: every tensor of one process, temporaries too (`benchmarks.allocation`; CUDA's own count)
+    process      how much the process has grown, by the system's word, in a fresh process each (not on CUDA)
+
+Of PETRA's allocated peak at most 5 % should be anything else than parameters and running statistics, gradients,
+optimizer state, the inputs that non-reversible stages keep, messages in flight, and the graph of one stage, all by the
+ledger. And under a given budget the largest batch of each method is foretold from shapes (`petra_core.memory`), and
+found by running. Usage, with the defaults:
+
+    python -m benchmarks.memory --threads 2 --record
+
+RevNet-18 as in the paper takes a minute for the aim alone: `--parts aim --width 64 --batch 64 --size 32`.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.recording import Recorder, add_options, command
+from petra_core import MemoryReport, Pipeline, Stage, methods, models
+from petra_core.memory import StagePrediction, predict
+from petra_core.methods import Method
+from petra_core.recipe import sgd
+from reproduce.benchmark_records import Benchmark, Comparison
+from reproduce.measures.held_memory import ticks_to_steady
+from reproduce.measures.machine_memory import Witness
+
+ABOUT = """
+Peak bytes of training random images. Accounted: by the engine's ledger, every stage as if alone on its device.
+Allocated: all tensors of one process, temporaries included. Process: growth of a fresh process, as the system sees it.
+The sum of PETRA's parts is of parameters and running statistics, gradients, optimizer state, kept inputs, messages in
+flight, and the largest graph of a stage, by the ledger. The largest batch under a budget is foretold from shapes, and
+found by running, by the allocated peak.
+"""
+OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+LASTING = ("parameters", "buffers", "gradients", "optimizer")
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained: a network as revnet18 or chain6, channels of its first blocks, pixels, images, k, method."""
+
+    network: str
+    width: int
+    size: int
+    batch: int
+    k: int
+    method: str
+    device: str
+    threads: int
+
+    def stages(self) -> list[Stage]:
+        """The network, on torch's default device."""
+        family = self.network.rstrip("0123456789")
+        depth = int(self.network.removeprefix(family))
+        if family == "chain":
+            return models.chain(depth, num_classes=CLASSES, channels=self.width)
+        return models.revnet(depth, num_classes=CLASSES, width=self.width)
+
+    def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images [batch, 3, size, size] and labels [batch], on torch's default device."""
+        return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
+
+
+def train(run: Run) -> MemoryReport:
+    """Train until no buffer grows any more."""
+    torch.set_num_threads(run.threads)
+    torch.manual_seed(0)
+    method = methods.by_name(run.method)
+    with torch.device(run.device):
+        stages, (images, labels) = run.stages(), run.micro_batch()
+    pipeline = Pipeline(stages, method, accumulation=run.k, optimizer=OPTIMIZER, seed=0)
+    for _ in range(ticks_to_steady(method, len(stages), run.k) + 1):
+        pipeline.step(images, labels)
+    return pipeline.memory()
+
+
+def allocated(run: Run) -> tuple[int, MemoryReport]:
+    """The allocator's peak, and the ledger's report."""
+    with Allocations(torch.device(run.device)) as allocations:
+        report = train(run)
+    return allocations.peak, report
+
+
+def process_peak(run: Run) -> int | None:
+    """By how much the process grows; None where the system does not say. To be called in a fresh process."""
+    # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
+    train(replace(run, network="chain1", width=1, size=4, batch=2, k=1))
+    witness = Witness(torch.device(run.device))
+    train(run)
+    said = witness.report()
+    return None if said is None else int(said["peak"])
+
+
+def sum_of_parts(report: MemoryReport) -> int:
+    """What PETRA cannot do without: see the module."""
+    graph = max(stage.peak["graph"] for stage in report.stages)
+    return report.peak(*LASTING) + report.now("inputs", "messages") + graph
+
+
+def foretold(run: Run) -> int:
+    """The allocated peak in one process, from shapes: between ticks everything held, and one stage at its work.
+
+    Stages that work one at a time hold what they keep for their backward at once, but one message and, unless graphs
+    are kept, one graph.
+    """
+    method = methods.by_name(run.method)
+    with torch.device("meta"):
+        found = predict(run.stages(), method, *run.micro_batch(), accumulation=run.k, optimizer=OPTIMIZER)
+    if method.pipelined:
+        held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in found)
+        return held + max(stage.peak["graph"] - stage.held["graph"] for stage in found)
+    at_once = ("messages",) if method.keeps_graph else ("messages", "graph")
+    return sum(_sum(stage, at_once) for stage in found) + sum(max(s.peak[kind] for s in found) for kind in at_once)
+
+
+def _sum(stage: StagePrediction, without: Sequence[str]) -> int:
+    return sum(count for kind, count in stage.peak.items() if kind not in without)
+
+
+def largest(fits: Callable[[int], bool], guess: int) -> int:
+    """The largest number from 1 on that fits (0: none), if all below it do; found fastest near `guess`."""
+    low, high = 0, max(1, guess)
+    while fits(high):
+        low, high = high, high + max(1, high // 8)
+    while high - low > 1:
+        middle = max(low + 1, high - max(1, guess // 16)) if low == 0 else (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]]) -> None:
+    """Peaks of every method along an axis."""
+    for at, run in runs:
+        for method in methods.ALL:
+            own = replace(run, method=method.name)
+            peak, report = allocated(own)
+            recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
+            recorder.add(axis, method.title, "allocated peak", "B", peak, at=at)
+            if own.device == "cpu" and (grown := in_fresh_process(process_peak, own)) is not None:
+                recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
+
+
+def aim(recorder: Recorder, run: Run) -> None:
+    """PETRA's allocated peak against the sum of its parts."""
+    peak, report = allocated(replace(run, method=methods.PETRA.name))
+    recorder.add("aim", "PETRA", "peak", "B", peak)
+    recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
+    recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))
+
+
+def budget(recorder: Recorder, run: Run, limit: int) -> None:
+    """The largest batch of each method under so many bytes, foretold and found."""
+    for method in methods.ALL:
+
+        def of(batch: int, name: str = method.name) -> Run:
+            return replace(run, batch=batch, method=name)
+
+        guess = largest(lambda batch, of=of: foretold(of(batch)) <= limit, 64)  # type: ignore[misc]
+        found = largest(lambda batch, of=of: allocated(of(batch))[0] <= limit, guess)  # type: ignore[misc]
+        recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
+        recorder.add("budget", method.title, "largest batch, found", "images", found)
+        if found:
+            recorder.add("budget", method.title, "allocated peak there", "B", allocated(of(found))[0])
+        print(f"  {method.title}: largest batch {guess} foretold, {found} found")
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = ("batch", "depth", "k", "aim", "budget")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure (default all)")
+    parser.add_argument("--network", default="revnet18", help="revnet18/34/50 or chainN (default revnet18)")
+    parser.add_argument("--width", type=int, default=16, help="channels of the first blocks (default 16)")
+    parser.add_argument("--size", type=int, default=16, help="pixels of an image's side (default 16)")
+    parser.add_argument("--batch", type=int, default=32, help="images in a micro-batch (default 32)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64], help="along the batch")
+    parser.add_argument("--stages", type=int, nargs="+", default=[4, 8, 16, 32], help="J, along the depth of a chain")
+    parser.add_argument("--ks", type=int, nargs="+", default=[1, 4, 16, 32], help="along k")
+    parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
+    )
+    add_options(parser, "memory")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
+        options.batches, options.stages, options.ks = [1], [3], [2]
+
+    fixed = (options.network, options.width, options.size, options.batch)
+    run = Run(*fixed, 1, methods.PETRA.name, options.device, options.threads)
+    recorder = Recorder("Memory", ABOUT, command("benchmarks.memory", arguments), options, torch.device(options.device))
+    axes = {
+        "batch": [(batch, replace(run, batch=batch)) for batch in options.batches],
+        "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],
+        "k": [(k, replace(run, k=k)) for k in options.ks],
+    }
+    for part in options.parts:
+        if part == "aim":
+            aim(recorder, run)
+        elif part == "budget":
+            budget(recorder, run, int(options.budget * 1e6))
+        else:
+            along(recorder, part, axes[part])
+    return recorder.finish()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
