@@ -34,11 +34,31 @@ class SplitStreams(nn.Module):
         return first.clone(memory_format=layout), second.clone(memory_format=layout)
 
 
+class DuplicateStreams(nn.Module):
+    """The same value in both streams."""
+
+    def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, ...] -> ([B, ...], [B, ...]), contiguous; neither shares memory with `value` or the other."""
+        return (
+            value.clone(memory_format=torch.contiguous_format),
+            value.clone(memory_format=torch.contiguous_format),
+        )
+
+
 class ConcatStreams(nn.Module):
-    """Join the streams along the channels."""
+    """Join the streams along the channels.
+
+    Args:
+        dim: the dimension of the channels: 1 of images, -1 of tokens.
+
+    """
+
+    def __init__(self, dim: int = 1) -> None:
+        super().__init__()
+        self.dim = dim
 
     def forward(self, streams: tuple[Tensor, ...]) -> Tensor:
-        """([B, C, ...], [B, C, ...]) -> [B, 2C, ...].
+        """([B, C, ...], [B, C, ...]) -> [B, 2C, ...], with dim=-1 ([B, ..., C], [B, ..., C]) -> [B, ..., 2C].
 
         Raises:
             TypeError: one tensor instead of a tuple.
@@ -46,4 +66,4 @@ class ConcatStreams(nn.Module):
         """
         if isinstance(streams, Tensor):
             raise TypeError("ConcatStreams takes a tuple of streams, got one tensor; let the stage before return two")
-        return torch.cat(streams, dim=1)
+        return torch.cat(streams, dim=self.dim)

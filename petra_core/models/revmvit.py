@@ -1,0 +1,189 @@
+"""RevMViT: a multiscale vision transformer of two streams (Mangalam et al. 2022), reversible within each resolution.
+
+    patch embedding     [B, 3, S, S] -> [B, H, W, C] by overlapping patches, position embedding, the same in both streams
+    blocks              y1 = x1 + F(x2),  y2 = x2 + G(y1): F is LayerNorm and attention to pooled keys and values, G is
+                        LayerNorm and MLP
+    stage transition    the first block of every further group, buffered: it concatenates the streams, which doubles the
+                        channels, mixes them by a two-layer MLP, and is then an MViT block whose queries are pooled to
+                        half the resolution; its result is the same in both streams
+    head                streams concatenated, LayerNorm, mean over tokens, linear
+
+Pooling is MViT's (Fan et al. 2021): a 3x3 convolution of each channel of a head, the same for all heads, and LayerNorm.
+Keys and values have strides 4, 2, 1, 1 from group to group, so that there are as many of them at every resolution. The
+skip of a transition is pooled like its queries, by the same weights.
+
+`base` has the layout of Rev-MViT-B and for ImageNet 39.7M parameters (published: 39M); `tiny` has the depths of
+MViTv2-T. `micro` is for images of some ten pixels on a CPU.
+
+This module exports SIZES, revmvit.
+"""
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from petra_core.models.streams import ConcatStreams, DuplicateStreams
+from petra_core.models.transformer import (
+    HierarchicalSize,
+    Mlp,
+    PatchEmbedding,
+    PositionEmbedding,
+    drop_rates,
+    find_size,
+    initialise,
+    join_heads,
+    patch_grid,
+    pooled_head,
+    pre_norm,
+    reversible_blocks,
+    split_heads,
+)
+from petra_core.stages import BufferedStage, Stage
+
+__all__ = ["SIZES", "revmvit"]
+
+SIZES = {
+    "micro": HierarchicalSize(width=24, depths=(1, 2), heads=1),
+    "tiny": HierarchicalSize(width=96, depths=(1, 2, 5, 2), heads=1),
+    "base": HierarchicalSize(width=96, depths=(1, 2, 11, 2), heads=1),
+}
+FIRST_STRIDE = 4  # of keys and values in the first group
+
+
+class Pooling(nn.Module):
+    """Pool a grid of tokens, head by head: [B, H, W, C] -> [B, H/stride, W/stride, C], rounded up.
+
+    Args:
+        width: C.
+        heads: divide the width.
+        stride: in both directions.
+
+    """
+
+    def __init__(self, width: int, heads: int, stride: int) -> None:
+        super().__init__()
+        self.heads = heads
+        channels = width // heads
+        self.convolution = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, h, w, _ = x.shape
+        x = x.view(b, h, w, self.heads, -1).permute(0, 3, 4, 1, 2).flatten(0, 1)  # [B heads, C / heads, H, W]
+        x = self.convolution(x).unflatten(0, (b, self.heads)).permute(0, 3, 4, 1, 2)  # [B, H', W', heads, C / heads]
+        result: Tensor = self.norm(x).flatten(3)
+        return result
+
+
+class PoolingAttention(nn.Module):
+    """Multi-head attention from pooled queries to pooled keys and values.
+
+    Args:
+        width: channels.
+        heads: divide the width.
+        key_stride: of the pooling of keys and values.
+        query_stride: of that of the queries; at 1 they are not pooled.
+
+    """
+
+    def __init__(self, width: int, heads: int, key_stride: int, query_stride: int = 1) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.pool_q = Pooling(width, heads, query_stride) if query_stride > 1 else nn.Identity()
+        self.pool_k = Pooling(width, heads, key_stride)
+        self.pool_v = Pooling(width, heads, key_stride)
+        self.project = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, H', W', C], the grid of the queries."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)  # [B, H, W, C] each
+        q, k, v = self.pool_q(q), self.pool_k(k), self.pool_v(v)
+        out = F.scaled_dot_product_attention(*(split_heads(tensor, self.heads) for tensor in (q, k, v)))
+        result: Tensor = self.project(join_heads(out).view(q.shape))
+        return result
+
+
+class StageTransition(nn.Module):
+    """Two streams [B, H, W, C] -> two equal ones [B, H/2, W/2, 2C], rounded up.
+
+    Args:
+        width: C.
+        heads: of the result; divide 2C.
+        key_stride: of the pooling of keys and values.
+        drop_path: rate of stochastic depth of both functions.
+
+    """
+
+    def __init__(self, width: int, heads: int, key_stride: int, drop_path: float) -> None:
+        super().__init__()
+        wide = 2 * width
+        lateral = {"expand": nn.Linear(wide, 2 * wide), "gelu": nn.GELU(), "contract": nn.Linear(2 * wide, wide)}
+        self.fuse = ConcatStreams(-1)
+        self.lateral = nn.Sequential(OrderedDict(norm=nn.LayerNorm(wide), **lateral))
+        attention = PoolingAttention(wide, heads, key_stride, query_stride=2)
+        self.attention = pre_norm(wide, attention, drop_path=drop_path)
+        self.mlp = pre_norm(wide, Mlp(wide), drop_path=drop_path)
+        self.duplicate = DuplicateStreams()
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x = self.lateral(self.fuse(streams))  # [B, H, W, 2C]
+        x = self.attention.get_submodule("function.pool_q")(x) + self.attention(x)  # [B, H/2, W/2, 2C]
+        duplicated: tuple[Tensor, Tensor] = self.duplicate(x + self.mlp(x))
+        return duplicated
+
+
+def revmvit(
+    size: str | HierarchicalSize,
+    *,
+    num_classes: int,
+    image_size: int = 224,
+    patch: int = 4,
+    in_channels: int = 3,
+    drop_path: float = 0.0,
+    split_blocks: bool = False,
+) -> list[Stage]:
+    """The stages of a RevMViT.
+
+    Args:
+        size: a name in `SIZES`, or any `HierarchicalSize`.
+        num_classes: logits of the head, at least 2.
+        image_size: height and width of the images, pixels.
+        patch: distance between patches, pixels; divides image_size. Each reaches patch - 1 pixels into its neighbours.
+        in_channels: of the images.
+        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
+        split_blocks: attention and MLP of reversible blocks as stages of their own.
+
+    Returns:
+        J = 2 + blocks stages (18 for base), with split_blocks as many more as there are reversible blocks. They take
+        images [B, in_channels, image_size, image_size].
+
+    Raises:
+        ValueError: an unknown size, images that cannot be divided into patches, a number out of its range.
+        TypeError: a number of another type.
+
+    """
+    size = find_size("RevMViT", SIZES, size)
+    rates = iter(drop_rates(drop_path, sum(size.depths)))
+    grid = patch_grid(image_size, patch)
+    width, heads = size.width, size.heads
+    stem = nn.Sequential(
+        PatchEmbedding(in_channels, width, image_size, patch, overlap=patch - 1),
+        PositionEmbedding((grid, grid), width),
+        DuplicateStreams(),
+    )
+    stages: list[Stage] = [BufferedStage(stem)]
+    for group, depth in enumerate(size.depths):
+        stride = max(1, FIRST_STRIDE >> group)
+        if group > 0:
+            heads *= 2
+            stages.append(BufferedStage(StageTransition(width, heads, stride, next(rates))))
+            width *= 2
+        blocks = []
+        for _ in range(depth - (group > 0)):
+            rate = next(rates)
+            attention = PoolingAttention(width, heads, stride)
+            blocks.append((pre_norm(width, attention, drop_path=rate), pre_norm(width, Mlp(width), drop_path=rate)))
+        stages += reversible_blocks(blocks, split=split_blocks)
+    return initialise([*stages, pooled_head(width, num_classes)])

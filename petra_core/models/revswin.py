@@ -1,0 +1,212 @@
+"""RevSwin: a Swin transformer (Liu et al. 2021) of two streams, reversible within each resolution.
+
+    patch embedding     [B, 3, S, S] -> [B, H, W, C] and LayerNorm, the same in both streams
+    blocks              y1 = x1 + F(x2),  y2 = x2 + G(y1): F is LayerNorm and attention within windows, shifted by half
+                        a window in every other block; G is LayerNorm and MLP
+    patch merging       between two groups of blocks, buffered: streams concatenated, 2 x 2 neighbours concatenated,
+                        LayerNorm, linear from 8C to 2C channels, the same in both streams
+    head                streams concatenated, LayerNorm, mean over tokens, linear
+
+Blocks are those of Swin, parameter for parameter. Patch merging and head read two streams, so they have more: 8 C² + 8 C
+weights for each merging from C channels. Sizes tiny to large are those of Swin, huge and giant the depths and widths of
+Swin V2 (Liu et al. 2022) with the blocks of the first. `micro` is for images of some ten pixels on a CPU.
+
+This module exports SIZES, revswin.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from petra_core.arguments import check_int
+from petra_core.models.streams import ConcatStreams, DuplicateStreams
+from petra_core.models.transformer import (
+    EMBEDDING_DEVIATION,
+    HierarchicalSize,
+    Mlp,
+    PatchEmbedding,
+    drop_rates,
+    find_size,
+    initialise,
+    patch_grid,
+    pooled_head,
+    pre_norm,
+    reversible_blocks,
+)
+from petra_core.stages import BufferedStage, Stage
+
+__all__ = ["SIZES", "revswin"]
+
+SIZES = {
+    "micro": HierarchicalSize(width=24, depths=(2, 2), heads=2),
+    "tiny": HierarchicalSize(width=96, depths=(2, 2, 6, 2), heads=3),
+    "small": HierarchicalSize(width=96, depths=(2, 2, 18, 2), heads=3),
+    "base": HierarchicalSize(width=128, depths=(2, 2, 18, 2), heads=4),
+    "large": HierarchicalSize(width=192, depths=(2, 2, 18, 2), heads=6),
+    "huge": HierarchicalSize(width=352, depths=(2, 2, 18, 2), heads=11),
+    "giant": HierarchicalSize(width=512, depths=(2, 2, 42, 4), heads=16),
+}
+
+
+class WindowAttention(nn.Module):
+    """Multi-head attention within windows of a grid of tokens, with a learned bias for each relative position.
+
+    Args:
+        width: channels.
+        heads: divide the width.
+        grid: tokens in a row and in a column.
+        window: likewise of a window; divides the grid.
+        shift: rows and columns by which the windows are shifted. The grid is rolled for that, so a window at the edge
+            holds tokens from opposite edges; a mask keeps these apart.
+
+    """
+
+    relative_position: Tensor
+    separate: Tensor | None
+
+    def __init__(self, width: int, heads: int, grid: int, window: int, shift: int) -> None:
+        super().__init__()
+        self.heads, self.window, self.shift = heads, window, shift
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))  # by relative position
+        nn.init.trunc_normal_(self.bias, std=EMBEDDING_DEVIATION)
+        # Not in the state dict: they follow from the sizes.
+        self.register_buffer("relative_position", _relative_position(window), persistent=False)
+        self.register_buffer("separate", _separate(grid, window, shift) if shift else None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, H, W, C]."""
+        b, h, w, c = x.shape
+        rows, columns, size = h // self.window, w // self.window, self.window
+        if self.shift:
+            x = x.roll((-self.shift, -self.shift), dims=(1, 2))
+        # Windows and heads share a dimension, so that one mask serves every sample without being copied for it.
+        qkv = self.qkv(x).view(b, rows, size, columns, size, 3, self.heads, c // self.heads)
+        q, k, v = qkv.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(3, b, rows * columns * self.heads, size * size, -1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask(rows * columns))
+        out = out.view(b, rows, columns, self.heads, size, size, c // self.heads).permute(0, 1, 4, 2, 5, 3, 6)
+        result: Tensor = self.project(out.reshape(b, h, w, c))
+        return result.roll((self.shift, self.shift), dims=(1, 2)) if self.shift else result
+
+    def _mask(self, windows: int) -> Tensor:
+        """What is added to the attention's logits: [1, windows * heads, tokens, tokens]."""
+        tokens = self.window**2
+        bias = self.bias[self.relative_position].view(tokens, tokens, self.heads).permute(2, 0, 1)  # [heads, T, T]
+        mask = bias.expand(windows, -1, -1, -1)
+        if self.separate is not None:
+            mask = mask.masked_fill(self.separate[:, None], float("-inf"))
+        return mask.reshape(1, windows * self.heads, tokens, tokens)
+
+
+def _relative_position(window: int) -> Tensor:
+    """For each pair of tokens of a window the row of the bias: [window⁴]."""
+    row, column = torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")
+    rows, columns = ((place.flatten()[:, None] - place.flatten()) + window - 1 for place in (row, column))
+    return (rows * (2 * window - 1) + columns).flatten()
+
+
+def _separate(grid: int, window: int, shift: int) -> Tensor:
+    """For each window of the rolled grid which tokens are not neighbours: [windows, tokens, tokens], True: apart."""
+    place = torch.arange(grid)
+    # Rows (or columns) before the last window, in it, and those that came round from the other edge.
+    zone = (place >= grid - window).long() + (place >= grid - shift).long()
+    zones = zone[:, None] * 3 + zone  # [grid, grid]
+    count = grid // window
+    of_window = zones.view(count, window, count, window).transpose(1, 2).reshape(count**2, window**2)
+    return of_window[:, :, None] != of_window[:, None]
+
+
+class PatchMerging(nn.Module):
+    """Two streams [B, H, W, C] -> two equal ones [B, H/2, W/2, 2C]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fuse = ConcatStreams(-1)
+        self.norm = nn.LayerNorm(8 * width)
+        self.reduce = nn.Linear(8 * width, 2 * width, bias=False)
+        self.duplicate = DuplicateStreams()
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x = self.fuse(streams)  # [B, H, W, 2C]
+        b, h, w, c = x.shape
+        x = x.view(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h // 2, w // 2, 4 * c)
+        duplicated: tuple[Tensor, Tensor] = self.duplicate(self.reduce(self.norm(x)))
+        return duplicated
+
+
+def window_grids(grid: int, window: int, groups: int) -> list[tuple[int, int]]:
+    """Tokens in a row of the grid and of a window, in each of `groups` groups; a window is at most the grid.
+
+    Raises:
+        ValueError: a grid cannot be divided into windows, or not be halved.
+        TypeError: window is not an int.
+
+    """
+    check_int("window", window, 1)
+    found = []
+    for group in range(groups):
+        size = min(window, grid)
+        if grid % size or (group < groups - 1 and grid % 2):
+            needed = f"windows of {size}" + (", and halved for the next group" if group < groups - 1 else "")
+            raise ValueError(
+                f"the {grid} x {grid} tokens of group {group} cannot be divided into {needed}; "
+                f"choose image_size / patch as a multiple of window * {2 ** (groups - 1)}, or another window"
+            )
+        found.append((grid, size))
+        grid //= 2
+    return found
+
+
+def revswin(
+    size: str | HierarchicalSize,
+    *,
+    num_classes: int,
+    image_size: int = 224,
+    patch: int = 4,
+    window: int = 7,
+    in_channels: int = 3,
+    drop_path: float = 0.0,
+    split_blocks: bool = False,
+) -> list[Stage]:
+    """The stages of a RevSwin.
+
+    Args:
+        size: a name in `SIZES`, or any `HierarchicalSize`.
+        num_classes: logits of the head, at least 2.
+        image_size: height and width of the images, pixels.
+        patch: height and width of a patch, pixels; divides image_size.
+        window: tokens in a row of a window; divides the grid of every group that is larger than it.
+        in_channels: of the images.
+        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
+        split_blocks: attention and MLP as stages of their own.
+
+    Returns:
+        J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), with split_blocks as many more as there are
+        blocks. They take images [B, in_channels, image_size, image_size].
+
+    Raises:
+        ValueError: an unknown size, images that cannot be divided, a number out of its range.
+        TypeError: a number of another type.
+
+    """
+    size = find_size("RevSwin", SIZES, size)
+    rates = iter(drop_rates(drop_path, sum(size.depths)))
+    grids = window_grids(patch_grid(image_size, patch), window, len(size.depths))
+    width, heads = size.width, size.heads
+    stem = [PatchEmbedding(in_channels, width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
+    stages: list[Stage] = [BufferedStage(nn.Sequential(*stem))]
+    for group, (depth, (grid, own_window)) in enumerate(zip(size.depths, grids, strict=True)):
+        if group > 0:
+            stages.append(BufferedStage(PatchMerging(width)))
+            width, heads = 2 * width, 2 * heads
+        blocks = []
+        for block in range(depth):
+            shift = own_window // 2 if block % 2 and own_window < grid else 0  # one window has no neighbours
+            attention = WindowAttention(width, heads, grid, own_window, shift)
+            rate = next(rates)
+            blocks.append(
+                (pre_norm(width, attention, drop_path=rate), pre_norm(width, Mlp(width), drop_path=rate)),
+            )
+        stages += reversible_blocks(blocks, split=split_blocks)
+    return initialise([*stages, pooled_head(width, num_classes)])

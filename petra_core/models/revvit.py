@@ -1,0 +1,102 @@
+"""RevViT: a vision transformer of two streams (Mangalam et al. 2022, "Reversible Vision Transformers").
+
+    patch embedding     [B, 3, S, S] -> tokens [B, T, C] with a learned position embedding, the same in both streams
+    blocks              y1 = x1 + attention(LayerNorm(x2)),  y2 = x2 + MLP(LayerNorm(y1))
+    head                streams concatenated, LayerNorm of 2C channels, mean over tokens (no class token), linear
+
+A block is two coupled functions, so a stream is as wide as that of a ViT and the blocks have as many parameters; only
+the head reads twice the channels. Sizes are those of ViT and DeiT: Rev-ViT-S has 22M and Rev-ViT-B 87M parameters for
+ImageNet, as published. `micro` is for images of some ten pixels on a CPU.
+
+This module exports SIZES, revvit.
+"""
+
+from torch import nn
+
+from petra_core.arguments import check_number
+from petra_core.models.streams import DuplicateStreams
+from petra_core.models.transformer import (
+    Mlp,
+    PatchEmbedding,
+    PositionEmbedding,
+    SelfAttention,
+    TransformerSize,
+    drop_rates,
+    find_size,
+    initialise,
+    patch_grid,
+    pooled_head,
+    pre_norm,
+    reversible_blocks,
+)
+from petra_core.stages import BufferedStage, Stage
+
+__all__ = ["SIZES", "revvit"]
+
+SIZES = {
+    "micro": TransformerSize(width=48, depth=4, heads=3),
+    "tiny": TransformerSize(width=192, depth=12, heads=3),
+    "small": TransformerSize(width=384, depth=12, heads=6),
+    "base": TransformerSize(width=768, depth=12, heads=12),
+    "large": TransformerSize(width=1024, depth=24, heads=16),
+}
+
+
+def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
+    """(F, G) of a block on tokens [B, T, C]."""
+    attention = SelfAttention(size.width, size.heads, dropout)
+    return (
+        pre_norm(size.width, attention, dropout=dropout, drop_path=drop_path),
+        pre_norm(size.width, Mlp(size.width), dropout=dropout, drop_path=drop_path),
+    )
+
+
+def revvit(
+    size: str | TransformerSize,
+    *,
+    num_classes: int,
+    image_size: int = 224,
+    patch: int = 16,
+    in_channels: int = 3,
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    split_blocks: bool = False,
+) -> list[Stage]:
+    """The stages of a RevViT.
+
+    Args:
+        size: a name in `SIZES`, or any `TransformerSize`.
+        num_classes: logits of the head, at least 2.
+        image_size: height and width of the images, pixels.
+        patch: height and width of a patch, pixels; divides image_size.
+        in_channels: of the images.
+        dropout: rate after the embedding, of attention probabilities and after every residual function.
+        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
+        split_blocks: attention and MLP as stages of their own.
+
+    Returns:
+        J = depth + 2 stages, with split_blocks 2 depth + 2. They take images [B, in_channels, image_size, image_size].
+
+    Raises:
+        ValueError: an unknown size, images that cannot be divided into patches, a number out of its range.
+        TypeError: a number of another type.
+
+    """
+    size = find_size("RevViT", SIZES, size)
+    check_number("dropout", dropout, below=1.0)
+    grid = patch_grid(image_size, patch)
+    stem = nn.Sequential(
+        PatchEmbedding(in_channels, size.width, image_size, patch),
+        PositionEmbedding((grid, grid), size.width),
+        nn.Flatten(1, 2),  # [B, T, C]
+        *([nn.Dropout(dropout)] if dropout else []),
+        DuplicateStreams(),
+    )
+    blocks = (flat_block(size, dropout=dropout, drop_path=rate) for rate in drop_rates(drop_path, size.depth))
+    return initialise(
+        [
+            BufferedStage(stem),
+            *reversible_blocks(blocks, split=split_blocks),
+            pooled_head(size.width, num_classes),
+        ]
+    )
