@@ -203,6 +203,39 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Run every benchmark once, to see that it runs; `-- BASE` compares HEAD with the commit BASE instead.
+
+    What is said of the first are no timings to keep. The second takes as long as it needs to tell what has become
+    slower or larger from what is noise; arguments after `--` go to `python -m benchmarks.compare`.
+    """
+    install(session, "benchmarks")
+    asv_machine(session)
+    if session.posargs:
+        session.run("python", "-m", "benchmarks.compare", *session.posargs)
+    else:
+        install_ffcv(session)
+        session.run("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")
+
+
+@nox.session(name="benchmarks-html")
+def benchmarks_html(session: nox.Session) -> None:
+    """Make pages of the results that `asv run` has left on this machine, in reports/benchmarks."""
+    install(session, "benchmarks")
+    asv_machine(session)
+    # What asv publishes is what it last discovered: with the full profile, all that there may be results of.
+    discover = ("asv", "run", "--bench=just-discover", "--environment=existing:same")
+    session.run(*discover, env={"PETRA_BENCHMARKS": "full"})
+    session.run("asv", "publish", *session.posargs)
+
+
+def asv_machine(session: nox.Session) -> None:
+    """Tell asv what this machine is, or it would ask."""
+    if not Path("~/.asv-machine.json").expanduser().exists():
+        session.run("asv", "machine", "--yes")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style (ruff), formatting and types (mypy, strict)."""
     install(session, "lint")

@@ -1,0 +1,216 @@
+"""Two commits side by side: what has become slower or larger, said only of what this machine can tell apart.
+
+The obvious comparison measures one commit, then the other, and calls a difference above a threshold a regression. On a
+machine that does other things as well, some benchmarks differ by that much from themselves. So the base is measured
+twice, the second time as a commit with the same files (made here, and in no branch), and all three in turns, round by
+round, in one run of asv under the same conditions:
+
+    base, base again, head,  head, base again, base,  …
+
+A benchmark whose two measurements of the base differ by more than the factor is *noisy*: it is named and says nothing.
+Of the others, what is larger at the head than the larger of the two, times the factor, is worse. Usage:
+
+    python -m benchmarks.compare BASE [--head HEAD] [--factor 1.2] [--bench REGEX] [--rounds 4]
+
+Only what is committed is compared, with the suite of the working tree. The exit code is 1 if something is worse or
+fails that did not fail before.
+"""
+
+import argparse
+import enum
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asv.config import Config
+from asv.results import Results
+from asv.util import human_value
+
+ROOT = Path(__file__).resolve().parent.parent
+FACTOR = 1.2
+ROUNDS = 4
+HASH_LENGTH = 8  # asv's own, of the names of its files
+SOME_FAILED = 2  # exit code of `asv run`
+
+
+class Verdict(enum.Enum):
+    """What a comparison says of one benchmark; the value is the word for it in the table."""
+
+    WORSE = "worse"
+    FAILS = "fails now"
+    BETTER = "better"
+    SAME = "same"
+    NOISY = "noisy"
+    SKIPPED = "skipped"
+    UNKNOWN = "failed before"
+
+
+BAD = (Verdict.WORSE, Verdict.FAILS)
+Value = float | None  # not a number: skipped; None: failed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One benchmark with one choice of parameters.
+
+    Attributes:
+        name: `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
+        unit: of the values.
+        base, again, head: measured at the base, at the base once more, and at the head; lower is better.
+
+    """
+
+    name: str
+    unit: str
+    base: Value
+    again: Value
+    head: Value
+
+    def verdict(self, factor: float) -> Verdict:
+        """What can be said if differences up to `factor` mean nothing."""
+        if any(value is not None and math.isnan(value) for value in (self.base, self.again, self.head)):
+            return Verdict.SKIPPED
+        if self.base is None or self.again is None:
+            return Verdict.UNKNOWN
+        if self.head is None:
+            return Verdict.FAILS
+        low, high = sorted((self.base, self.again))
+        if high > factor * low:
+            return Verdict.NOISY
+        if self.head > factor * high:
+            return Verdict.WORSE
+        return Verdict.BETTER if factor * self.head < low else Verdict.SAME
+
+    def line(self, factor: float) -> tuple[str, ...]:
+        """Its cells in the table."""
+        ratio = ""
+        if self.base and self.head is not None and not math.isnan(self.head / self.base):
+            ratio = f"{self.head / self.base:.2f}"
+        values = (human_value(value, self.unit) for value in (self.base, self.again, self.head))
+        return (self.verdict(factor).value, *values, ratio, self.name)
+
+
+def report(rows: Sequence[Row], factor: float) -> str:
+    """The table, worst first, then what it comes to in words."""
+    order = list(Verdict)
+    ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
+    cells = [("", "base", "base again", "head", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    noisy = [row.name for row in ranked if row.verdict(factor) is Verdict.NOISY]
+    bad = [row.name for row in ranked if row.verdict(factor) in BAD]
+    lines.append("")
+    if noisy:
+        lines.append(f"noisy (the base differs from itself by more than {factor:g}), not judged: {', '.join(noisy)}")
+    lines.append(f"regressed: {', '.join(bad)}" if bad else f"nothing regressed by more than {factor:g}")
+    return "\n".join(lines)
+
+
+def read(results: Path, base: str, again: str, head: str) -> list[Row]:
+    """What asv has stored of these commits, for all that the second was measured with."""
+    units = {name: found.get("unit") for name, found in _json(results / "benchmarks.json").items() if name != "version"}
+    rows = []
+    for file in sorted(results.glob(f"*/{again[:HASH_LENGTH]}-*.json")):
+        # Of the same machine and environment, which the rest of the name tells.
+        of_base, of_again, of_head = (
+            _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (base, again, head)
+        )
+        rows += [
+            Row(name, units.get(name.split("(")[0]) or "unit", of_base.get(name), value, of_head.get(name))
+            for name, value in of_again.items()
+        ]
+    return rows
+
+
+def _values(file: Path) -> dict[str, Value]:
+    if not file.exists():
+        return {}
+    result = Results.load(str(file))
+    found = {}
+    for name in result.get_all_result_keys():
+        params = result.get_result_params(name)
+        choices = list(itertools.product(*params))
+        values = result.get_result_value(name, params) or [None] * len(choices)
+        for choice, value in zip(choices, values, strict=True):
+            found[f"{name}({', '.join(choice)})" if choice else name] = value
+    return found
+
+
+def _json(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def same_files(commit: str) -> str:
+    """A commit with the files of `commit`, always the same one; no branch has it."""
+    date = _git("show", "--no-patch", "--format=%aI", commit)
+    who = {"NAME": "benchmarks", "EMAIL": "benchmarks@localhost", "DATE": date}
+    env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
+    return _git(
+        "commit-tree", f"{commit}^{{tree}}", "-p", commit, "-m", "The same files, to be measured again", env=env
+    )
+
+
+def _git(*arguments: str, env: dict[str, str] | None = None) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | (env or {}), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def measure(commits: Sequence[str], options: argparse.Namespace) -> None:
+    """Have asv measure all commits in turns. A benchmark that fails ends nothing: its values are then missing."""
+    listed = ROOT / ".asv" / "compared"
+    listed.parent.mkdir(exist_ok=True)
+    listed.write_text("\n".join(commits), encoding="utf-8")
+    selected = [word for regex in options.bench for word in ("--bench", regex)]
+    command = [sys.executable, "-m", "asv", "run", "--interleave-rounds", "--attribute", f"rounds={options.rounds}"]
+    done = subprocess.run([*command, *selected, f"HASHFILE:{listed}"], cwd=ROOT, check=False)
+    if done.returncode not in (0, SOME_FAILED):
+        raise SystemExit(f"asv ended with the exit code {done.returncode}, see above")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", help="commit to compare with")
+    parser.add_argument("--head", default="HEAD", help="commit that is judged (default HEAD)")
+    parser.add_argument(
+        "--factor", type=float, default=FACTOR, help=f"differences up to it are none (default {FACTOR})"
+    )
+    parser.add_argument("--bench", action="append", default=[], help="regular expression of names; may be given again")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of each commit (default {ROUNDS})")
+    options = parser.parse_args(arguments)
+    if options.factor < 1:
+        parser.error(f"--factor is at least 1, got {options.factor:g}")
+    if options.rounds < 1:
+        parser.error(f"--rounds is at least 1, got {options.rounds}")
+
+    base, head = (_git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (options.base, options.head))
+    again = same_files(base)
+    results = ROOT / Config.load(str(ROOT / "asv.conf.json")).results_dir
+    _forget(results, again)
+    try:
+        measure(list(dict.fromkeys((base, again, head))), options)
+        rows = read(results, base, again, head)
+    finally:
+        _forget(results, again)  # it belongs to no history
+    print(f"\n{options.base} is {base[:12]}, {options.head} is {head[:12]}\n\n{report(rows, options.factor)}")
+    return int(any(row.verdict(options.factor) in BAD for row in rows))
+
+
+def _forget(results: Path, commit: str) -> None:
+    for file in results.glob(f"*/{commit[:HASH_LENGTH]}-*.json"):
+        file.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What the engine adds to the work of the stages: the schedule's decisions, and everything else around an action.
+
+The overhead of an action is measured with stages of a few numbers each, so that hardly anything is left but the
+engine; what is left, the same evaluations and gradients without one, is measured beside it, in turn, and taken off.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.models import ConcatStreams, SplitStreams
+from petra_core.schedule import Clock
+from petra_core.tape import Streams, as_streams, as_value, detached
+
+from .setting import METHODS, SGD, open_device
+
+STAGES = [10, 64]
+TICKS = 100
+PAIRS = 15  # of a tick and of the same work without engine
+
+
+class Schedule:
+    """Seconds in which a clock decides who does what in 100 ticks; where only one micro-batch is allowed, with one."""
+
+    params = (STAGES, METHODS)
+    param_names = ("stages", "method")
+    version = "1"
+
+    def setup(self, stages: int, method: str) -> None:
+        self.clock = Clock(methods.by_name(method), stages, 1)
+
+    def time_100_ticks(self, stages: int, method: str) -> None:
+        clock = self.clock
+        for _ in range(TICKS):
+            clock.tick(enter=clock.may_enter)
+
+
+def tiny_stages(count: int) -> list[Stage]:
+    """`count` stages on a micro-batch [1, 1], all reversible but stem and head."""
+    stem = BufferedStage(nn.Sequential(nn.Linear(1, 2), SplitStreams()))
+    head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(2, 2)))
+    return [stem, *(ReversibleStage(nn.Linear(1, 1)) for _ in range(count - 2)), head]
+
+
+def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[], None]:
+    """Of one micro-batch under PETRA: every stage's forward, reconstruction, gradient and update, one after another."""
+    optimizers = [SGD(stage.parameters()) for stage in stages]
+    parameters = [list(stage.parameters()) for stage in stages]
+    *body, head = stages
+    assert isinstance(head, HeadStage)
+
+    def work() -> None:
+        streams: Streams = (x,)
+        kept: Streams = ()
+        with torch.no_grad():
+            for stage in body:
+                kept = kept or stage.keep(streams)  # the stem's
+                streams = detached(as_streams(stage(as_value(streams))))
+        with torch.enable_grad():
+            tape = head.record_loss(streams, y)
+        gradients: Streams | None = (torch.ones(()),)
+        outputs: Streams | None = streams
+        for index in reversed(range(len(stages))):
+            if index < len(stages) - 1:
+                assert outputs is not None
+                with torch.enable_grad():
+                    tape = stages[index].reconstruct(outputs) if index else stages[0].retrace(kept)
+                outputs = tape.inputs
+            assert gradients is not None
+            gradients, found = tape.gradients(gradients, parameters[index], input_gradient=index > 0)
+            for parameter, gradient in zip(parameters[index], found, strict=True):
+                parameter.grad = gradient
+            optimizers[index].step()
+
+    return work
+
+
+def overhead(count: int) -> float:
+    """Seconds that the engine adds to an action, a median."""
+    open_device("cpu")
+    x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
+    pipeline = Pipeline(tiny_stages(count), methods.PETRA, optimizer=SGD, seed=0)
+    for _ in range(2 * count):
+        pipeline.step(x, y)
+    bare = work_without_engine(tiny_stages(count), x, y)
+    bare()
+    with pipeline.recording() as recording:
+        differences = [_seconds(lambda: pipeline.step(x, y)) - _seconds(bare) for _ in range(PAIRS)]
+    actions = sum(len(turn) for turn in recording.ticks[-1])
+    return statistics.median(differences) / actions
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+class Overhead:
+    """What the engine adds to each forward, reconstruction, backward and update of PETRA."""
+
+    params = (STAGES,)
+    param_names = ("stages",)
+    version = "1"
+
+    def track_per_action(self, stages: int) -> float:
+        return overhead(stages)
+
+    track_per_action.unit = "seconds"  # type: ignore[attr-defined]

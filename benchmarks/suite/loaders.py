@@ -1,0 +1,61 @@
+"""Seconds in which the loaders make the batches of an epoch."""
+
+import functools
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import torch
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
+from reproduce.data.batch_format import BatchFormat
+from reproduce.data.beton import Beton, RawImages, write_beton
+from reproduce.data.loader import Images, Loader, MemoryLoader
+
+from .setting import CLASSES, open_device
+
+FORMAT = BatchFormat(num_classes=CLASSES, image_size=32, mean=(0.5, 0.5, 0.5), deviation=(0.2, 0.2, 0.2))
+IMAGES, BATCH = 2048, 64
+
+
+@functools.lru_cache(maxsize=1)
+def _loader(path: str, name: str) -> Loader:
+    loader: Loader
+    if name == "memory":
+        raw = Beton(Path(path)).raw()
+        images = Images(
+            torch.from_numpy(raw.pixels), torch.from_numpy(raw.labels), CLASSES, FORMAT.mean, FORMAT.deviation
+        )
+        loader = MemoryLoader(images, BATCH, seed=0, flip_crop=True)
+    else:
+        if importlib.util.find_spec("ffcv") is None:
+            raise SkipNotImplemented("FFCV is not installed")
+        from reproduce.data.ffcv_loader import FfcvLoader
+
+        loader = FfcvLoader(Path(path), BATCH, FORMAT, seed=0, augmentation="flip_crop")
+    for _ in loader.epoch(0):  # Numba has compiled, and pages are in memory
+        pass
+    return loader
+
+
+class Loaders:
+    """An epoch of 2048 random images of 32 pixels in 32 batches, mirrored and cropped."""
+
+    params = (["memory", "ffcv"],)
+    param_names = ("loader",)
+    version = "1"
+    timeout = 300  # Numba compiles
+
+    def setup_cache(self) -> str:
+        pixels = np.random.default_rng(0).integers(256, size=(IMAGES, 3, 32, 32), dtype=np.uint8)
+        path = Path("images.beton").resolve()
+        write_beton(path, RawImages(pixels, np.arange(IMAGES) % CLASSES))
+        return str(path)
+
+    def setup(self, path: str, loader: str) -> None:
+        open_device("cpu")
+        self.loader = _loader(path, loader)
+
+    def time_epoch(self, path: str, loader: str) -> None:
+        for _ in self.loader.epoch(1):
+            pass

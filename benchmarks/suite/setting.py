@@ -1,0 +1,99 @@
+"""What the benchmarks have in common: the profile, the networks, the devices, the number of threads.
+
+Everything that is built is kept for as long as the parameters stay the same (`functools.lru_cache(maxsize=1)` where it
+is built), since asv calls `setup` before every timed call.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from torch import Tensor
+
+from petra_core import Pipeline, Stage, methods, models
+from petra_core.recipe import sgd
+
+PROFILES = ("fast", "full")
+PROFILE = os.environ.get("PETRA_BENCHMARKS", "fast")
+if PROFILE not in PROFILES:
+    raise ValueError(f"PETRA_BENCHMARKS is {PROFILE!r}, expected one of {', '.join(PROFILES)}")
+FULL = PROFILE == "full"
+
+#: Of the CPU; at most two, so that a machine with more cores does not measure something else.
+THREADS = min(2, torch.get_num_threads())
+DEVICES = ["cpu", "cuda"]
+METHODS = [method.name for method in methods.ALL]
+CLASSES = 10
+#: The paper's optimizer, at a rate at which random images cannot make the weights run away.
+SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A RevNet and the micro-batches it is measured with.
+
+    Attributes:
+        depth: 18 or 50.
+        width: channels of the first blocks, per stream.
+        batch: images of a micro-batch.
+        size: pixels of an image's side.
+
+    """
+
+    depth: int
+    width: int
+    batch: int
+    size: int
+
+    def stages(self, device: torch.device) -> list[Stage]:
+        """The stages, stem to head, as training has them."""
+        stages = models.revnet(self.depth, num_classes=CLASSES, width=self.width)
+        return [stage.to(device).to(memory_format=torch.channels_last) for stage in stages]
+
+    def micro_batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Random images [batch, 3, size, size] and labels [batch]: bytes and seconds depend on shapes alone."""
+        images = torch.randn(self.batch, 3, self.size, self.size).to(device, memory_format=torch.channels_last)
+        return images, torch.randint(CLASSES, (self.batch,)).to(device)
+
+
+NARROW = {"revnet18": Network(18, width=4, batch=4, size=16), "revnet50": Network(50, width=4, batch=4, size=16)}
+PAPER = {"revnet18": Network(18, width=64, batch=64, size=32), "revnet50": Network(50, width=64, batch=64, size=32)}
+
+
+def open_device(name: str) -> torch.device:
+    """The device of this name, with the threads set and the seed 0.
+
+    Raises:
+        SkipNotImplemented: this machine has none; asv then shows the benchmark as skipped.
+
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SkipNotImplemented("no CUDA device")
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    return torch.device(name)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def step_of_full_pipeline(network: Network, method: str, device_name: str) -> tuple[Pipeline, Callable[[], None]]:
+    """A pipeline in which no buffer grows any more, and its next step, the device's work included."""
+    device = open_device(device_name)
+    images, labels = network.micro_batch(device)
+    pipeline = Pipeline(network.stages(device), methods.by_name(method), optimizer=SGD, seed=0)
+
+    def step() -> None:
+        pipeline.step(images, labels)
+        synchronize(device)
+
+    # Once the delay until gradients reach stage 0, once more until every stash of weights holds all its versions.
+    delay = pipeline.method.delay(0, len(pipeline.stages))
+    for _ in range((2 * delay if pipeline.method.stashes_weights else delay) + 1):
+        step()
+    return pipeline, step

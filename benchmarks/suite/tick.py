@@ -1,0 +1,39 @@
+"""Seconds of a micro-batch under each method: of one tick of a full pipeline, of all its ticks where it is alone."""
+
+import functools
+from collections.abc import Callable
+
+from .setting import DEVICES, FULL, METHODS, NARROW, PAPER, Network, step_of_full_pipeline
+
+
+@functools.lru_cache(maxsize=1)
+def _step(network: Network, method: str, device: str) -> Callable[[], None]:
+    return step_of_full_pipeline(network, method, device)[1]
+
+
+class _Steps:
+    param_names = ("network", "method", "device")
+    version = "1"
+    networks = NARROW
+
+    def setup(self, network: str, method: str, device: str) -> None:
+        self.step = _step(self.networks[network], method, device)
+
+    def time_step(self, network: str, method: str, device: str) -> None:
+        self.step()
+
+
+class Narrow(_Steps):
+    """Networks a sixteenth as wide as the paper's: the engine's own share is large."""
+
+    params = (list(NARROW), METHODS, DEVICES)
+
+
+if FULL:
+
+    class Paper(_Steps):
+        """The paper's networks and micro-batches of 64 images of CIFAR's size."""
+
+        params = (list(PAPER), METHODS, DEVICES)
+        networks = PAPER
+        timeout = 1800

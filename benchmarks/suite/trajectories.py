@@ -1,0 +1,77 @@
+"""Losses of a short training under each method, and the file in which they are stored with where they came from.
+
+Seeds, one thread and float32 fix them to the bit on one kind of processor. A deliberate change of the arithmetic calls
+for a new file, in the same commit, from a clean checkout:
+
+    python -m benchmarks.suite.trajectories
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from petra_core import Pipeline, methods, models
+from petra_core.recipe import sgd
+from reproduce import provenance
+from reproduce.storage import write_atomically
+
+FILE = Path(__file__).with_name("trajectories.json")
+MICRO_BATCHES = 40
+#: J = 5 with a run of two reversible blocks: the shortest in which a rebuilt input is inverted once more. Small enough a
+#: rate for two thousand rounding errors not to grow into a difference, large enough for an update to be seen at once.
+SETTING = {"blocks": 3, "channels": 8, "image_size": 8, "batch": 4, "accumulation": 2, "learning_rate": 0.01}
+
+
+def losses(method: str) -> list[float]:
+    """The losses of all micro-batches, oldest first; the number of threads is afterwards as it was before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _losses(method)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _losses(method: str) -> list[float]:
+    torch.manual_seed(0)
+    stages = models.chain(int(SETTING["blocks"]), num_classes=10, channels=int(SETTING["channels"]), stem_stride=2)
+    optimizer = sgd(SETTING["learning_rate"], weight_decay=5e-4)
+    accumulation = int(SETTING["accumulation"])
+    pipeline = Pipeline(stages, methods.by_name(method), accumulation=accumulation, optimizer=optimizer, seed=0)
+    batch, size = int(SETTING["batch"]), int(SETTING["image_size"])
+    found = []
+    for _ in range(MICRO_BATCHES):
+        found.append(pipeline.step(torch.randn(batch, 3, size, size), torch.randint(10, (batch,))))
+    found += pipeline.drain()
+    return [float(loss) for loss in found if loss is not None]
+
+
+def largest_difference(found: list[float], expected: list[float]) -> float:
+    """Of two series of one length, relative to the second; 0 only if they are equal to the bit."""
+    return max(abs(new - old) / abs(old) for new, old in zip(found, expected, strict=True))
+
+
+def stored() -> dict[str, Any]:
+    """What `write` wrote: `losses` by method, `setting`, and `environment` and `code` as in a record."""
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def write() -> None:
+    """Store the losses of all methods as they are here and now."""
+    code, _ = provenance.code()
+    content = {
+        "setting": {**SETTING, "micro_batches": MICRO_BATCHES},
+        "environment": {**provenance.environment(torch.device("cpu")), "threads": 1},
+        "code": code,
+        "losses": {method.name: losses(method.name) for method in methods.ALL},
+    }
+    write_atomically(FILE, (json.dumps(content, indent=1) + "\n").encode())
+    print(f"wrote {FILE}")
+
+
+if __name__ == "__main__":
+    write()
