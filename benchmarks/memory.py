@@ -27,7 +27,6 @@ from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.recording import Recorder, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods, models
 from petra_core.memory import StagePrediction, predict
-from petra_core.methods import Method
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark, Comparison
 from reproduce.measures.held_memory import ticks_to_steady
@@ -129,11 +128,15 @@ def _sum(stage: StagePrediction, without: Sequence[str]) -> int:
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
     """The largest number from 1 on that fits (0: none), if all below it do; found fastest near `guess`."""
-    low, high = 0, max(1, guess)
-    while fits(high):
-        low, high = high, high + max(1, high // 8)
+    low = high = max(1, guess)
+    if fits(low):
+        while fits(high := low + max(1, low // 8)):
+            low = high
+    else:
+        while (low := min(high - 1, high * 7 // 8)) > 0 and not fits(low):
+            high = low
     while high - low > 1:
-        middle = max(low + 1, high - max(1, guess // 16)) if low == 0 else (low + high) // 2
+        middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 

@@ -1,0 +1,186 @@
+"""The contestants: for each other implementation, how our chain of reversible blocks is put into its words.
+
+The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage is one residual function and a swap,
+(x, x~) -> (x~ + F(x), x). Two of our stages are one of their pairs with x1 = x~ and x2 = x:
+
+    ours      (x, x~) -> (x~ + F(x), x) -> (x + G(x~ + F(x)), x~ + F(x))
+    theirs    (x1, x2) -> (x1 + F(x2), x2 + G(x1 + F(x2)))
+
+so all compute the same function of the same weights, and must agree in every gradient. Stem and head are plain modules
+for all. Every package is used with its defaults.
+
+This module exports CONTESTANTS, Contestant, Trainer.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from petra_core import Pipeline, Stage, methods, models
+from petra_core.methods import Method
+from petra_core.worker import OptimizerFactory
+
+__all__ = ["CONTESTANTS", "Contestant", "Trainer"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Trainer:
+    """A model that is trained by autograd, whatever happens inside it.
+
+    Args:
+        model: from images to logits.
+        stages: whose weights these are.
+        loss: of logits and labels.
+        optimizer: None: weights stay, gradients are kept.
+
+    Attributes:
+        ready: steps until one step is like the next.
+
+    """
+
+    ready = 1
+
+    def __init__(
+        self, model: nn.Module, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None
+    ) -> None:
+        self._model, self._stages, self._loss = model, stages, loss
+        self._optimizer = None if optimizer is None else optimizer(list(model.parameters()))
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """Train on a micro-batch."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        self._loss(self._model(images), labels).backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def gradients(self) -> list[Tensor]:
+        """Of the last step, parameter by parameter of the stages."""
+        found = [parameter.grad for stage in self._stages for parameter in stage.parameters()]
+        assert all(gradient is not None for gradient in found), "a parameter has got no gradient"
+        return [gradient for gradient in found if gradient is not None]
+
+
+class PipelineTrainer(Trainer):
+    """Our own engine; under PETRA a step is a tick, and its gradients are those of earlier micro-batches."""
+
+    def __init__(self, method: Method, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> None:
+        stages[-1].loss = loss  # type: ignore[assignment]  # of the head
+        self._gradients: dict[int, list[Tensor]] = {}
+        keep = self._keep if optimizer is None else None
+        self._pipeline = Pipeline(stages, method, optimizer=optimizer, seed=0, before_update=keep)
+        self.ready = method.delay(0, len(stages)) + 1
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        self._pipeline.step(images, labels)
+
+    def _keep(self, index: int, version: int, stage: Stage) -> None:
+        self._gradients[index] = [p.grad.clone() for p in stage.parameters() if p.grad is not None]
+
+    def gradients(self) -> list[Tensor]:
+        return [gradient for index in sorted(self._gradients) for gradient in self._gradients[index]]
+
+
+class TwoStreams(nn.Module):
+    """A package's reversible sequence on concatenated streams, between our stem and our head."""
+
+    def __init__(self, stages: Sequence[Stage], sequence: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.sequence, self.head = stages[0], sequence, stages[-1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, classes] of images [B, 3, H, W]."""
+        x, x_tilde = self.stem(images)
+        x_tilde, x = self.sequence(torch.cat([x_tilde, x], dim=1)).chunk(2, dim=1)
+        logits: Tensor = self.head((x, x_tilde))
+        return logits
+
+
+class Checkpointed(nn.Module):
+    """Each block between stem and head under torch's own checkpointing."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, classes] of images [B, 3, H, W]."""
+        value = self.stages[0](images)
+        for stage in self.stages[1:-1]:
+            value = checkpoint(stage, value, use_reentrant=False)
+        logits: Tensor = self.stages[-1](value)
+        return logits
+
+
+def _functions(stages: Sequence[Stage]) -> list[nn.Module]:
+    return [part.function for stage in stages[1:-1] for part in stage.parts()]
+
+
+def _pairs(stages: Sequence[Stage]) -> list[tuple[nn.Module, nn.Module]]:
+    functions = _functions(stages)
+    return list(zip(functions[::2], functions[1::2], strict=True))
+
+
+def revtorch(stages: Sequence[Stage]) -> nn.Module:
+    import revtorch as package
+
+    blocks = [package.ReversibleBlock(f, g) for f, g in _pairs(stages)]
+    return TwoStreams(stages, package.ReversibleSequence(nn.ModuleList(blocks)))
+
+
+def memcnn(stages: Sequence[Stage]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it decorates with what torch renamed
+        import memcnn as package
+
+    blocks = [package.InvertibleModuleWrapper(package.AdditiveCoupling(f, g)) for f, g in _pairs(stages)]
+    return TwoStreams(stages, nn.Sequential(*blocks))
+
+
+def revlib(stages: Sequence[Stage]) -> nn.Module:
+    import revlib as package
+
+    return TwoStreams(stages, package.ReversibleSequential(*_functions(stages)))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way of training the chain.
+
+    Attributes:
+        name: as it is shown.
+        made_of: a model of the stages, or the method of our engine.
+        package: that has to be installed; None: none but torch.
+
+    """
+
+    name: str
+    made_of: Callable[[Sequence[Stage]], nn.Module] | Method
+    package: str | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a method of our engine."""
+        return isinstance(self.made_of, Method)
+
+    def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> Trainer:
+        """Ready for its first step; shares the weights of `stages`."""
+        if isinstance(self.made_of, Method):
+            return PipelineTrainer(self.made_of, stages, loss, optimizer)
+        return Trainer(self.made_of(stages), stages, loss, optimizer)
+
+
+CONTESTANTS = (
+    Contestant("autograd", models.sequential),
+    Contestant("torch.utils.checkpoint", Checkpointed),
+    Contestant("RevTorch", revtorch, "revtorch"),
+    Contestant("memcnn", memcnn, "memcnn"),
+    Contestant("revlib", revlib, "revlib"),
+    Contestant("ours, reversible backpropagation", methods.REVERSIBLE_BACKPROPAGATION),
+    Contestant("ours, PETRA", methods.PETRA),
+)
