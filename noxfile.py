@@ -195,6 +195,14 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Measure other implementations of reversible training beside ours: `-- --threads 2 --record`, `-- --help`."""
+    install(session)
+    session.install("--requirement", "benchmarks/peers/requirements.txt", "--constraint", CONSTRAINTS)
+    session.run("python", "-m", "benchmarks.peers", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests, in two processes of one thread each; arguments go to pytest."""
     install(session, "tests")
