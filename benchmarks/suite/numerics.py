@@ -17,7 +17,7 @@ BLOCKS = [1, 2, 5, 10, 30]
 
 
 class Reconstruction:
-    """|rebuilt - true| / |true| of the first input of a chain, rebuilt through so many blocks with their own weights."""
+    """|rebuilt - true| / |true| of the first input of a chain, rebuilt through so many blocks with unchanged weights."""
 
     params = (BLOCKS,)
     param_names = ("blocks",)
@@ -32,7 +32,7 @@ class Reconstruction:
 
 
 class Losses:
-    """Largest difference of a loss from the stored one, over its size, in training a narrow network on random images."""
+    """Largest difference of a loss from the stored one, over its size, in a short training on random images."""
 
     params = (METHODS,)
     param_names = ("method",)

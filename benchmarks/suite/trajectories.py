@@ -19,8 +19,8 @@ from reproduce.storage import write_atomically
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40
-#: J = 5 with a run of two reversible blocks: the shortest in which a rebuilt input is inverted once more. Small enough a
-#: rate for two thousand rounding errors not to grow into a difference, large enough for an update to be seen at once.
+#: A run of three reversible blocks, in which inputs are rebuilt from rebuilt ones. The rate is so small that rounding
+#: does not grow into a difference, and so large that a lost or doubled update does.
 SETTING = {"blocks": 3, "channels": 8, "image_size": 8, "batch": 4, "accumulation": 2, "learning_rate": 0.01}
 
 
@@ -42,11 +42,10 @@ def _losses(method: str) -> list[float]:
     accumulation = int(SETTING["accumulation"])
     pipeline = Pipeline(stages, methods.by_name(method), accumulation=accumulation, optimizer=optimizer, seed=0)
     batch, size = int(SETTING["batch"]), int(SETTING["image_size"])
-    found = []
-    for _ in range(MICRO_BATCHES):
-        found.append(pipeline.step(torch.randn(batch, 3, size, size), torch.randint(10, (batch,))))
-    found += pipeline.drain()
-    return [float(loss) for loss in found if loss is not None]
+    found = [
+        pipeline.step(torch.randn(batch, 3, size, size), torch.randint(10, (batch,))) for _ in range(MICRO_BATCHES)
+    ]
+    return [float(loss) for loss in (*found, *pipeline.drain()) if loss is not None]
 
 
 def largest_difference(found: list[float], expected: list[float]) -> float:
