@@ -9,7 +9,7 @@ import pytest
 from petra_core.timeline import Event, Timeline
 from reproduce.benchmark_records import Benchmark, BenchmarkError, Comparison, Series, read, read_all, spread, write
 from reproduce.tables import benchmarks
-from reproduce.tables.content import Table, Tone
+from reproduce.tables.content import Figure, Table, Tone
 from reproduce.tables.results import Results
 from reproduce.tables.results import read as read_results
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
@@ -148,6 +148,9 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert [(finding.text, finding.tone) for finding in section.findings] == [
         ("Benchmarks: A race: 1 aim reached.", Tone.GOOD)
     ]
+    [drawing] = [block for block in section.blocks if isinstance(block, Figure)]
+    assert "F3" in drawing.svg
+    assert drawing.pdf.startswith(b"%PDF")
     machines, values, patch = section.folded
     assert isinstance(machines, Table)
     assert isinstance(values, Table)

@@ -6,15 +6,19 @@ Nothing here knows which benchmarks there are: whatever lies in the folder of be
 
 from collections.abc import Sequence
 
+from petra_core.gantt import to_svg
 from reproduce.benchmark_records import Benchmark, Comparison, Spread, spread
+from reproduce.tables import svg_pdf
 from reproduce.tables.content import (
     NARROW_SPACE,
     Block,
     Column,
     Entry,
+    Figure,
     Finding,
     Listing,
     Section,
+    Svg,
     Table,
     Tone,
     code,
@@ -28,6 +32,7 @@ from reproduce.tables.content import (
 from reproduce.tables.results import Results
 
 TITLE = "Benchmarks"
+DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
 
 
 def section(results: Results) -> Section:
@@ -42,11 +47,20 @@ def section(results: Results) -> Section:
         blocks.append(f"{benchmark.title}. {benchmark.about}")
         if benchmark.comparisons:
             blocks.append(_ratios(benchmark))
-        folded.append(_values(benchmark))
+        drawings = _drawings(benchmark)
+        blocks += drawings[:DRAWN]
+        folded += [_values(benchmark), *drawings[DRAWN:]]
         if benchmark.patch:
             title = f"Difference to the commit: {benchmark.name}"
             folded.append(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
-    return Section("benchmarks", TITLE, blocks, findings, folded=folded, folded_title="Every value, and where it ran")
+    return Section(
+        "benchmarks",
+        TITLE,
+        blocks,
+        findings,
+        folded=folded,
+        folded_title="Every value, where it ran, and more drawings",
+    )
 
 
 _INTRODUCTION = (
@@ -185,6 +199,42 @@ def _values(benchmark: Benchmark) -> Table:
 def _value(value: float) -> Entry:
     """In three digits, or more if it is large."""
     return Entry(f"{value:.3g}" if value < 100 else f"{value:,.0f}", value, Tone.OURS)
+
+
+def _drawings(benchmark: Benchmark) -> list[Figure]:
+    """Its timelines; those whose titles differ after the last comma only, as measured and modelled, on one axis."""
+    ends: dict[str, float] = {}
+    for title, timeline in benchmark.timelines.items():
+        last = max((event.end for event in timeline.events), default=0.0)
+        ends[_subject(title)] = max(last, ends.get(_subject(title), 0.0))
+    figures = []
+    for place, (title, timeline) in enumerate(benchmark.timelines.items()):
+        if not timeline.events:
+            continue
+        svg = to_svg(
+            timeline,
+            title=title,
+            span=(0.0, ends[_subject(title)]),
+            labels={device: f"process {device}" for device in range(timeline.devices)},
+        )
+        busy = ", ".join(
+            f"{1e3 * timeline.busy(device):.3g} ms of process {device}" for device in range(timeline.devices)
+        )
+        description = f"{len(timeline.events)} actions in {1e3 * timeline.seconds:.3g} ms; at work: {busy}."
+        figures.append(
+            Figure(
+                f"benchmark-{benchmark.name}-timeline-{place}",
+                title,
+                description,
+                Svg(svg, svg_pdf.to_pdf(svg)),
+                f"{benchmark.title}: {title}. {description}",
+            )
+        )
+    return figures
+
+
+def _subject(title: str) -> str:
+    return title.rpartition(", ")[0]
 
 
 def _machines(benchmarks: Sequence[Benchmark]) -> Table:
