@@ -8,7 +8,7 @@ Where one stage is heavier than a device's fair share, no cut helps. Then it may
 take its micro-batches in turn (`petra_core.orders`): r replicas are r times as fast, less what it takes to add up their
 gradients at every update. The same dynamic programming finds cut and replicas together.
 
-This module exports Plan, assess, plan, replicated_plan.
+This module exports Plan, assess, plan, replicated_plan, run_of.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from itertools import accumulate
 
 from petra_core.timeline import INSTANT, Cost, Link
 
-__all__ = ["Plan", "assess", "plan", "replicated_plan"]
+__all__ = ["Plan", "assess", "plan", "replicated_plan", "run_of"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Plan:
         lines = ["device  stages      time, ms   share   memory, MB"]
         first = device = 0
         for size, seconds, held, count in zip(self.partition, self.seconds, self.bytes, self.replicas, strict=True):
-            run, own = _range(first, size), _range(device, count)
+            run, own = run_of(first, size), run_of(device, count)
             share = seconds / self.slowest if self.slowest else 1.0
             lines.append(f"{own:>6}  {run:<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
             first, device = first + size, device + count
@@ -213,5 +213,6 @@ def _too_large(held: Sequence[int], devices: int, limit: int | None) -> ValueErr
     )
 
 
-def _range(first: int, size: int) -> str:
+def run_of(first: int, size: int) -> str:
+    """Consecutive numbers as they are written: 3, or 3..5."""
     return f"{first}" if size == 1 else f"{first}..{first + size - 1}"

@@ -3,23 +3,30 @@
 Every stage is timed alone (`reproduce.measures.stage_alone`), one after the other: medians over turns, the first of
 which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
 process disturbed, not a machine that is busy throughout; so the load of the machine is part of the result.
+
+This module exports costs, measure, timed.
 """
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from petra_core import methods
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.stages import Stage
+from petra_core.timeline import Cost
 from reproduce.cells import Cell, StageCostCell
 from reproduce.data import catalogue
 from reproduce.execution import Context, Stopped
 from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records import Record
+
+__all__ = ["costs", "measure", "timed"]
 
 WARM_UP = 2  # turns that are not timed
 
@@ -38,18 +45,52 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """
     del record
     assert isinstance(cell, StageCostCell)
+
+    def begin(index: int, count: int) -> None:
+        if context.should_stop():
+            raise Stopped(f"stopped before stage {index} of {count}")
+        context.observer.tick(index, count, None)
+
+    before = os.getloadavg()[0]
+    rows = timed(cell, context.device, begin)
+    return {"stages": rows, "load": [before, os.getloadavg()[0]], "cores": os.cpu_count()}
+
+
+def timed(
+    cell: StageCostCell, device: torch.device, begin: Callable[[int, int], None] = lambda index, count: None
+) -> list[dict[str, Any]]:
+    """Time every stage of the cell's network on `device`; `stages` of what `measure` returns.
+
+    Args:
+        cell: the network, its method and what passes through it.
+        device: on which.
+        begin: called with the number of a stage and that of all stages before it is timed.
+
+    """
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes
-    before = os.getloadavg()[0]
-    with synthetic(cell, classes, context.device) as (stages, images, labels):
+    with synthetic(cell, classes, device) as (stages, images, labels):
         arriving = feeds(stages, method, images, labels)
         rows = []
         for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
-            if context.should_stop():
-                raise Stopped(f"stopped before stage {index} of {len(stages)}")
-            context.observer.tick(index, len(stages), None)
+            begin(index, len(stages))
             rows.append(_stage(cell, method, stage, index, len(stages), feed))
-    return {"stages": rows, "load": [before, os.getloadavg()[0]], "cores": os.cpu_count()}
+    return rows
+
+
+def costs(rows: Sequence[Mapping[str, Any]]) -> list[Cost]:
+    """What `timed` found, as the timeline model takes it: medians."""
+    return [
+        Cost(
+            row["forward"]["median"],
+            row["backward"]["median"],
+            row["update"]["median"],
+            row["bytes_up"],
+            row["bytes_down"],
+            row["parameters"],
+        )
+        for row in rows
+    ]
 
 
 def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:

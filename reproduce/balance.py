@@ -1,0 +1,174 @@
+"""The cut of a network that keeps processes equally busy, from what its stages cost here and now.
+
+No table of costs is right for the next machine, so every stage is timed on the spot, for some seconds, as the engine
+would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes (`petra_core.memory`). The cut
+does not change any result, so nothing but speed and memory depends on how well that went.
+
+This module exports Balance, balanced, measured, of_training.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from petra_core import methods
+from petra_core.holding import History, holding
+from petra_core.memory import Footprint, footprints, predict
+from petra_core.orders import of_method
+from petra_core.partition import Plan, assess, plan, replicated_plan
+from petra_core.shares import even_partition
+from petra_core.stages import Stage
+from petra_core.timeline import Cost, Link, Timeline, simulate
+from reproduce import networks
+from reproduce.cells import CellError, StageCostCell, TrainingCell
+from reproduce.data import catalogue
+from reproduce.measures import stage_costs
+from reproduce.measures.synthetic import SGD
+
+__all__ = ["Balance", "balanced", "measured", "of_training"]
+
+REPETITIONS = 5  # timed turns of each stage
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A network's stages with what they cost.
+
+    Attributes:
+        cell: the network, its method, k, and what passes through it.
+        costs: of each stage.
+
+    """
+
+    cell: StageCostCell
+    costs: tuple[Cost, ...]
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each stage for a micro-batch, with its share of an update."""
+        return [cost.forward + cost.backward + cost.update / self.cell.accumulation for cost in self.costs]
+
+    @cached_property
+    def held(self) -> tuple[int, ...]:
+        """Bytes of each stage, every kind at its own largest moment."""
+        images, labels, stages = self._on_meta()
+        found = predict(
+            stages,
+            methods.by_name(self.cell.method),
+            images,
+            labels,
+            accumulation=self.cell.accumulation,
+            optimizer=SGD,
+        )
+        return tuple(sum(stage.peak.values()) for stage in found)
+
+    @cached_property
+    def footprints(self) -> tuple[Footprint, ...]:
+        """Bytes that each stage takes for a micro-batch."""
+        images, labels, stages = self._on_meta()
+        return footprints(stages, methods.by_name(self.cell.method), images, labels, optimizer=SGD)
+
+    def even(self, processes: int) -> Plan:
+        """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
+        try:
+            return assess(self.seconds, even_partition(len(self.costs), processes), held=self.held)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def best(self, processes: int, limit: int | None = None) -> Plan:
+        """The cut whose slowest process is fastest.
+
+        Args:
+            processes: how many.
+            limit: bytes that each may hold.
+
+        Raises:
+            CellError: there are fewer stages than processes, or no cut stays below the limit.
+
+        """
+        try:
+            return plan(self.seconds, processes, held=self.held, limit=limit)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Plan:
+        """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise."""
+        try:
+            return replicated_plan(
+                self.costs,
+                devices,
+                accumulation=self.cell.accumulation,
+                exchange=exchange,
+                held=self.held,
+                limit=limit,
+            )
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def simulated(self, plan: Plan, link: Link, micro_batches: int) -> Timeline:
+        """The run of so many micro-batches under a plan, event by event."""
+        method, k = methods.by_name(self.cell.method), self.cell.accumulation
+        return simulate(
+            of_method(method, self.costs, plan.partition, micro_batches, k, plan.replicas, exchange=link), link
+        )
+
+    def holding(self, timeline: Timeline) -> tuple[History, ...]:
+        """What every device holds in the course of it."""
+        return holding(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
+
+    def _on_meta(self) -> tuple[torch.Tensor, torch.Tensor, list[Stage]]:
+        cell = self.cell
+        with torch.device("meta"):
+            stages = networks.build(cell, catalogue.by_name(cell.dataset).num_classes)
+            images = torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size)
+            labels = torch.empty(cell.batch_size, dtype=torch.int64)
+        return images, labels, stages
+
+
+def measured(
+    cell: StageCostCell, device: torch.device, begin: Callable[[int, int], None] = lambda index, count: None
+) -> Balance:
+    """Time the stages of the cell's network on `device`; arguments as of `stage_costs.timed`."""
+    return Balance(cell, tuple(stage_costs.costs(stage_costs.timed(cell, device, begin))))
+
+
+def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCostCell:
+    """The cell that times the stages of a network that is to be trained; in float32, whatever the precision."""
+    return StageCostCell(
+        scale="custom",
+        dataset=cell.dataset,
+        image_size=cell.image_size,
+        model=cell.model,
+        stem=cell.stem,
+        width=cell.width,
+        method=cell.method,
+        accumulation=cell.accumulation,
+        batch_size=cell.batch_size,
+        seed=0,
+        repetitions=repetitions,
+    )
+
+
+def balanced(cell: TrainingCell, processes: int, device: torch.device, *, threads: int) -> tuple[int, ...]:
+    """The stages of each process for training `cell`, found by timing them now.
+
+    To be called once, before the processes start: timings differ, and all processes must agree on the cut.
+
+    Args:
+        cell: what is to be trained.
+        processes: how many share the stages.
+        device: on which one of them will work.
+        threads: how many each of them will have.
+
+    Raises:
+        CellError: there are fewer stages than processes.
+
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return measured(of_training(cell), device).best(processes).partition
+    finally:
+        torch.set_num_threads(before)

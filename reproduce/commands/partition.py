@@ -1,0 +1,165 @@
+"""`partition`: how a network is best shared among processes, from what its stages cost on this machine."""
+
+import sys
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from petra_core import gantt, methods
+from petra_core.partition import Plan, run_of
+from petra_core.timeline import Link
+from reproduce import balance, devices
+from reproduce.balance import Balance
+from reproduce.cells import CellError, StageCostCell
+from reproduce.commands.common import CORES, checked
+from reproduce.data import catalogue
+from reproduce.options import GroupedCommand, grouped
+from reproduce.quantities import BANDWIDTH, MEMORY, TIME
+from reproduce.scales import smoke
+from reproduce.storage import write_atomically, write_json
+
+NETWORK, METHOD, SHARES, RUN = (
+    grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
+)
+DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(cls=GroupedCommand)
+@NETWORK("--model", default=DEFAULTS.model, help="As of `train`.")
+@NETWORK("--stem", show_default="that of the data set, stride1", help="As of `train`.")
+@NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
+@NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
+@NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
+@NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
+@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
+@METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
+@SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
+@SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB; predicted, see the README.")
+@SHARES(
+    "--replicate",
+    is_flag=True,
+    show_default=False,
+    help="Also show what it would give to put heavy stages on several devices; modelled.",
+)
+@SHARES("--bandwidth", type=BANDWIDTH, show_default="without limit", help="Between two processes, such as 10Gbit/s.")
+@SHARES("--latency", type=TIME, show_default="none", help="Of a message, such as 50us.")
+@RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
+@RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
+@RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
+@RUN("--svg", type=FILE, help="Draw the simulated run of the best cut into this file, a Gantt chart.")
+@RUN("--trace", type=FILE, help="Write it as a Chrome trace, for Perfetto or chrome://tracing.")
+@click.help_option("-h", "--help")
+def partition(
+    processes: int,
+    memory_limit: float | None,
+    replicate: bool,
+    bandwidth: float | None,
+    latency: float | None,
+    device: str,
+    threads: int | None,
+    repetitions: int,
+    svg: Path | None,
+    trace: Path | None,
+    **settings: Any,
+) -> None:
+    """Find the cut of a network that keeps processes equally busy, by timing its stages here and now.
+
+    Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
+    be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
+    """
+    cell = checked(lambda: cell_to_time(settings, repetitions))
+    where = checked(lambda: devices.check(device))
+    torch.set_num_threads(threads or max(1, CORES // processes))
+    link = Link(latency or 0.0, bandwidth or float("inf"))
+    limit = None if memory_limit is None else int(memory_limit)
+    with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
+
+        def begin(index: int, count: int) -> None:
+            bar.length = count
+            bar.update(index - bar.pos)
+
+        found = balance.measured(cell, where, begin)
+        bar.update((bar.length or 0) - bar.pos)
+    plans = {"even": checked(lambda: found.even(processes)), "balanced": checked(lambda: found.best(processes, limit))}
+    if replicate:
+        plans["with replicas"] = checked(lambda: found.replicated(processes, link, limit))
+    click.echo("\n".join(stage_lines(found)))
+    for name, plan in plans.items():
+        click.echo("\n".join(["", *plan_lines(name, found, plan, link)]))
+    best = plans["balanced"]
+    sizes = ",".join(map(str, best.partition))
+    click.echo(f"\nto train so: --processes {processes} --partition {sizes}")
+    _write(found, best, link, svg, trace)
+
+
+def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
+    """The cell of the options, with what they leave open by rule. Raises: CellError: a setting is wrong."""
+    values = dict(settings)
+    try:
+        dataset = catalogue.by_name(values["dataset"])
+    except ValueError as error:
+        raise CellError(str(error)) from None
+    if values["stem"] is None:
+        values["stem"] = "stride1" if values["model"].startswith("chain") else dataset.stem
+    if values["image_size"] is None:
+        values["image_size"] = dataset.image_size
+    return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **values)
+
+
+def stage_lines(found: Balance) -> Iterator[str]:
+    """What every stage costs, as a table."""
+    cell = found.cell
+    yield (
+        f"{cell.model}, width {cell.width}, {cell.image_size} pixels, batch {cell.batch_size}, {cell.method}, "
+        f"k = {cell.accumulation}; medians of {cell.repetitions} turns"
+    )
+    yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
+    for stage, (cost, held) in enumerate(zip(found.costs, found.held, strict=True)):
+        times = f"{1e3 * cost.forward:>11.3f} {1e3 * cost.backward:>13.3f} {1e3 * cost.update:>11.3f}"
+        yield f"{stage:>5}  {times} {held / 1e6:>11.1f} {cost.up / 1e6:>8.2f} {cost.down / 1e6:>9.2f}"
+
+
+def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[str]:
+    """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
+    sizes = ",".join(map(str, plan.partition))
+    replicas = f", replicas {','.join(map(str, plan.replicas))}" if plan.devices > len(plan.partition) else ""
+    yield f"{name}: {sizes}{replicas}"
+    yield str(plan)
+    filling, count = _micro_batches(found)
+    timeline = found.simulated(plan, link, count)
+    pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
+    yield (
+        f"simulated: {1e3 * pace:.3f} ms a micro-batch, {plan.work / pace:.2f} times one device, "
+        f"efficiency {plan.work / pace / plan.devices:.0%}"
+    )
+    for device, history in enumerate(found.holding(timeline)):
+        share = timeline.idle(device) / timeline.seconds
+        yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {history.peak / 1e6:.1f} MB"
+
+
+def _micro_batches(found: Balance) -> tuple[int, int]:
+    """How many fill the pipeline, and how many are simulated: as many again and 8 updates between."""
+    k = found.cell.accumulation
+    filling = -(-4 * len(found.costs) // k) * k
+    return filling, 2 * filling + 8 * k + 1
+
+
+def _write(found: Balance, plan: Plan, link: Link, svg: Path | None, trace: Path | None) -> None:
+    """The files that were asked for."""
+    timeline = found.simulated(plan, link, 2 * len(found.costs) + 4 * found.cell.accumulation)
+    if svg is not None:
+        title = f"{found.cell.model}, {found.cell.method}, k = {found.cell.accumulation}, simulated"
+        labels = {
+            part: f"{part}: {'stage' if size == 1 else 'stages'} {run_of(end - size, size)}"
+            for part, (end, size) in enumerate(zip(accumulate(plan.partition), plan.partition, strict=True))
+        }
+        write_atomically(svg, gantt.to_svg(timeline, title=title, labels=labels).encode())
+        click.echo(f"wrote {svg}")
+    if trace is not None:
+        write_json(trace, timeline.chrome_trace())
+        click.echo(f"wrote {trace}")

@@ -1,0 +1,102 @@
+"""From the costs of stages to a cut, to what is printed of it, and to the files."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+from petra_core import methods
+from petra_core.timeline import Cost, Link
+from reproduce import balance
+from reproduce.cells import CellError
+from reproduce.cli import main
+from reproduce.measures import stage_costs
+from reproduce.quantities import BANDWIDTH, MEMORY, TIME
+from reproduce.scales.smoke import digits_cell
+from tests.test_table5 import made_up
+
+CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four stages of which the first takes as long as the others together; who times them is not asked."""
+    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
+
+
+def test_what_a_network_really_costs_gives_a_cut() -> None:
+    threads = torch.get_num_threads()
+    sizes = balance.balanced(CELL, 2, torch.device("cpu"), threads=1)
+    assert len(sizes) == 2
+    assert sum(sizes) == 4
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("costs")
+def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
+    found = balance.measured(balance.of_training(CELL), torch.device("cpu"))
+    assert found.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
+    assert balance.balanced(CELL, 2, torch.device("cpu"), threads=1) == (1, 3)
+    assert (found.even(2).partition, found.even(2).slowest) == ((2, 2), 12)
+    assert found.best(2).speedup == 2
+    assert found.replicated(3, Link()).replicas == (2, 1)
+    with pytest.raises(CellError, match="each of 5 devices needs a stage"):
+        found.best(5)
+    with pytest.raises(CellError, match="stays below 10 bytes a device"):
+        found.best(2, limit=10)
+    timeline = found.simulated(found.best(2), Link(), 40)
+    assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
+    for history, bound in zip(found.holding(timeline), found.best(2).bytes, strict=True):
+        assert 0 < history.peak <= bound
+
+
+@pytest.mark.usefixtures("costs")
+def test_the_command(tmp_path: Path) -> None:
+    arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
+    files = ["--svg", str(tmp_path / "gantt.svg"), "--trace", str(tmp_path / "trace.json")]
+    said = CliRunner().invoke(
+        main, [*arguments, *files, "--replicate", "--memory-limit", "1GB"], catch_exceptions=False
+    )
+    assert said.exit_code == 0
+    for line in (
+        "even: 2,1,1",
+        "expected: 1.50 times one device, efficiency 50%",
+        "simulated: 12000.000 ms a micro-batch, 1.50 times one device, efficiency 50%",
+        "balanced: 1,1,2",
+        "simulated: 9000.000 ms a micro-batch, 2.00 times one device, efficiency 67%",
+        "with replicas: 2,2, replicas 2,1",
+        "simulated: 6000.000 ms a micro-batch, 3.00 times one device, efficiency 100%",
+        "to train so: --processes 3 --partition 1,1,2",
+    ):
+        assert line in said.output.splitlines()
+    assert "2: stages 2..3" in (tmp_path / "gantt.svg").read_text()
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_wrong_command_line_is_told() -> None:
+    def fails(*arguments: str) -> str:
+        said = CliRunner().invoke(main, ["partition", *arguments])
+        assert said.exit_code == 2
+        return said.output
+
+    assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
+    assert "model 'revnet19'" in fails("--model", "revnet19")
+    assert "is no memory: a number and MB, MiB, GiB, GB, such as 8GB" in fails("--memory-limit", "8 apples")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [(MEMORY, "8GB", 8e9), (MEMORY, "1.5 gib", 1.5 * 2**30), (BANDWIDTH, "10Gbit/s", 1.25e9), (TIME, "50us", 5e-5)],
+)
+def test_quantities(kind: click.ParamType, text: str, value: float) -> None:
+    assert kind.convert(text, None, None) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"])
+def test_what_is_no_quantity(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no memory"):
+        MEMORY.convert(text, None, None)
