@@ -139,10 +139,31 @@ def predict(
     """
     check_accumulation(accumulation)
     found = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
-    count = len(stages)
+    return of_footprints(found, method, accumulation)
+
+
+def of_footprints(
+    footprints: Sequence[Footprint], method: Method, accumulation: int = 1
+) -> tuple[StagePrediction, ...]:
+    """The same for stages of which only the footprints are known, however many there are."""
+    count = len(footprints)
     return tuple(
         _of_stage(index, count, footprint, method.delay(index, count), method, accumulation)
-        for index, footprint in enumerate(found)
+        for index, footprint in enumerate(footprints)
+    )
+
+
+def joined(footprints: Sequence[Footprint]) -> Footprint:
+    """Of consecutive stages that are made one by `petra_core.merge`: one graph at a time is rebuilt."""
+    sums = {
+        name: sum(getattr(footprint, name) for footprint in footprints)
+        for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target")
+    }
+    return Footprint(
+        **sums,
+        passing=max(footprint.passing for footprint in footprints),
+        below=footprints[0].below,
+        above=footprints[-1].above,
     )
 
 

@@ -26,8 +26,7 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
         accumulation: k.
 
     Returns:
-        The mean over as many micro-batches as there are stages, and at least 32, rounded up to a multiple of k, after
-        twice as many.
+        The mean over 32 micro-batches, rounded up to a multiple of k, after as many and twice the number of stages.
 
     """
     count = len(costs)
@@ -38,11 +37,11 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
         np.array([link.seconds(size) for size in sizes]) for sizes in zip(*((c.up, c.down) for c in costs), strict=True)
     )
     stages = np.arange(count)
-    measured = -(-max(32, count) // accumulation) * accumulation
+    measured = -(-32 // accumulation) * accumulation
     free = np.zeros(count)  # until when every device is busy
     link_up, link_down = np.zeros(count), np.zeros(count)  # likewise the links to the stages above and below
     from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this tick
-    ends = np.zeros(3 * measured)  # of the backwards at stage 0
+    ends = np.zeros(2 * measured + 2 * count)  # of the backwards at stage 0
     for tick in range(len(ends) + 2 * (count - 1)):
         number = tick - 2 * (count - 1) + stages  # of the micro-batch that comes back
         enters, returns = stages <= tick, number >= 0

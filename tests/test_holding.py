@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from petra_core import methods, models, orders
+from petra_core import merge, methods, models, orders
 from petra_core.holding import holding
-from petra_core.memory import Footprint, footprints, predict
+from petra_core.memory import Footprint, footprints, joined, predict
 from petra_core.methods import Method
 from petra_core.timeline import Cost, Timeline, simulate
 
@@ -35,6 +35,16 @@ def test_each_stage_on_a_device_of_its_own_holds_what_is_foretold(method: Method
     assert [f.always for f in found] == [
         sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
     ]
+
+
+def test_footprints_of_stages_that_are_made_one() -> None:
+    blocks = models.revnet(18, num_classes=10, width=2)
+    images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        apart = footprints(blocks, method, images, labels)
+        parts = (blocks[:3], blocks[3:5], blocks[5:])
+        found = footprints([merge(part) for part in parts], method, images, labels)
+        assert found == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
 
 
 def peaks(timeline: Timeline, stages: int, footprint: Footprint) -> list[int]:

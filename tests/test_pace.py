@@ -19,8 +19,8 @@ def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link) -> None
         for _ in range(stages)
     ]
     measured = -(-32 // k) * k
-    timeline = simulate(orders.of_method(methods.PETRA, costs, [1] * stages, 3 * measured + 2 * stages, k), link)
-    at_stage_0 = [event.end for event in timeline.events if event.name[:2] == ("B", 0)][: 3 * measured]
+    timeline = simulate(orders.of_method(methods.PETRA, costs, [1] * stages, 2 * measured + 4 * stages, k), link)
+    at_stage_0 = [event.end for event in timeline.events if event.name[:2] == ("B", 0)][: 2 * measured + 2 * stages]
     assert pace(costs, link, accumulation=k) == pytest.approx((at_stage_0[-1] - at_stage_0[-1 - measured]) / measured)
 
 
