@@ -32,8 +32,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
+from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
+from reproduce.benchmark_records import Comparison
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import JpegFiles, RawImages, write_beton
 from reproduce.data.ffcv_loader import FfcvLoader
@@ -104,22 +106,28 @@ def rate(make: Callable[[], Batches], seconds: float) -> float:
     return BATCH * count / elapsed
 
 
-def compare(title: str, one: Callable[[], Batches], other: Callable[[], Batches], options: argparse.Namespace) -> float:
-    """Median ratio of the rates of neighbouring runs; which goes first alternates."""
+def compare(
+    title: str,
+    one: tuple[str, Callable[[], Batches]],
+    other: tuple[str, Callable[[], Batches]],
+    options: argparse.Namespace,
+    recorder: Recorder,
+    aim: float | None = None,
+) -> float:
+    """Median ratio of the rates of neighbouring runs, each with its name; which goes first alternates."""
     rates = []
     for number in range(options.pairs):
         if number % 2:
-            b, a = rate(other, options.seconds), rate(one, options.seconds)
+            b, a = rate(other[1], options.seconds), rate(one[1], options.seconds)
         else:
-            a, b = rate(one, options.seconds), rate(other, options.seconds)
+            a, b = rate(one[1], options.seconds), rate(other[1], options.seconds)
         rates.append((a, b))
-    ratios = [a / b for a, b in rates]
+        recorder.add(title, one[0], "rate", "images/s", a)
+        recorder.add(title, other[0], "rate", "images/s", b)
+    recorder.comparisons.append(Comparison(title, "rate", one[0], other[0], low=aim))
     a, b = (statistics.median(side) for side in zip(*rates, strict=True))
-    median = statistics.median(ratios)
-    print(
-        f"  {title}: {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), {a:,.0f} and {b:,.0f} images/s", flush=True
-    )
-    return median
+    print(f"  {title}: {a:,.0f} and {b:,.0f} images/s", flush=True)
+    return statistics.median(a / b for a, b in rates)
 
 
 def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
@@ -184,30 +192,32 @@ def seconds_of_a_tick(width: int, pairs: int) -> float:
     return statistics.median(ticks)
 
 
-def small(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def small(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
     images, file = small_images(options.images, folder)
     medians = {}
     for workers in options.workers:
         title = f"small, {workers} workers: FFCV / torchvision"
         loader, dataloader = through_ffcv(file, workers), of_dataloader(PillowImages(images), workers)
-        medians[title] = compare(title, of_loader(loader), dataloader, options)
+        rivals = ("FFCV", of_loader(loader)), ("torchvision", dataloader)
+        medians[title] = compare(title, *rivals, options, recorder, aim=10)
         loader.close()
     return medians
 
 
-def memory(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def memory(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
     images, file = small_images(options.images, folder)
     medians = {}
     for workers in options.workers:
         title = f"memory, {workers} threads: memory / FFCV"
         loader = through_ffcv(file, workers)
         torch.set_num_threads(max(workers, 1))
-        medians[title] = compare(title, of_loader(in_memory(images)), of_loader(loader), options)
+        rivals = ("memory", of_loader(in_memory(images))), ("FFCV", of_loader(loader))
+        medians[title] = compare(title, *rivals, options, recorder)
         loader.close()
     return medians
 
 
-def jpeg(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def jpeg(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
     files, file = photographs(folder / "images", options.files), folder / "jpeg.beton"
     write_beton(file, files)
     print(f"  photographs of {statistics.mean(path.stat().st_size for path in files.paths) / 1e3:.0f} kB")
@@ -217,12 +227,13 @@ def jpeg(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     for workers in options.workers:
         title = f"jpeg, {workers} workers: FFCV / torchvision"
         loader = FfcvLoader(file, BATCH, LARGE, seed=0, augmentation="random_resized_crop", workers=workers)
-        medians[title] = compare(title, of_loader(loader), of_dataloader(dataset, workers), options)
+        rivals = ("FFCV", of_loader(loader)), ("torchvision", of_dataloader(dataset, workers))
+        medians[title] = compare(title, *rivals, options, recorder, aim=2)
         loader.close()
     return medians
 
 
-def share(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
     images, file = small_images(options.images, folder)
     torch.set_num_threads(1)
     batches = {
@@ -236,6 +247,9 @@ def share(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         for name, batch in batches.items():
             title = f"share, {name}, RevNet-18 of width {width}"
             medians[title] = batch / tick
+            recorder.add(title, "batch", "time", "s", batch)
+            recorder.add(title, "tick", "time", "s", tick)
+            recorder.comparisons.append(Comparison(title, "time", "batch", "tick", high=0.05))
             percent, of = 100 * batch / tick, f"{1e3 * batch:.2f} ms of {1e3 * tick:.0f} ms"
             print(f"  {title}: {percent:.2f} % ({of}, {options.threads} threads)", flush=True)
     return medians
@@ -255,14 +269,18 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--files", type=int, default=1000, help="photographs (default 1000)")
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 16], help="RevNet-18 of share (default 64 16)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a tick (default torch's)")
+    add_options(parser, "loaders")
     options = parser.parse_args(arguments)
 
+    recorder = Recorder("Loaders", about(__doc__), command("benchmarks.loaders", arguments), options)
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "pillow", "ffcv", "numba"))
     print(f"{platform.processor() or platform.machine()}, {versions}, batch {BATCH}, {options.pairs} pairs")
     medians: dict[str, float] = {}
     for part in options.parts:
         with tempfile.TemporaryDirectory() as folder:
-            medians |= PARTS[part](options, Path(folder))
+            medians |= PARTS[part](options, Path(folder), recorder)
+    recorder.notes.append(f"Measured with {versions}.")
+    recorder.finish()
     return medians
 
 

@@ -13,7 +13,6 @@ median of the ratios of neighbours. Usage, with the defaults that the project's 
 
 import argparse
 import gc
-import platform
 import statistics
 import sys
 import time
@@ -22,10 +21,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, Stage, methods, models
 from petra_core.memory import predict
 from petra_core.methods import Method
+from reproduce.benchmark_records import Comparison
 
+TITLE = "A tick against a step of autograd"
+PLAIN = "autograd step"
 HELD = ("inputs", "stashed_weights", "messages", "graph")
 
 
@@ -67,18 +70,18 @@ def timed(function: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def paired_ratios(
+def paired(
     first: Callable[[], object], second: Callable[[], object], pairs: int, device: torch.device
-) -> list[float]:
-    """Ratios first / second of neighbouring calls; which goes first alternates."""
-    ratios = []
+) -> list[tuple[float, float]]:
+    """Seconds of first and second in neighbouring calls; which goes first alternates."""
+    times = []
     for number in range(pairs):
         if number % 2:
             b, a = timed(second, device), timed(first, device)
         else:
             a, b = timed(first, device), timed(second, device)
-        ratios.append(a / b)
-    return ratios
+        times.append((a, b))
+    return times
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
@@ -95,10 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )
+    add_options(parser, "tick")
     options = parser.parse_args(arguments)
 
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
+    recorder = Recorder(TITLE, about(__doc__), command("benchmarks.tick", arguments), options, device)
     memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
     torch.manual_seed(0)
     x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)
@@ -107,13 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     def stages() -> list[Stage]:
         return [s.to(device).to(memory_format=memory_format) for s in network(options.network, options.width)]
 
-    hardware = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    )
-    print(
-        f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}, "
-        f"{hardware}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs"
-    )
+    setting = f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}"
+    print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
     medians = {}
     for name in options.methods:
         method = methods.by_name(name)
@@ -122,17 +122,20 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         for _ in range(2 * len(pipeline.stages)):  # until it is full
             pipeline.step(x, y)
         plain()
-        ratios = paired_ratios(lambda p=pipeline: p.step(x, y), plain, options.pairs, device)  # type: ignore[misc]
-        medians[str(method)] = statistics.median(ratios)
-        low, high = min(ratios), max(ratios)
+        times = paired(lambda p=pipeline: p.step(x, y), plain, options.pairs, device)  # type: ignore[misc]
+        medians[str(method)] = statistics.median(a / b for a, b in times)
         held = pipeline.memory().now(*HELD)
-        print(
-            f"  {method!s:<28} tick / autograd step: median {medians[str(method)]:.3f} ({low:.3f} to {high:.3f}), "
-            f"held between ticks {held / 1e6:.1f} MB"
-        )
+        print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")
+        group = f"{setting}, {method.title}"
+        for tick, step in times:
+            recorder.add(group, "tick", "time", "s", tick)
+            recorder.add(group, PLAIN, "time", "s", step)
+        recorder.add(group, "tick", "held between ticks", "MB", held / 1e6)
+        recorder.comparisons.append(Comparison(group, "time", "tick", PLAIN))
         del plain, pipeline
         gc.collect()
     _print_foretold(stages, x, y)
+    recorder.finish()
     return medians
 
 

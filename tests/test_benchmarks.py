@@ -1,0 +1,69 @@
+"""The benchmarks run and leave a record; what they measure is not for a test to judge."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import pipelining, tick, timeline
+from petra_core import methods
+from reproduce.benchmark_records import read
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "3"]
+    medians = tick.main([*tiny, "--methods", "PETRA", "DSP", "--record", "--records", str(tmp_path)])
+    assert list(medians) == ["PETRA", "DSP"]
+    record = read(tmp_path / "benchmarks" / "tick.json")
+    assert [len(record.ratios(comparison)) for comparison in record.comparisons] == [3, 3]
+    assert record.setting["width"] == 2
+    assert str(tmp_path) not in record.command
+    assert "held between ticks, foretold: BACKPROPAGATION" in capsys.readouterr().out
+
+
+def test_without_record_nothing_is_written(tmp_path: Path) -> None:
+    tiny = ["--network", "chain1", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "1"]
+    tick.main([*tiny, "--records", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
+    medians = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])
+    contestants = {contestant.name for contestant in pipelining.CONTESTANTS}
+    assert {name: set(own) for name, own in medians.items()} == {"chain3, width 2": contestants}
+    record = read(tmp_path / "benchmarks" / "mine.json")
+    aims = {(c.first, c.second): c.aim for c in record.comparisons if c.aim}
+    assert aims == {
+        ("PETRA", "two copies of PETRA"): "at least 0.9",
+        ("PETRA", "GPipe, checkpointing"): "at least 1",
+        ("PETRA", "1F1B, checkpointing"): "at least 1",
+    }
+    assert all(len(series.values) == 2 for series in record.series if series.quantity == pipelining.THROUGHPUT)
+    assert "differ from plain autograd's by at most" in record.notes[0]
+
+
+@pytest.mark.slow
+def test_wrong_gradients_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelining, "TOLERANCE", -1.0)  # no error is as small as that
+    with pytest.raises(ValueError, match=r"differ by .* from those of plain autograd"):
+        pipelining.check_gradients(pipelining.Setting("chain2", 2, 2, 8, 2), (2, 2))
+
+
+@pytest.mark.slow
+def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
+    medians = timeline.main(["--quick", "--record", "--records", str(tmp_path)])
+    assert list(medians) == [f"chain3, width 2, {m}, P = {p}" for p in (1, 2) for m in timeline.METHODS]
+    record = read(tmp_path / "benchmarks" / "timeline.json")
+    title = f"chain3, width 2, {methods.PETRA}, P = 2"
+    modelled, measured = (record.timelines[f"{title}, {which}"] for which in ("modelled", "measured"))
+    assert modelled.devices == measured.devices == 2
+    # The same stages on the same processes, with the same kinds of actions.
+    assert {(e.device, *e.name[:2]) for e in modelled.events} == {(e.device, *e.name[:2]) for e in measured.events}
