@@ -1,16 +1,22 @@
 """What a pipeline checks: its stages before it begins, and where a loss that is not finite comes from.
 
-This module exports check_stages, non_finite.
+This module exports Losses, check_stages, non_finite.
 """
 
 from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 from petra_core.errors import NonFiniteError
 from petra_core.residual import check_residual
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.worker import Worker
 
-__all__ = ["check_stages", "non_finite"]
+__all__ = ["Losses", "check_stages", "non_finite"]
+
+#: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
+LOOKED_AT_TOGETHER = 32
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -66,3 +72,33 @@ def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker]) -> NonF
         micro_batch=micro_batch,
         stage=stage,
     )
+
+
+class Losses:
+    """The losses that nobody has looked at yet.
+
+    Args:
+        workers: of this process; one of them may be where a loss that is not finite comes from.
+
+    """
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = workers
+        self._waiting: list[tuple[int, Tensor]] = []
+
+    def add(self, micro_batch: int, loss: Tensor) -> None:
+        """Take in the loss of a micro-batch, and look at all if it is time. Raises: NonFiniteError."""
+        self._waiting.append((micro_batch, loss))
+        if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
+            self.look()
+
+    def look(self) -> None:
+        """See that they are finite. Raises: NonFiniteError: one is not."""
+        losses, self._waiting = self._waiting, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+            raise non_finite(micro_batch, float(loss), self._workers)
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._waiting.clear()

@@ -1,4 +1,4 @@
-"""A pipeline over several processes, by torch.distributed (Gloo or NCCL).
+"""A pipeline over several processes, by torch.distributed (Gloo on the CPU, NCCL on GPUs).
 
 The obvious way, one process that tells the others what to do, makes it the slowest of all. Here every rank runs the
 same clock (`petra_core.schedule`) over the same number of micro-batches, so that each knows by itself what its
@@ -13,20 +13,26 @@ neighbours do in a tick, and there is no traffic but the messages between neighb
 
 A message that is sent in a tick is used in the next one, at its end: the stages at the border come last in a turn, so
 that a message has the time of all other stages to travel in. Receives are posted before the tick that brings them.
-Upward and downward messages have a process group each: on NCCL that is a communicator and a stream each, so that
-neither direction waits for the other.
+Upward and downward messages have a process group each, and evaluations a third: on NCCL that is a communicator and a
+stream each, so that neither direction waits for the other, nor for the kernels of the stages. NCCL connects two ranks
+at their first message, and both wait for that: in a pipeline that goes on full from a checkpoint, neighbours would wait
+for each other. So all greet each other once, upwards and downwards, before the clock runs. (Gloo has been tried as far
+as the tests go; NCCL has been written by its documentation, and no machine with two GPUs has run it.)
+
+A neighbour that is silent for longer than `patience` is taken for lost, whether it has died or hangs.
 
 Results depend on the order of each stage's own actions and on the contents of the messages alone, never on timing:
 they are, bit for bit, those of one process. What is sent has the strides that it has in one process too, because other
 strides may mean other kernels, which round differently.
 
-This module exports ChannelError, ProcessChannel, even_partition.
+This module exports ChannelError, ProcessChannel, new_group.
 """
 
 import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -36,67 +42,85 @@ from torch import Tensor
 from petra_core.channel import Channel
 from petra_core.errors import PetraError
 from petra_core.schedule import Kind, Tick
+from petra_core.shares import owned
 from petra_core.tape import Streams
 from petra_core.worker import Message
 
-__all__ = ["ChannelError", "ProcessChannel", "even_partition"]
+__all__ = ["ChannelError", "ProcessChannel", "new_group"]
 
 HEADER_BYTES = 1024  # of the first message in each direction: the layout of it and of all that follow
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)}
+
+
+ALONE = -1  # in place of the number of a micro-batch: of an evaluation, or of the greeting
+CPU = torch.device("cpu")
+PATIENCE = timedelta(minutes=5)
 
 
 class ChannelError(PetraError, RuntimeError):
     """A message did not come, or does not fit."""
 
 
-def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
-    """The number of stages of each rank, as equal as can be; where they do not divide, lower ranks have one more.
+def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
+    """A group of some ranks, in which tensors of the device `wire` are sent; every one of them calls this.
 
-    Raises:
-        ValueError: there are fewer stages than ranks.
-
+    Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
     """
-    if not 1 <= ranks <= stages:
-        raise ValueError(
-            f"{ranks} ranks need at least as many stages, got {stages}; use at most {stages} processes, or a network "
-            f"of more stages"
-        )
-    share, rest = divmod(stages, ranks)
-    return tuple(share + (rank < rest) for rank in range(ranks))
+    backend = "nccl" if wire.type == "cuda" else "gloo"
+    group = dist.new_group(list(ranks), patience, backend, use_local_synchronization=True)
+    assert group is not None
+    return group
 
 
 class ProcessChannel(Channel):
-    """The channel of this process, one of the ranks of torch.distributed's default group.
+    """The channel of this process, one of the ranks of a pipeline.
 
-    Every rank makes one, in the same order among other collective calls.
+    Every rank of the pipeline makes one, in the same order among other collective calls.
 
     Args:
-        partition: the number of stages of each rank, such as (4, 3, 3).
-        device: where received tensors are to be; with NCCL a CUDA device.
+        partition: the number of stages of each rank of the pipeline, such as (4, 3, 3).
+        ranks: the pipeline's, in torch.distributed's default group, rising; None: all.
+        wire: the device on which messages are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
+        patience: how long a message is waited for.
 
     Raises:
         ValueError: the partition does not fit the number of ranks, or gives a rank no stage.
         RuntimeError: torch.distributed is not initialised.
+        ChannelError: a neighbour does not answer.
 
     """
 
-    def __init__(self, partition: Sequence[int], device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        partition: Sequence[int],
+        *,
+        ranks: Sequence[int] | None = None,
+        wire: torch.device = CPU,
+        patience: timedelta = PATIENCE,
+    ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group before")
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        if len(partition) != self.ranks or min(partition) < 1:
-            raise ValueError(
-                f"a partition gives each of the {self.ranks} ranks at least one stage, got {tuple(partition)}"
-            )
-        first = sum(partition[: self.rank])
-        self.stages = range(first, first + partition[self.rank])
-        self.count = sum(partition)
-        wire = device if dist.get_backend() == "nccl" and device is not None else torch.device("cpu")
-        up, down = dist.new_group(), dist.new_group()
-        below, above = self.rank - 1, self.rank + 1
+        ranks = range(dist.get_world_size()) if ranks is None else ranks
+        self._place, self._top = list(ranks).index(dist.get_rank()), len(ranks) - 1
+        self.stages, self.count = owned(partition, len(ranks))[self._place], sum(partition)
+        self._wire = wire
+        up, down, self._all = (new_group(ranks, wire, patience) for _ in range(3))
+        below = _Peer(self._place - 1, self.stages.start - 1, self.stages.start, patience)
+        above = _Peer(self._place + 1, self.stages.stop, self.stages.stop - 1, patience)
         self._from_below, self._to_below = _Inlet(below, up, wire), _Outlet(below, down, wire)
         self._from_above, self._to_above = _Inlet(above, down, wire), _Outlet(above, up, wire)
-        self._wire = wire
+        self._greet()
+
+    def _greet(self) -> None:
+        """Connect to the neighbours: upwards, then downwards, so that nobody waits for one who waits for him."""
+        hello = torch.zeros(1)
+        if self._place > 0:
+            self._from_below.take_alone()
+        if self._place < self._top:
+            self._to_above.send_alone((hello,))
+            self._from_above.take_alone()
+        if self._place > 0:
+            self._to_below.send_alone((hello,))
 
     def begin(self, number: int, tick: Tick) -> None:
         """Post the receives of what the neighbours send in this tick."""
@@ -129,21 +153,48 @@ class ProcessChannel(Channel):
 
     def evaluation_input(self, streams: Streams) -> Streams:
         """Wait for the rank below."""
-        return self._from_below.take_alone() if self.rank > 0 else streams
+        return self._from_below.take_alone() if self._place > 0 else streams
 
     def evaluation_output(self, streams: Streams) -> Streams:
         """Send up, and take part in the highest rank's broadcast."""
-        last = self.ranks - 1
-        if self.rank < last:
+        if self._place < self._top:
             self._to_above.send_alone(streams)
-        header = _header(streams, None) if self.rank == last else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        is_top = self._place == self._top
+        header = _header(streams, None) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         header = header.to(self._wire)
-        dist.broadcast(header, src=last)
-        if self.rank < last:
+        dist.broadcast(header, group=self._all, group_src=self._top)
+        if not is_top:
             streams = tuple(layout.empty(self._wire) for layout in _layouts(header)[0] or ())
         for stream in streams:
-            dist.broadcast(_flat(stream.to(self._wire)), src=last)
+            dist.broadcast(_flat(stream.to(self._wire)), group=self._all, group_src=self._top)
         return streams
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """A neighbour.
+
+    Attributes:
+        place: its rank in the pipeline.
+        stage: its stage at the border.
+        own: our stage there.
+        patience: how long it is waited for.
+
+    """
+
+    place: int
+    stage: int
+    own: int
+    patience: timedelta
+
+    def lost(self, micro_batch: int, group: dist.ProcessGroup, error: RuntimeError) -> ChannelError:
+        """The error that says who lost whom, and over what."""
+        what = f"micro-batch {micro_batch}" if micro_batch != ALONE else "an evaluation, or the first contact"
+        return ChannelError(
+            f"stage {self.own} on rank {dist.get_rank()} lost stage {self.stage} on rank "
+            f"{dist.get_global_rank(group, self.place)} over the message of {what}: that process has died, or has been "
+            f"silent for {self.patience.total_seconds():g} s ({error})"
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +231,7 @@ class _Pending:
 class _Inlet:
     """Messages in one direction from one neighbour, in order."""
 
-    def __init__(self, peer: int, group: Any, wire: torch.device) -> None:
+    def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
         self._peer, self._group, self._wire = peer, group, wire
         self._layouts: _Layouts | None = None
         self._pending: deque[_Pending] = deque()
@@ -210,7 +261,7 @@ class _Inlet:
 
     def take_alone(self) -> Streams:
         """The streams of a message outside the schedule, whose layout comes with it."""
-        pending = _Pending(-1, -1)
+        pending = _Pending(ALONE, ALONE)
         header = self._post_header(pending)
         self._wait(pending)
         self._post_payload(pending, _layouts(header))
@@ -220,7 +271,7 @@ class _Inlet:
 
     def _post_header(self, pending: _Pending) -> Tensor:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=self._wire)
-        pending.works.append(dist.irecv(header, self._peer, group=self._group))
+        self._receive(header, pending)
         return header
 
     def _post_payload(self, pending: _Pending, layouts: _Layouts) -> None:
@@ -228,7 +279,13 @@ class _Inlet:
             None if side is None else tuple(layout.empty(self._wire) for layout in side) for side in layouts
         )
         for tensor in (*(pending.streams or ()), *(pending.gradients or ())):
-            pending.works.append(dist.irecv(_flat(tensor), self._peer, group=self._group))
+            self._receive(_flat(tensor), pending)
+
+    def _receive(self, tensor: Tensor, pending: _Pending) -> None:
+        try:
+            pending.works.append(dist.irecv(tensor, group=self._group, group_src=self._peer.place))
+        except RuntimeError as error:
+            raise self._peer.lost(pending.micro_batch, self._group, error) from error
 
     def _agree(self, pending: _Pending) -> None:
         assert pending.header is not None
@@ -242,20 +299,17 @@ class _Inlet:
             for work in pending.works:
                 work.wait()
         except RuntimeError as error:
-            raise ChannelError(
-                f"rank {dist.get_rank()} did not get the message of micro-batch {pending.micro_batch} from rank "
-                f"{self._peer}, which has died or hangs: {error}"
-            ) from error
+            raise self._peer.lost(pending.micro_batch, self._group, error) from error
         pending.works.clear()
 
 
 class _Outlet:
     """Messages in one direction to one neighbour, in order."""
 
-    def __init__(self, peer: int, group: Any, wire: torch.device) -> None:
+    def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
         self._peer, self._group, self._wire = peer, group, wire
         self._layouts: _Layouts | None = None
-        self._sending: deque[tuple[Any, Tensor]] = deque()
+        self._sending: deque[tuple[int, Any, Tensor]] = deque()  # micro-batch, work, memory
 
     def send(self, message: Message) -> None:
         """Post a message whose layout is that of the first.
@@ -268,32 +322,41 @@ class _Outlet:
         layouts: _Layouts = (_layout(streams), _layout(gradients))
         if self._layouts is None:
             self._layouts = layouts
-            self._post(_header(streams, gradients).to(self._wire))
+            self._post(_header(streams, gradients).to(self._wire), message.micro_batch)
         elif layouts != self._layouts:
             raise ChannelError(
-                f"the message of micro-batch {message.micro_batch} to rank {self._peer} has the layout {layouts}, "
-                f"those before it had {self._layouts}; all micro-batches of a run must be alike"
+                f"the message of micro-batch {message.micro_batch} from stage {self._peer.own} to stage "
+                f"{self._peer.stage} has the layout {layouts}, those before it had {self._layouts}; all micro-batches "
+                f"of a run must be alike"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
-            self._post(_flat(tensor))
+            self._post(_flat(tensor), message.micro_batch)
 
     def send_alone(self, streams: Streams) -> None:
         """Post a message outside the schedule, its layout with it."""
         dense = _dense(streams, self._wire)
         assert dense is not None
-        self._post(_header(dense, None).to(self._wire))
+        self._post(_header(dense, None).to(self._wire), ALONE)
         for stream in dense:
-            self._post(_flat(stream))
+            self._post(_flat(stream), ALONE)
 
     def wait(self) -> None:
         """Wait until all is gone."""
         while self._sending:
-            self._sending.popleft()[0].wait()
+            micro_batch, work, _ = self._sending.popleft()
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self._peer.lost(micro_batch, self._group, error) from error
 
-    def _post(self, tensor: Tensor) -> None:
-        while self._sending and self._sending[0][0].is_completed():
+    def _post(self, tensor: Tensor, micro_batch: int) -> None:
+        while self._sending and self._sending[0][1].is_completed():
             self._sending.popleft()
-        self._sending.append((dist.isend(tensor, self._peer, group=self._group), tensor))
+        try:
+            work = dist.isend(tensor, group=self._group, group_dst=self._peer.place)
+        except RuntimeError as error:
+            raise self._peer.lost(micro_batch, self._group, error) from error
+        self._sending.append((micro_batch, work, tensor))
 
 
 def _dense(tensors: Streams | None, device: torch.device) -> Streams | None:

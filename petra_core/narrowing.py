@@ -2,8 +2,8 @@
 
 The obvious place to narrow is the wire, between two processes. Then the result depends on where the cuts are: the same
 run over two processes and over three gives other weights, and one process none of the rounding at all. Here the sending
-stage narrows every message, whoever the receiver is, so that one process rounds exactly as many do. Inside stages all is
-float32 as before: the receiver widens what it takes from its inbox.
+stage narrows every message, whoever the receiver is, so that one process rounds exactly as many do. Inside stages all
+is float32 as before: the receiver widens what it takes from its inbox.
 
     stage j     y, float32  ──▶  bf16(y)  ──▶  stage j+1     x = float32(bf16(y))
                 x~, dx      ◀──  bf16     ◀──                its input, kept or rebuilt, and the gradient
@@ -16,8 +16,8 @@ its neighbour made of bf16(y). The stream x that only passes through arrives as 
 rounding once; F is therefore evaluated at the right place. The other is off by the rounding of x~ + F(x), at most 2^-9
 of its magnitude, and that is the error of the rebuilt x~, which is rounded once more on its way down. The next stage
 below reads it as the place at which to evaluate F. So errors add up from one reversible stage to the next below, until
-a stage that keeps its input ends the row: bf16 messages are for few reversible stages in a row, or for methods that keep
-their inputs, whose rebuilt inputs have no error at all.
+a stage that keeps its input ends the row: bf16 messages are for few reversible stages in a row, or for methods that
+keep their inputs and have no such error.
 
 This module exports check_messages, narrowed, widened.
 """

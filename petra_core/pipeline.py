@@ -20,36 +20,19 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import check_stages, non_finite
+from petra_core.checks import Losses, check_stages
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
 from petra_core.randomness import RandomState, capture, restore
-from petra_core.schedule import Clock, Kind, Schedule, Tick, in_turn
+from petra_core.schedule import Action, Clock, Kind, Recording, in_turn
 from petra_core.stages import Stage
 from petra_core.tape import Value, as_streams
 from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
 
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
-#: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
-LOSSES_LOOKED_AT_TOGETHER = 32
-
-
-class Recording:
-    """What a pipeline did inside `Pipeline.recording()`."""
-
-    def __init__(self, pipeline: "Pipeline", first_tick: int) -> None:
-        self._pipeline = pipeline
-        self._first_tick = first_tick
-        self.ticks: list[Tick] = []
-
-    @property
-    def schedule(self) -> Schedule:
-        """The executed ticks as a schedule."""
-        p = self._pipeline
-        return Schedule(p.method, len(p.stages), p.accumulation, tuple(self.ticks), self._first_tick)
 
 
 class Pipeline:
@@ -137,7 +120,7 @@ class Pipeline:
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
         self._shapes: list[tuple[list[int], str]] | None = None  # of a micro-batch, so that a change is noticed
-        self._losses: list[tuple[int, Tensor]] = []  # not looked at yet
+        self._losses = Losses(self._workers)
         self._recordings: list[Recording] = []
         self.trace: Trace | None = None
         self._unfinished_tick = False
@@ -196,7 +179,7 @@ class Pipeline:
             loss = self._tick(enter=False)
             if loss is not None:
                 losses.append(loss)
-        self._look_at_losses(at_least=1)
+        self._look_at_losses()
         return losses
 
     @torch.no_grad()
@@ -235,7 +218,7 @@ class Pipeline:
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
         """Record the ticks executed inside the context; `recording.schedule` can be printed, validated and drawn."""
-        recording = Recording(self, self._clock.tick_number)
+        recording = Recording(self.method, len(self.stages), self.accumulation, self._clock.tick_number)
         self._recordings.append(recording)
         try:
             yield recording
@@ -257,7 +240,7 @@ class Pipeline:
 
         """
         self._refuse_after_broken_tick()
-        self._look_at_losses(at_least=1)
+        self._look_at_losses()
         self._collect_all()
         states = {worker.index: worker.state_dict() for worker in self._workers}
         state: dict[str, Any] = copied(
@@ -327,23 +310,12 @@ class Pipeline:
             for action in tick[worker.index]:
                 if self.trace is not None:
                     self.trace.begin(worker.device)
-                if action.kind is Kind.FORWARD:
-                    message = worker.forward(action.number)
-                    if not worker.is_head:
-                        self._send(worker.index + 1, message, sent)
-                    else:
-                        assert message.streams is not None
-                        loss = message.streams[0]
-                        self._losses.append((action.number, loss))
-                        self._look_at_losses(at_least=LOSSES_LOOKED_AT_TOGETHER if loss.is_cuda else 1)
-                elif action.kind is Kind.RECONSTRUCT:
-                    worker.reconstruct(action.number)
-                elif action.kind is Kind.BACKWARD:
-                    downwards = worker.backward(action.number)
-                    if downwards is not None:
-                        self._send(worker.index - 1, downwards, sent)
-                else:
-                    worker.update()
+                try:
+                    found = self._act(worker, action, sent)
+                except Exception as error:
+                    error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
+                    raise
+                loss = found if found is not None else loss
                 if self.trace is not None:
                     self.trace.end(action.kind.value, worker.index, action.number, worker.device)
         for index, message in sent:
@@ -352,6 +324,25 @@ class Pipeline:
             recording.ticks.append(tick)
         self._unfinished_tick = False
         return loss
+
+    def _act(self, worker: Worker, action: Action, sent: list[tuple[int, Message]]) -> Tensor | None:
+        """Do one action. Returns the loss, if it is the head's forward."""
+        if action.kind is Kind.FORWARD:
+            message = worker.forward(action.number)
+            if worker.is_head:
+                assert message.streams is not None
+                self._losses.add(action.number, message.streams[0])
+                return message.streams[0]
+            self._send(worker.index + 1, message, sent)
+        elif action.kind is Kind.RECONSTRUCT:
+            worker.reconstruct(action.number)
+        elif action.kind is Kind.BACKWARD:
+            downwards = worker.backward(action.number)
+            if downwards is not None:
+                self._send(worker.index - 1, downwards, sent)
+        else:
+            worker.update()
+        return None
 
     def _send(self, stage: int, message: Message, sent: list[tuple[int, Message]]) -> None:
         """To a stage of this process at the end of the tick, to another process at once."""
@@ -378,15 +369,11 @@ class Pipeline:
     def _deliver(self, worker: Worker, message: Message) -> None:
         worker.receive(message, worker.from_below if message.gradients is None else worker.from_above)
 
-    def _look_at_losses(self, at_least: int) -> None:
-        if len(self._losses) < at_least:
-            return
-        losses, self._losses = self._losses, []
-        if torch.isfinite(torch.stack([loss for _, loss in losses])).all():
-            return
-        self._unfinished_tick = True
-        micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
-        raise non_finite(micro_batch, float(loss), self._workers)
+    def _look_at_losses(self) -> None:
+        """See that all losses so far are finite; if not, this pipeline cannot go on. Raises: NonFiniteError."""
+        before, self._unfinished_tick = self._unfinished_tick, True
+        self._losses.look()
+        self._unfinished_tick = before
 
     def _check_shapes(self, tensors: Sequence[Tensor]) -> None:
         shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]

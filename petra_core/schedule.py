@@ -28,7 +28,7 @@ import enum
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from petra_core.errors import CheckpointError
@@ -38,6 +38,7 @@ __all__ = [
     "Action",
     "Clock",
     "Kind",
+    "Recording",
     "Schedule",
     "Tick",
     "Turn",
@@ -285,6 +286,22 @@ class Schedule:
             raise ValueError(f"line {number}: found J={stages}, expected at least one stage")
         first_tick, ticks = _parse_ticks(lines[1:], stages)
         return cls(method, stages, accumulation, ticks, first_tick)
+
+
+@dataclass
+class Recording:
+    """A schedule under way: the ticks that a pipeline has executed since `first_tick`."""
+
+    method: Method
+    stages: int
+    accumulation: int
+    first_tick: int
+    ticks: list[Tick] = field(default_factory=list)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The executed ticks as a schedule."""
+        return Schedule(self.method, self.stages, self.accumulation, tuple(self.ticks), self.first_tick)
 
 
 _HEADER_EXAMPLE = "PETRA J=4 k=1"

@@ -5,7 +5,10 @@ failure, also after one that will come back, such as a data set that is missing 
 exit code says which it was: what a process knows to be final ends the run at once, and only a process that was killed,
 or that lost another one, leads to a new start, from the last checkpoint.
 
-This module exports LOST, launch.
+When one fails all others lose it, and in R replicas R heads see the same loss that is not finite. One message is
+enough: the first process that has something to say leaves a mark in a folder of this start, and the others are silent.
+
+This module exports LOST, Failure, first_to_tell, free_port, launch.
 """
 
 import os
@@ -13,18 +16,42 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import click
 
-__all__ = ["LOST", "launch"]
+__all__ = ["LOST", "Failure", "first_to_tell", "free_port", "launch"]
 
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
 LOOPBACK = "127.0.0.1"
+MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark
+
+
+class Failure(click.ClickException):
+    """The end of the command, with a message that only one of several processes shows."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Show it, if this process is the first that has something to say."""
+        if first_to_tell():
+            super().show(file)
+
+
+def first_to_tell() -> bool:
+    """Whether no other process has said yet what went wrong; true of all that were started by something else."""
+    folder = os.environ.get(MARKS)
+    if folder is None:
+        return True
+    try:
+        Path(folder, "told").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
@@ -40,7 +67,8 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
 
     """
     for attempt in range(restarts + 1):
-        code = _attempt(processes, arguments)
+        with tempfile.TemporaryDirectory(prefix="petra-") as marks:
+            code = _attempt(processes, arguments, marks)
         if code != LOST:
             return code
         if attempt < restarts:
@@ -51,10 +79,16 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
     return 1
 
 
-def _attempt(processes: int, arguments: Sequence[str]) -> int:
+def free_port() -> int:
+    """A port on the loopback device that nobody uses at this moment."""
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
+    port = free_port()
     root = str(Path(__file__).resolve().parent.parent)
     team = []
     for rank in range(processes):
@@ -65,6 +99,7 @@ def _attempt(processes: int, arguments: Sequence[str]) -> int:
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(port),
+            MARKS: marks,
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
         command = [sys.executable, "-m", "reproduce", *arguments]

@@ -4,11 +4,15 @@ Each is started with the environment that torchrun sets (RANK, WORLD_SIZE, MASTE
 by `reproduce.launch`. The first thing they do is to compare what they are about to do: a rank with another version of
 the code or another configuration would train something that nobody asked for.
 
+They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
+replica r. Rank 0 leads.
+
 This module exports Processes, join.
 """
 
 import hashlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -16,12 +20,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from petra_core.distributed import ChannelError, ProcessChannel
+from petra_core.replicas import Replicas
 from petra_core.sharded import Folder
 from petra_core.stages import Stage
-from reproduce import provenance
-from reproduce.cells import Cell
+from reproduce import provenance, wiring
+from reproduce.cells import TrainedCell
 from reproduce.execution import UnsupportedError
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk
@@ -29,17 +35,17 @@ from reproduce.team import Team, stage_name
 
 __all__ = ["Processes", "join"]
 
-PATIENCE = timedelta(minutes=5)  # without a message from a neighbour: it hangs
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 
-def join(cell: Cell, partition: Sequence[int], device: torch.device) -> "Processes":
+def join(cell: TrainedCell, partition: Sequence[int], device: torch.device, patience: timedelta) -> "Processes":
     """Meet the other processes.
 
     Args:
         cell: what is to be trained.
-        partition: stages of each process.
+        partition: stages of each process of a replica.
         device: of this process.
+        patience: how long another process may be silent before it is taken for lost.
 
     Raises:
         UnsupportedError: the processes differ in what they are about to do.
@@ -47,16 +53,22 @@ def join(cell: Cell, partition: Sequence[int], device: torch.device) -> "Process
     """
     if "GLOO_SOCKET_IFNAME" not in os.environ and os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    nccl_available = dist.is_nccl_available()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
+    dist.init_process_group(wiring.backend(device.type, nccl_available=nccl_available), timeout=patience)
     mine = {"cell": cell.canonical, "partition": tuple(partition), **_versions()}
-    everybody: list[dict[str, Any]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(everybody, mine)
-    for rank, theirs in enumerate(everybody):
-        differing = [name for name in mine if theirs[name] != everybody[0][name]]
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, (mine, (socket.gethostname(), str(device)), nccl_available))
+    first = everybody[0][0]
+    for rank, (theirs, _, _) in enumerate(everybody):
+        differing = [name for name in mine if theirs[name] != first[name]]
         if differing:
-            words = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {everybody[0][name]!r}" for name in differing)
+            words = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
             raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {words}")
-    return Processes(partition)
+    places = [place for _, place, _ in everybody]
+    wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
+    return Processes(partition, device, wired, patience)
 
 
 def _versions() -> dict[str, Any]:
@@ -70,23 +82,42 @@ def _hash(text: str) -> str:
 
 
 class Processes(Team):
-    """The processes of torch.distributed's default group.
+    """The processes of torch.distributed's default group; there are P·R of them.
 
     Args:
-        partition: stages of each.
+        partition: stages of each of the P processes of a replica.
+        device: of this process.
+        wired: over what they talk.
+        patience: how long another process may be silent.
 
     """
 
-    def __init__(self, partition: Sequence[int]) -> None:
+    def __init__(
+        self, partition: Sequence[int], device: torch.device, wired: wiring.Wiring, patience: timedelta
+    ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
-        self._partition = tuple(partition)
+        self.notice = wired.note
+        self._partition, self._nccl, self._patience = tuple(partition), wired.nccl, patience
+        self._wire = device if wired.nccl else torch.device("cpu")
+        shape = (self.size // len(partition), len(partition))
+        self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
+        self.replicas = Replicas(self._ranks("replica"), wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
+
+    def _ranks(self, direction: str) -> list[int]:
+        """The ranks of this process's row or column of the mesh."""
+        ranks: list[int] = self._mesh[direction].mesh.tolist()
+        return ranks
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The number of processes, and who has which stages."""
-        return {"processes": self.size, "partition": list(self._partition), "backend": dist.get_backend()}
+        """The number of processes, who has which stages, and over what they talk."""
+        return {
+            "processes": self.size,
+            "partition": list(self._partition),
+            "backend": "nccl" if self._nccl else "gloo",
+        }
 
     def tell(self, *, go: bool) -> None:
         """By a broadcast."""
@@ -98,34 +129,47 @@ class Processes(Team):
         dist.broadcast_object_list(go, src=0)
         return bool(go[0])
 
-    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel]:
-        """The own stages on the device, the others on meta."""
-        self._channel = ProcessChannel(self._partition, device)
+    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
+        """The own stages on the device, the others on meta; all on the device where one process has a whole replica."""
+        if len(self._partition) == 1:
+            return [stage.to(device) for stage in stages], None
+        self._channel = ProcessChannel(
+            self._partition, ranks=self._ranks("stage"), wire=self._wire, patience=self._patience
+        )
         own = self._channel.stages
         return [s.to(device) if j in own else s.to("meta") for j, s in enumerate(stages)], self._channel
 
-    def from_head(self, value: Tensor) -> Tensor:
-        """By a broadcast of the last process."""
-        dist.broadcast(value, src=self.size - 1)
-        return value
+    def from_heads(self, values: Tensor) -> Tensor:
+        """By asking everybody."""
+        everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
+        dist.all_gather(everybody, values.cpu())
+        return torch.stack(everybody[len(self._partition) - 1 :: len(self._partition)]).to(values.device)
 
     def rows(self, own: Sequence[Any]) -> list[Any]:
-        """Everybody's, put together."""
+        """Those of everybody in the first replica, put together."""
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, list(own))
-        return [row for theirs in everybody for row in theirs]
+        return [row for theirs in everybody[: len(self._partition)] for row in theirs]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         """What the leader says, now and then: all are at the same micro-batch then, whatever the clocks say."""
         if micro_batch % DECIDE_EVERY:
             return False, False
         decision = torch.tensor([stop, save], dtype=torch.uint8)
-        dist.broadcast(decision, src=0)
+        try:
+            dist.broadcast(decision, src=0)
+        except RuntimeError as error:
+            own = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
+            raise ChannelError(
+                f"{own} on rank {self.rank} lost another process after micro-batch {micro_batch}, as all asked rank 0 "
+                f"whether to stop: it has died, or has been silent for {self._patience.total_seconds():g} s ({error})"
+            ) from error
         return bool(decision[0]), bool(decision[1])
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         """Each its own stages, the leader what is common."""
-        parts = {stage_name(index): state for index, state in enumerate(workers) if state is not None}
+        replica = self.replicas.index
+        parts = {stage_name(index, replica): state for index, state in enumerate(workers) if state is not None}
         if self.leads:
             parts["common"] = {**common, "stages": len(workers)}
         with explain_full_disk(f"to write {record.shards}"):
@@ -136,7 +180,7 @@ class Processes(Team):
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On the leader all, elsewhere nothing."""
         everybody: list[Any] | None = [None] * self.size if self.leads else None
-        dist.gather_object(dict(state), everybody)
+        dist.gather_object(dict(state) if self.replicas.index == 0 else {}, everybody)
         return {name: tensor for theirs in everybody or [] for name, tensor in theirs.items()}
 
     @property
@@ -144,9 +188,11 @@ class Processes(Team):
         """The rank."""
         return f"rank {self.rank}: "
 
-    def lost(self, error: RuntimeError) -> bool:
+    def lost(self, error: Exception) -> bool:
         """A message did not come, or torch.distributed says so of a collective call."""
-        return isinstance(error, ChannelError | dist.DistError) or "gloo" in str(error).lower()
+        if isinstance(error, ChannelError | dist.DistError):
+            return True
+        return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
     def leave(self) -> None:
         """Wait for what is on its way, then part."""

@@ -37,7 +37,7 @@ class TrainingBar(Observer):
         self._done, self._total = done, total
         if not self._is_terminal:
             return
-        batch = self._cell.batch_size
+        batch = self._cell.batch_size * self._cell.replicas
         if self._bar is None:
             start = (done - 1) * batch
             self._bar = tqdm(

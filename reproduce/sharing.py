@@ -1,18 +1,18 @@
 """How the stages of one cell are shared among processes, as the command line says it.
 
-This module exports launched, local_device, local_team_size, sizes, team_size.
+This module exports launched, local_device, local_team_size, processes_of_replica, sizes, team_size.
 """
 
 import os
 
 import torch
 
-from petra_core.distributed import even_partition
+from petra_core.shares import even_partition, owned
 from reproduce import networks
 from reproduce.cells import CellError, TrainedCell
 from reproduce.data import catalogue
 
-__all__ = ["launched", "local_device", "local_team_size", "sizes", "team_size"]
+__all__ = ["launched", "local_device", "local_team_size", "processes_of_replica", "sizes", "team_size"]
 
 
 def launched() -> bool:
@@ -23,6 +23,26 @@ def launched() -> bool:
 def team_size() -> int:
     """The number of processes of the run."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def processes_of_replica(processes: int, replicas: int) -> int:
+    """P, the processes that share the stages of one replica, in a process that is one of P·R.
+
+    Args:
+        processes: P as asked for; 1 leaves it to those who started the processes, such as torchrun.
+        replicas: R.
+
+    Raises:
+        CellError: as many processes as there are cannot be P·R.
+
+    """
+    size = team_size()
+    if size % replicas or (processes > 1 and processes * replicas != size):
+        raise CellError(
+            f"{size} processes were started, which is not --processes {processes} times --replicas {replicas}; start "
+            f"{processes * replicas}, or another multiple of {replicas} without --processes"
+        )
+    return size // replicas
 
 
 def local_team_size() -> int:
@@ -62,10 +82,12 @@ def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
         raise CellError(
             f"a partition is even, or numbers separated by commas such as 2,3,5; got {partition!r}"
         ) from None
-    if len(found) != processes or sum(found) != count or min(found) < 1:
+    try:
+        owned(found, processes, count)
+    except ValueError as error:
+        even = ",".join(map(str, even_partition(count, min(processes, count))))
         raise CellError(
             f"the partition {partition} does not share the {count} stages of {cell.model} among {processes} processes: "
-            f"it has {len(found)} parts with the sum {sum(found)}, such as even: "
-            f"{','.join(map(str, even_partition(count, min(processes, count))))}"
-        )
+            f"{error}; even would be {even}"
+        ) from None
     return found

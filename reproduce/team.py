@@ -2,8 +2,8 @@
 
 A trainer that asks at every turn whether it is alone becomes two trainers in one. Here it talks to a team, and alone is
 a team of one: what it hands over comes back unchanged. In a larger team every process runs the same trainer over the
-same micro-batches, with the stages that are its own; the first process leads: it alone writes the record, and it
-decides when to stop and when to save, for all, at the same micro-batch.
+micro-batches of its replica, with the stages that are its own; the first process leads: it alone writes the record, and
+it decides when to stop and when to save, for all, at the same micro-batch.
 
 This module exports ALONE, Alone, Team, load, stage_name.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from petra_core import CheckpointError, checkpoint
 from petra_core.channel import Channel
+from petra_core.replicas import Replicas
 from petra_core.stages import Stage
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk
@@ -33,11 +34,15 @@ class Team(abc.ABC):
     Attributes:
         leads: whether this process writes the record and decides.
         size: number of processes.
+        replicas: the processes with the same stages, if there are several networks side by side.
+        notice: what a person should know of it; may be empty.
 
     """
 
     leads: bool
     size: int
+    replicas: Replicas
+    notice: str = ""
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -49,7 +54,7 @@ class Team(abc.ABC):
         """Of this process, before a message of its own: `rank 1: `, or nothing."""
         return ""
 
-    def lost(self, error: RuntimeError) -> bool:
+    def lost(self, error: Exception) -> bool:
         """Whether the error means that another process is gone."""
         del error
         return False
@@ -70,12 +75,12 @@ class Team(abc.ABC):
         """The stages, this process's own on `device` and the others without memory, and the channel between."""
 
     @abc.abstractmethod
-    def from_head(self, value: Tensor) -> Tensor:
-        """The head's value of a scalar, on every process."""
+    def from_heads(self, values: Tensor) -> Tensor:
+        """The values [n] of each replica's head, on every process: [R, n]."""
 
     @abc.abstractmethod
     def rows(self, own: Sequence[Any]) -> list[Any]:
-        """One entry a stage, from the entries of everybody's own stages."""
+        """One entry a stage, from the entries of everybody's own stages; those of the first replica."""
 
     @abc.abstractmethod
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
@@ -87,7 +92,7 @@ class Team(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everybody's entries of a state dict, on the leader."""
+        """Everybody's entries of a state dict, on the leader; those of the first replica."""
 
 
 class Alone(Team):
@@ -95,6 +100,7 @@ class Alone(Team):
 
     leads = True
     size = 1
+    replicas = Replicas()
 
     def tell(self, *, go: bool) -> None:
         """There is nobody."""
@@ -107,9 +113,9 @@ class Alone(Team):
         """All stages on the device."""
         return [stage.to(device) for stage in stages], None
 
-    def from_head(self, value: Tensor) -> Tensor:
-        """The value."""
-        return value
+    def from_heads(self, values: Tensor) -> Tensor:
+        """The values."""
+        return values[None]
 
     def rows(self, own: Sequence[Any]) -> list[Any]:
         """The entries."""
@@ -135,7 +141,7 @@ class Alone(Team):
 ALONE = Alone()
 
 
-def load(record: Record, own: range, device: torch.device) -> tuple[State, list[Any]] | None:
+def load(record: Record, own: range, device: torch.device, replica: int = 0) -> tuple[State, list[Any]] | None:
     """What was saved last, by one process or by several, for any number of them to go on from.
 
     Returns:
@@ -150,9 +156,8 @@ def load(record: Record, own: range, device: torch.device) -> tuple[State, list[
     shards = Folder(record.shards)
     if shards.exists:
         [common] = shards.load(["common"], device).values()
-        names = [stage_name(index) for index in own]
-        states = shards.load(names, device)
-        return common, [states.get(stage_name(index)) for index in range(common["stages"])]
+        states = shards.load([stage_name(index, replica) for index in own], device)
+        return common, [states.get(stage_name(index, replica)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
         return None
     state = checkpoint.load(record.checkpoint, map_location=device)
@@ -164,6 +169,6 @@ def load(record: Record, own: range, device: torch.device) -> tuple[State, list[
     return state, workers
 
 
-def stage_name(index: int) -> str:
+def stage_name(index: int, replica: int) -> str:
     """Of a stage's part in the files of several processes."""
-    return f"stage_{index}"
+    return f"replica_{replica}_stage_{index}" if replica else f"stage_{index}"

@@ -5,15 +5,20 @@ A pipeline is never empty between epochs (draining it would change the method), 
 pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
 continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
 
+With R replicas (`petra_core.replicas`) micro-batch m of an epoch is, at replica r, batch R·m + r of the epoch's order:
+no sample comes twice, and an epoch's last batches are left out where R does not divide them. All counts of
+micro-batches are those of one replica. Test batches are shared likewise, and the saved model has the mean running
+statistics.
+
 One line of metrics an epoch:
 
     epoch                1 for the first
-    train_loss           mean over the micro-batches that reached the head in the epoch; null if none did
+    train_loss           mean over the micro-batches that reached the heads in the epoch; null if none did
     learning_rate        of the epoch's last micro-batch
     test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch)
     train_seconds, evaluation_seconds
-    images_per_second    of training
-    peak_bytes           largest so far, sum over stages
+    images_per_second    of training, all replicas together
+    peak_bytes           largest so far, sum over the stages of a replica
     probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
@@ -65,6 +70,7 @@ class Trainer:
         pipeline: the pipeline.
         epoch: epochs finished.
         batch: micro-batches of the epoch under way that have entered.
+        batches: of an epoch.
 
     """
 
@@ -76,9 +82,12 @@ class Trainer:
             stages = networks.build(cell, self._loader.num_classes)
         if probe is not None and context.team.size > 1:
             raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
+        self._replicas = context.team.replicas
+        self.batches = self._batches_of_replica()
         placed, channel = context.team.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
+        replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         self.pipeline = Pipeline(
             placed,
             methods.by_name(cell.method),
@@ -89,19 +98,20 @@ class Trainer:
                 nesterov=cell.momentum > 0,
                 weight_decay=cell.weight_decay,
             ),
-            seed=derived_seed(cell.seed, DROPOUT),
+            seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
+            messages=torch.bfloat16 if cell.messages == "bf16" else None,
+            before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
         self._own = range(len(stages)) if channel is None else channel.stages
-        batches = self._loader.batches
         if probe is not None:
-            probe.watch(self.pipeline, cell.epochs * batches)
+            probe.watch(self.pipeline, cell.epochs * self.batches)
         self._schedule = LearningRateSchedule(
             cell.learning_rate,
-            round(cell.warmup_epochs * batches),
-            tuple(drop * batches for drop in cell.drops),
+            round(cell.warmup_epochs * self.batches),
+            tuple(drop * self.batches for drop in cell.drops),
             cell.drop_factor,
         )
         self.epoch = 0
@@ -124,10 +134,26 @@ class Trainer:
         """End the threads of the loader."""
         self._loader.close()
 
+    def _batches_of_replica(self) -> int:
+        """Micro-batches of an epoch. Raises: UnsupportedError: the processes are not those that the cell needs."""
+        count, cell = self._replicas.count, self._cell
+        if count != cell.replicas:
+            raise UnsupportedError(
+                f"the cell has {cell.replicas} replicas, and here are processes for {count}: train it with "
+                f"`python -m reproduce train --replicas {cell.replicas}`"
+            )
+        if count > self._loader.batches:
+            raise UnsupportedError(
+                f"{count} replicas need as many micro-batches an epoch, and {cell.dataset} has "
+                f"{self._loader.batches} of {cell.batch_size} samples; use fewer replicas or smaller micro-batches"
+            )
+        return self._loader.batches // count
+
     def _train_epoch(self) -> None:
-        total = self._cell.epochs * self._loader.batches
+        total = self._cell.epochs * self.batches
         before, started = self._seconds, time.perf_counter()
-        for images, labels in self._loader.epoch(self.epoch, self.batch):
+        count = self._replicas.count
+        for images, labels in self._loader.epoch(self.epoch, self.batch * count + self._replicas.index, count):
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
             if self._probe is not None:
                 self._probe.before_step(images, labels)
@@ -148,17 +174,17 @@ class Trainer:
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.checkpoint_seconds
-        number, total = self.pipeline.micro_batches, self._cell.epochs * self._loader.batches
+        number, total = self.pipeline.micro_batches, self._cell.epochs * self.batches
         stop, save = self._context.team.decide(number, stop=self._context.should_stop(), save=due)
         if stop or save:
             self.save()
         if stop:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
-    def _losses_at_head(self) -> torch.Tensor:
-        """[sum, number] of the epoch's losses so far, which only the process with the head knows."""
+    def _losses_at_heads(self) -> torch.Tensor:
+        """[R, 2]: sum and number of each replica's losses so far, which only the processes with the heads know."""
         number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
-        return self._context.team.from_head(torch.stack([self._loss_sum, number]))
+        return self._context.team.from_heads(torch.stack([self._loss_sum, number]))
 
     def _count(self, loss: torch.Tensor) -> None:
         self._loss_sum += loss
@@ -166,9 +192,10 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         started = time.perf_counter()
-        accuracy = self._accuracy()
+        with self._replicas.averaged_statistics(self.pipeline.model):
+            accuracy = self._accuracy()
         evaluation_seconds = time.perf_counter() - started
-        loss_sum, count = self._losses_at_head().tolist()
+        loss_sum, count = self._losses_at_heads().sum(0).tolist()
         metrics = {
             "epoch": self.epoch + 1,
             "train_loss": loss_sum / count if count else None,
@@ -176,7 +203,7 @@ class Trainer:
             "test_accuracy": accuracy,
             "train_seconds": round(self._seconds, 4),
             "evaluation_seconds": round(evaluation_seconds, 4),
-            "images_per_second": round(self._loader.batches * self._cell.batch_size / self._seconds, 1),
+            "images_per_second": self._speed(self.batches, self._seconds),
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
             **(self._probe.collect() if self._probe is not None else {}),
         }
@@ -190,13 +217,18 @@ class Trainer:
     def _accuracy(self) -> float:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
         for batch, (images, labels) in enumerate(self._test):
-            logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
-            correct += (logits.argmax(1) == labels).sum()
+            if batch % self._replicas.count == self._replicas.index:
+                logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
+                correct += (logits.argmax(1) == labels).sum()
             # The epoch's training is saved; the evaluation begins anew.
             if self._context.team.decide(batch, stop=self._context.should_stop(), save=False)[0]:
                 self.save()
                 raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
-        return 100 * int(correct) / self._test.samples
+        return 100 * int(self._replicas.total(correct)) / self._test.samples
+
+    def _speed(self, micro_batches: int, seconds: float) -> float:
+        """Images a second, all replicas together."""
+        return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
 
     def peaks(self) -> list[dict[str, int]]:
         """Of every stage the largest bytes of each kind, and `total`, the largest sum at one moment."""
@@ -222,7 +254,7 @@ class Trainer:
             "train_loss": metrics[-1]["train_loss"],
             "train_seconds": round(seconds, 4),
             "evaluation_seconds": round(sum(line["evaluation_seconds"] for line in metrics), 4),
-            "images_per_second": round(self.pipeline.micro_batches * self._cell.batch_size / seconds, 1),
+            "images_per_second": self._speed(self.pipeline.micro_batches, seconds),
             "parameters": sum(p.numel() for p in self.pipeline.model.parameters()),
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
@@ -238,13 +270,13 @@ class Trainer:
         self._record.check_held()
         pipeline = self.pipeline.state_dict()
         workers = pipeline.pop("workers")
-        losses = self._losses_at_head()
+        losses = self._losses_at_heads()
         common = {
             "identity": self._cell.identity,
             "epoch": self.epoch,
             "batch": self.batch,
-            "loss_sum": losses[0],
-            "losses": int(losses[1]),
+            "loss_sum": losses[:, 0],
+            "losses": losses[:, 1],
             "seconds": self._seconds,
             "peaks": self.peaks(),
             "data": self._data,
@@ -262,7 +294,7 @@ class Trainer:
             CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
 
         """
-        found = load(self._record, self._own, self._context.device)
+        found = load(self._record, self._own, self._context.device, self._replicas.index)
         if found is None:
             self._keep_metrics(0)
             return
@@ -282,7 +314,9 @@ class Trainer:
         if self._probe is not None:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        self._loss_sum, self._losses = state["loss_sum"], state["losses"]
+        # Of each replica; checkpoints from before there were replicas have lone numbers.
+        sums, numbers = (torch.as_tensor(state[name]).reshape(-1) for name in ("loss_sum", "losses"))
+        self._loss_sum, self._losses = sums[self._replicas.index].clone(), int(numbers[self._replicas.index])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:
@@ -298,7 +332,8 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Pipeline, context: Context) -> None:
     """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    own = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
+    with context.team.replicas.averaged_statistics(pipeline.model):
+        own = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
     state = context.team.gather(own)
     if not context.team.leads:
         return

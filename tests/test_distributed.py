@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,10 +13,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from petra_core import Pipeline, merge, methods
-from petra_core.distributed import ProcessChannel, even_partition
+from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
+from petra_core.shares import even_partition
 from petra_core.stages import Stage
 from petra_core.worker import Message
+from reproduce.launch import free_port
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
@@ -26,10 +27,7 @@ PATIENCE = timedelta(seconds=60)
 
 def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call `work(rank, *arguments)` in that many processes of one group."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_in_group, (ranks, port, work, arguments), nprocs=ranks)
+    mp.spawn(_in_group, (ranks, free_port(), work, arguments), nprocs=ranks)
 
 
 def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -62,25 +60,33 @@ def network(stages: int) -> list[Stage]:
     return [block.to(memory_format=torch.channels_last) for block in blocks]
 
 
-def make(stages: int, method: Method, k: int, channel: ProcessChannel | None = None) -> Pipeline:
+def make(
+    stages: int, method: Method, k: int, messages: torch.dtype | None, channel: ProcessChannel | None = None
+) -> Pipeline:
     blocks = network(stages)
     if channel is not None:
         for index, block in enumerate(blocks):
             if index not in channel.stages:
                 block.to("meta")  # this process has no memory for other processes' stages
-    return Pipeline(blocks, method, accumulation=k, optimizer=toys.sgd, seed=7, channel=channel)
+    return Pipeline(blocks, method, accumulation=k, optimizer=toys.sgd, seed=7, messages=messages, channel=channel)
 
 
 def compare(
-    rank: int, stages: int, partition: tuple[int, ...], slow: bool, which: tuple[Method, ...], ks: tuple[int, ...]
+    rank: int,
+    stages: int,
+    partition: tuple[int, ...],
+    channel_class: type[ProcessChannel],
+    which: tuple[Method, ...],
+    ks: tuple[int, ...],
+    messages: torch.dtype | None = None,
 ) -> None:
     data = toys.batches(3 * stages + 2)
     test = toys.batches(1, size=3, seed=5)[0][0]
     for method in which:
         for k in ks:
-            alone = make(stages, method, k)
-            channel = (Slow if slow else ProcessChannel)(partition)
-            shared = make(stages, method, k, channel)
+            alone = make(stages, method, k, messages)
+            channel = channel_class(partition)
+            shared = make(stages, method, k, messages, channel)
             last = rank == len(partition) - 1
             expected, found = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
             assert found == (expected if last else [])
@@ -109,7 +115,7 @@ def compare(
 @pytest.mark.slow
 def test_bitwise_equal_to_one_process(stages: int, partition: tuple[int, ...]) -> None:
     ks = (1, 3) if len(partition) == 2 else (2,)
-    in_processes(len(partition), compare, stages, partition, False, methods.ALL, ks)
+    in_processes(len(partition), compare, stages, partition, ProcessChannel, methods.ALL, ks)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +153,24 @@ def test_what_does_not_fit_is_refused() -> None:
 
 @pytest.mark.slow
 def test_random_delays_change_nothing() -> None:
-    in_processes(3, compare, 6, (2, 2, 2), True, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))
+    in_processes(3, compare, 6, (2, 2, 2), Slow, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))
+
+
+class Weighing(ProcessChannel):
+    """Sees that what is sent in training is in bf16, and weighs it."""
+
+    def send(self, stage: int, message: Message) -> None:
+        for tensor in (*(message.streams or ()), *(message.gradients or ())):
+            assert tensor.dtype is torch.bfloat16
+        outlet = self._to_below if stage < self.stages.start else self._to_above
+        before = len(outlet._sending)
+        super().send(stage, message)
+        sent = [tensor for _, _, tensor in outlet._sending][before:] if before == 0 else []
+        payload = [tensor for tensor in sent if tensor.dtype is not torch.uint8]  # not the header of the first message
+        assert not payload or sum(tensor.nbytes for tensor in payload) == message.bytes()
+
+
+@pytest.mark.parametrize("partition", [(3, 2), (2, 2, 1)], ids=str)
+@pytest.mark.slow
+def test_messages_in_bf16_are_rounded_alike_for_every_number_of_processes(partition: tuple[int, ...]) -> None:
+    in_processes(len(partition), compare, 5, partition, Weighing, methods.ALL, (2,), torch.bfloat16)

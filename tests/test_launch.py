@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from petra_core import checkpoint
+from reproduce.launch import free_port
 from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
 
@@ -126,10 +126,7 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> 
 
 
 def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     team = [
         start("train", *OPTIONS, "--seed", str(rank), "--output", str(tmp_path), RANK=str(rank), **where)
         for rank in range(2)

@@ -17,8 +17,8 @@ def test_sizes() -> None:
     ("partition", "processes", "message"),
     [
         ("even", 11, "revnet18 has 10 stages: 11 ranks need at least as many stages"),
-        ("2,2", 2, "it has 2 parts with the sum 4, such as even: 5,5"),
-        ("4,3,3", 2, "it has 3 parts with the sum 10"),
+        ("2,2", 2, "10 stages has that sum, got \\(2, 2\\) with the sum 4; even would be 5,5"),
+        ("4,3,3", 2, "among 2 processes: a partition gives each of the 2 ranks at least one stage, got \\(4, 3, 3\\)"),
         ("10,0", 2, "does not share the 10 stages of revnet18 among 2 processes"),
         ("a", 2, "a partition is even, or numbers separated by commas such as 2,3,5; got 'a'"),
     ],
@@ -26,6 +26,23 @@ def test_sizes() -> None:
 def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:
     with pytest.raises(CellError, match=message):
         sharing.sizes(digits_cell(), partition, processes)
+
+
+@pytest.mark.parametrize(
+    ("started", "asked", "replicas", "each"), [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]
+)
+def test_processes_are_shared_among_replicas(
+    monkeypatch: pytest.MonkeyPatch, started: int, asked: int, replicas: int, each: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(started))
+    assert sharing.processes_of_replica(asked, replicas) == each
+
+
+@pytest.mark.parametrize(("asked", "replicas"), [(1, 3), (3, 2), (2, 1)])
+def test_other_numbers_of_processes_are_refused(monkeypatch: pytest.MonkeyPatch, asked: int, replicas: int) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(CellError, match=f"4 processes were started, .* start {asked * replicas}, or another multiple"):
+        sharing.processes_of_replica(asked, replicas)
 
 
 def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """`train`: one cell by hand, every setting an option."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 import torch
 
 from petra_core import CheckpointError, methods
+from petra_core.distributed import PATIENCE
 from petra_core.recipe import learning_rate
 from reproduce import devices, sharing
 from reproduce.cells import CellError, TrainingCell
@@ -16,7 +18,7 @@ from reproduce.data import catalogue
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
 from reproduce.interrupts import Interrupt
-from reproduce.launch import LOST, launch
+from reproduce.launch import LOST, Failure, first_to_tell, launch
 from reproduce.locks import LockedError, LockLostError
 from reproduce.options import GroupedCommand, grouped
 from reproduce.progress import Observers, TrainingBar
@@ -59,8 +61,13 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @DATA("--data-workers", type=click.IntRange(1), default=1, help="Threads or processes that decode images.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
+@METHOD(
+    "--replicas",
+    default=DEFAULTS.replicas,
+    help="Networks side by side, each on micro-batches of its own, with one mean gradient: R times the batch.",
+)
 @RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
-@RECIPE("--learning-rate", type=float, show_default="0.1 * batch size * k / 256", help="After warm-up.")
+@RECIPE("--learning-rate", type=float, show_default="0.1 * batch size * k * replicas / 256", help="After warm-up.")
 @RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear from 0; a fraction is allowed.")
 @RECIPE(
     "--drops",
@@ -78,18 +85,26 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="Of weights, not of biases and BatchNorm.",
 )
 @RECIPE("--precision", default=DEFAULTS.precision, help="float32, tf32 (CUDA), bf16 (autocast; streams stay float32).")
+@RECIPE("--messages", default=DEFAULTS.messages, help="Between stages: float32, or bf16 (half the bytes, rounded).")
 @RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
 @RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
 @RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
 @RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
 @RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
-@RUN("--processes", type=click.IntRange(1), default=1, help="Processes that share the stages; the result is the same.")
+@RUN("--processes", type=click.IntRange(1), default=1, help="Share a replica's stages; the result is the same.")
 @RUN(
     "--partition",
     default="even",
     metavar="SIZES",
     help="Stages of each process, such as 2,3,5; even: as equal in number as can be.",
+)
+@RUN(
+    "--patience",
+    type=click.FloatRange(0, min_open=True),
+    default=PATIENCE.total_seconds() / 60,
+    metavar="MINUTES",
+    help="A process that is silent for so long is lost.",
 )
 @RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
@@ -108,6 +123,7 @@ def train(
     retry_failed: bool,
     processes: int,
     partition: str,
+    patience: float,
     restarts: int,
     tensorboard: Path | None,
     trace: Path | None,
@@ -122,16 +138,16 @@ def train(
     the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
     """
     cell = checked(lambda: cell_by_hand(settings))
-    if processes > 1 and not sharing.launched():
+    if processes * cell.replicas > 1 and not sharing.launched():
         checked(lambda: sharing.sizes(cell, partition, processes))  # a mistake is told once, not by every process
-        sys.exit(launch(processes, sys.argv[1:], restarts=restarts))
+        sys.exit(launch(processes * cell.replicas, sys.argv[1:], restarts=restarts))
     where = checked(lambda: devices.check(sharing.local_device(device)))
     torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
-    team = _join(cell, partition, where)
+    team = _join(cell, processes, partition, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:
-        click.echo(f"{cell.slug} -> {record.path}", err=True)
+        click.echo(f"{cell.slug} -> {record.path}{team.notice and f' ({team.notice})'}", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
             from reproduce.event_files import EventFiles
@@ -152,21 +168,21 @@ def train(
         state = _run(record, context, interrupt, retry_failed=retry_failed)
     result = record.result() or {}
     if state.status is Status.FAILED:
-        raise click.ClickException(f"{team.name}{state}: {result['detail']}")
+        raise Failure(f"{team.name}{state}: {result['detail']}")
     team.leave()
     if team.leads:
         click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
 
 
-def _join(cell: TrainingCell, partition: str, device: torch.device) -> Team:
+def _join(cell: TrainingCell, asked: int, partition: str, device: torch.device, patience: timedelta) -> Team:
     """The team that this process belongs to."""
     if not sharing.launched():
         return ALONE
     from reproduce import processes
 
-    shares = checked(lambda: sharing.sizes(cell, partition, sharing.team_size()))
+    shares = checked(lambda: sharing.sizes(cell, partition, sharing.processes_of_replica(asked, cell.replicas)))
     try:
-        return processes.join(cell, shares, device)
+        return processes.join(cell, shares, device, patience)
     except UnsupportedError as error:
         raise click.ClickException(str(error)) from error
 
@@ -186,13 +202,18 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
         team.leave()
         sys.exit(interrupt.exit_code)
     except (RecordError, CheckpointError, DataError, StorageFullError, UnsupportedError) as error:
-        raise click.ClickException(f"{team.name}{error}") from error
+        raise Failure(f"{team.name}{error}") from error
     except (LockedError, LockLostError) as error:
-        raise click.ClickException(str(error)) from error
-    except RuntimeError as error:
-        if not team.lost(error):
-            raise
-        sys.exit(LOST)
+        raise Failure(str(error)) from error
+    except Exception as error:
+        if team.lost(error):
+            if first_to_tell():
+                click.echo(f"{team.name}{error}", err=True)
+            sys.exit(LOST)
+        first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
+        if team.name:
+            error.add_note(f"on {team.name.removesuffix(': ')}")
+        raise
     finally:
         bar.close()
 
@@ -224,7 +245,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
         raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
     if values["learning_rate"] is None:
         try:
-            values["learning_rate"] = learning_rate(values["batch_size"], values["accumulation"])
+            samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
+            values["learning_rate"] = learning_rate(samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
     return TrainingCell(scale="custom", **values)

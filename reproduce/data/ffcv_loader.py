@@ -31,7 +31,7 @@ from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import AGAIN, RAW, UNDECODABLE, Beton
 from reproduce.data.crops import Integers, centre_crops, mirrored, padded_crops, random_resized_crops
 from reproduce.data.errors import DataError
-from reproduce.data.loader import PADDING
+from reproduce.data.loader import PADDING, batch_numbers
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
 
 BATCHES_AHEAD = 3
@@ -79,15 +79,16 @@ class FfcvLoader:
         if self.batches == 0:
             raise ValueError(f"batch_size {batch_size} is larger than the data set ({self.samples} samples)")
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches from number `start` on: images float32 [B, 3, H, W], labels int64 [B], on the format's device.
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `Loader`; on the format's device.
 
         Raises:
             DataError: while iterating: an image cannot be decoded.
 
         """
         order = sample_order(self._seed, epoch, self.samples)
-        chosen = order[start * self.batch_size : self.batches * self.batch_size]
+        numbers = list(batch_numbers(self.batches, start, step))
+        chosen = order[: self.batches * self.batch_size].reshape(self.batches, -1)[numbers].ravel()
         return self._source.batches(chosen, sample_hashes(self._seed, epoch, AUGMENTATION, self.samples)[chosen])
 
     def close(self) -> None:

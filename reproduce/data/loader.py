@@ -40,8 +40,12 @@ class Loader(Protocol):
     batch_size: int
     batches: int
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches `start`, `start` + 1, … of an epoch: images float32 [B, 3, H, W] and labels int64 [B]."""
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches `start`, `start + step`, … of an epoch: images float32 [B, 3, H, W] and labels int64 [B].
+
+        The last `batches % step` are left out: so several readers, each with a start of its own below `step`, get
+        equally many, and no sample twice.
+        """
         ...
 
     def close(self) -> None:
@@ -88,6 +92,11 @@ class Images:
         return normalised(pixels, self.mean, self.deviation)
 
 
+def batch_numbers(batches: int, start: int, step: int) -> range:
+    """The numbers of the batches of `Loader.epoch`."""
+    return range(start, batches - batches % step, step)
+
+
 def normalised(pixels: Tensor, mean: Channels, deviation: Channels) -> Tensor:
     """Bytes [..., 3, H, W] as float32 with this mean and deviation (in 0..1) taken out of each channel."""
     means = torch.tensor(mean, device=pixels.device).view(3, 1, 1)
@@ -123,8 +132,8 @@ class MemoryLoader:
         self._seed = seed
         self._padded = torch.nn.functional.pad(images.pixels, (PADDING,) * 4) if flip_crop else None
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches from number `start` on: images float32 [B, 3, H, W], labels int64 [B], on the images' device."""
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `Loader`; on the images' device."""
         device = self._images.labels.device
         order = torch.from_numpy(sample_order(self._seed, epoch, self.samples)).to(device)
         pixels_of = (
@@ -132,7 +141,7 @@ class MemoryLoader:
             if self._padded is None
             else _Crops(self._padded, sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
         )
-        for batch in range(start, self.batches):
+        for batch in batch_numbers(self.batches, start, step):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield self._images.normalised(pixels_of(chosen)), self._images.labels[chosen]
 

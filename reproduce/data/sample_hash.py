@@ -60,6 +60,6 @@ def sample_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     return np.argsort(sample_hashes(seed, epoch, ORDER, samples), kind="stable")
 
 
-def derived_seed(seed: int, purpose: int) -> int:
-    """A seed for a generator of another library, 0 … 2^63 - 1; far from those of other seeds and purposes."""
-    return int(key(seed, purpose)[0]) >> 1
+def derived_seed(seed: int, purpose: int, *which: int) -> int:
+    """A seed for a generator of another library, 0 … 2^63 - 1; far from those of other seeds, purposes and `which`."""
+    return int(key(seed, purpose, *which)[0]) >> 1

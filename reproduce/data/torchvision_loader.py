@@ -21,7 +21,7 @@ from torchvision.transforms.v2 import functional
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError
 from reproduce.data.crops import CENTRE, Integers, mirrored, random_resized_crops
-from reproduce.data.loader import normalised
+from reproduce.data.loader import batch_numbers, normalised
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
 
 AUGMENTATIONS = ("none", "random_resized_crop")
@@ -69,15 +69,16 @@ class TorchvisionLoader:
         if self.batches == 0:
             raise ValueError(f"batch_size {batch_size} is larger than the data set ({self.samples} samples)")
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Batches from number `start` on: images float32 [B, 3, H, W], labels int64 [B], on the format's device.
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Batch]:
+        """See `Loader`; on the format's device.
 
         Raises:
             UnreadableImageError: while iterating: a file cannot be read.
 
         """
         order = sample_order(self._seed, epoch, self.samples)
-        chosen = order[start * self.batch_size : self.batches * self.batch_size]
+        numbers = list(batch_numbers(self.batches, start, step))
+        chosen = order[: self.batches * self.batch_size].reshape(self.batches, -1)[numbers].ravel()
         hashes = sample_hashes(self._seed, epoch, AUGMENTATION, self.samples)[chosen]
         return self._source.batches(chosen, hashes, self.batch_size)
 
