@@ -215,12 +215,12 @@ def benchmarks(session: nox.Session) -> None:
     """Run every benchmark once, to see that it runs; `-- BASE` compares HEAD with the commit BASE instead.
 
     What is said of the first are no timings to keep. The second takes as long as it needs to tell what has become
-    slower or larger from what is noise; arguments after `--` go to `python -m benchmarks.compare`.
+    slower or larger from what is noise; arguments after `--` go to `python -m benchmarks.against`.
     """
     install(session, "benchmarks")
     asv_machine(session)
     if session.posargs:
-        session.run("python", "-m", "benchmarks.compare", *session.posargs)
+        session.run("python", "-m", "benchmarks.against", *session.posargs)
     else:
         install_ffcv(session)
         session.run("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")

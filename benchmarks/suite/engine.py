@@ -18,7 +18,7 @@ from petra_core.tape import Streams, as_streams, as_value, detached
 
 from .setting import METHODS, SGD, open_device
 
-STAGES = [10, 64]
+STAGES = [10, 32]
 TICKS = 100
 PAIRS = 15  # of a tick and of the same work without engine
 

@@ -17,7 +17,7 @@ BLOCKS = [1, 2, 5, 10, 30]
 
 
 class Reconstruction:
-    """|rebuilt - true| / |true| of the first input of a chain, rebuilt through so many blocks with unchanged weights."""
+    """|rebuilt - true| / |true| of the first input of a chain, rebuilt through so many blocks, weights unchanged."""
 
     params = (BLOCKS,)
     param_names = ("blocks",)

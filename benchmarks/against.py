@@ -10,7 +10,7 @@ round, in one run of asv under the same conditions:
 A benchmark whose two measurements of the base differ by more than the factor is *noisy*: it is named and says nothing.
 Of the others, what is larger at the head than the larger of the two, times the factor, is worse. Usage:
 
-    python -m benchmarks.compare BASE [--head HEAD] [--factor 1.2] [--bench REGEX] [--rounds 4]
+    python -m benchmarks.against BASE [--head HEAD] [--factor 1.2] [--bench REGEX] [--rounds 4]
 
 Only what is committed is compared, with the suite of the working tree. The exit code is 1 if something is worse or
 fails that did not fail before.
@@ -153,9 +153,7 @@ def same_files(commit: str) -> str:
     date = _git("show", "--no-patch", "--format=%aI", commit)
     who = {"NAME": "benchmarks", "EMAIL": "benchmarks@localhost", "DATE": date}
     env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
-    return _git(
-        "commit-tree", f"{commit}^{{tree}}", "-p", commit, "-m", "The same files, to be measured again", env=env
-    )
+    return _git("commit-tree", f"{commit}^{{tree}}", "-p", commit, "-m", "The same files once more", env=env)
 
 
 def _git(*arguments: str, env: dict[str, str] | None = None) -> str:
