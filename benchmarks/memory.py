@@ -27,6 +27,7 @@ from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.recording import Recorder, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods, models
 from petra_core.memory import StagePrediction, predict
+from petra_core.methods import Method
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark, Comparison
 from reproduce.measures.held_memory import ticks_to_steady
@@ -141,10 +142,10 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]]) -> None:
+def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]], chosen: Sequence[Method]) -> None:
     """Peaks of every method along an axis."""
     for at, run in runs:
-        for method in methods.ALL:
+        for method in chosen:
             own = replace(run, method=method.name)
             peak, report = allocated(own)
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
@@ -161,9 +162,9 @@ def aim(recorder: Recorder, run: Run) -> None:
     recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))
 
 
-def budget(recorder: Recorder, run: Run, limit: int) -> None:
+def budget(recorder: Recorder, run: Run, limit: int, chosen: Sequence[Method]) -> None:
     """The largest batch of each method under so many bytes, foretold and found."""
-    for method in methods.ALL:
+    for method in chosen:
 
         def of(batch: int, name: str = method.name) -> Run:
             return replace(run, batch=batch, method=name)
@@ -182,6 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("batch", "depth", "k", "aim", "budget")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure (default all)")
+    parser.add_argument(
+        "--methods", nargs="+", default=[m.name for m in methods.ALL], help="methods to measure (default all)"
+    )
     parser.add_argument("--network", default="revnet18", help="revnet18/34/50 or chainN (default revnet18)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first blocks (default 16)")
     parser.add_argument("--size", type=int, default=16, help="pixels of an image's side (default 16)")
@@ -201,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
         options.batches, options.stages, options.ks = [1], [3], [2]
 
+    chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
     run = Run(*fixed, 1, methods.PETRA.name, options.device, options.threads)
     recorder = Recorder("Memory", ABOUT, command("benchmarks.memory", arguments), options, torch.device(options.device))
@@ -213,9 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         if part == "aim":
             aim(recorder, run)
         elif part == "budget":
-            budget(recorder, run, int(options.budget * 1e6))
+            budget(recorder, run, int(options.budget * 1e6), chosen)
         else:
-            along(recorder, part, axes[part])
+            along(recorder, part, axes[part], chosen)
     return recorder.finish()
 
 

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
     chain = Chain(options)
     recorder = Recorder("Peers", ABOUT, command("benchmarks.peers", arguments), options)
+    recorder.setting["contestants"] = "; ".join(contestant.name for contestant in CONTESTANTS)
     reference = gradients(CONTESTANTS[0], chain, torch.float64)
     trainers = {}
     for contestant in CONTESTANTS:

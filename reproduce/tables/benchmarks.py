@@ -1,14 +1,16 @@
 """Benchmarks of speed and memory: every ratio of interest with its spread, and what was hoped for it.
 
-Nothing here knows which benchmarks there are: whatever lies in the folder of benchmark records is shown, in one form
-(`reproduce.benchmark_records`). A ratio is the median over rounds of ratios within a round, never a ratio of medians.
+Whatever lies in the folder of benchmark records is shown, in one form (`reproduce.benchmark_records`); those of `VIEWS`
+have a table or curves of their own beside it. A ratio is the median over rounds of ratios within a round, never a
+ratio of medians.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from petra_core.gantt import to_svg
 from reproduce.benchmark_records import Benchmark, Comparison, Spread, spread
-from reproduce.tables import svg_pdf
+from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, svg_pdf
 from reproduce.tables.content import (
     NARROW_SPACE,
     Block,
@@ -32,6 +34,20 @@ from reproduce.tables.content import (
 from reproduce.tables.results import Results
 
 TITLE = "Benchmarks"
+
+
+class View(Protocol):
+    """A module that shows one benchmark."""
+
+    def blocks(self, benchmark: Benchmark) -> list[Block]:
+        """Tables and figures."""
+
+    def findings(self, benchmark: Benchmark) -> list[Finding]:
+        """Lines of the summary, without the section's title."""
+
+
+#: By the first word of a benchmark's name: what else there is to show.
+VIEWS: dict[str, View] = {"growth": benchmark_growth, "memory": benchmark_memory, "peers": benchmark_peers}
 DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
 
 
@@ -43,10 +59,14 @@ def section(results: Results) -> Section:
     blocks: list[Block] = [_INTRODUCTION]
     folded: list[Block] = [_machines(results.benchmarks)]
     for benchmark in results.benchmarks:
+        view = VIEWS.get(benchmark.name.partition("-")[0])
         findings += _findings(benchmark)
         blocks.append(f"{benchmark.title}. {benchmark.about}")
         if benchmark.comparisons:
             blocks.append(_ratios(benchmark))
+        if view is not None:
+            findings += [Finding(f"{TITLE}: {found.text}", found.tone) for found in view.findings(benchmark)]
+            blocks += view.blocks(benchmark)
         drawings = _drawings(benchmark)
         blocks += drawings[:DRAWN]
         folded += [_values(benchmark), *drawings[DRAWN:]]

@@ -40,11 +40,6 @@ class PowerLaw:
     half_width: float | None
 
     @property
-    def low(self) -> float | None:
-        """Lower end of the interval."""
-        return None if self.half_width is None else self.exponent - self.half_width
-
-    @property
     def high(self) -> float | None:
         """Upper end of the interval."""
         return None if self.half_width is None else self.exponent + self.half_width
