@@ -10,7 +10,7 @@ from petra_core import Pipeline, checkpoint
 from .setting import NARROW, step_of_full_pipeline
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def _full_pipeline(method: str) -> Pipeline:
     return step_of_full_pipeline(NARROW["revnet18"], method, "cpu")[0]
 
