@@ -68,7 +68,7 @@ def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> 
     """
     backend = "nccl" if wire.type == "cuda" else "gloo"
     group = dist.new_group(list(ranks), patience, backend, use_local_synchronization=True)
-    assert group is not None
+    assert not isinstance(group, int)  # that stands for a rank which is not in the group
     return group
 
 

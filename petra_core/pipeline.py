@@ -202,7 +202,7 @@ class Pipeline:
         finally:
             for module in training:
                 module.training = True
-        return streams[0]
+        return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use `learning_rate` for every parameter, from the next tick on."""

@@ -105,7 +105,7 @@ class Replicas:
         """The mean of each tensor over the replicas, by one all-reduce."""
         bucket = torch.cat([tensor.flatten() for tensor in tensors])
         mean = self._sum(bucket, what) / self.count
-        parts = mean.split([tensor.numel() for tensor in tensors])
+        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
         return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 
     def _sum(self, value: Tensor, what: str) -> Tensor:

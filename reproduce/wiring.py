@@ -5,6 +5,10 @@ with NCCL each would wait for the GPU. Messages between stages, and gradients be
 NCCL. That refuses two processes on one GPU, and a process without one; then they go through the CPU's memory, over
 Gloo, and a line says so.
 
+A peer that dies is noticed by Gloo at once, from the closed connection, and by NCCL through torch's watchdog, which
+ends this process when its patience is over; `reproduce.launch` then starts all again. (No machine with several GPUs has
+run this: what is written here of NCCL is from torch's documentation.)
+
 So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's communicators only when they are used), all
 tell each other where they are, and each decides from the same list, by a pure function.
 

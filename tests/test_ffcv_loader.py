@@ -117,6 +117,7 @@ def test_from_the_middle_of_an_epoch_come_the_same_batches(raw_file: Path, start
     whole = list(raw_loader(raw_file).epoch(2))
     assert len(whole) == 6
     assert_equal(raw_loader(raw_file, workers=workers).epoch(2, start), whole[start:])
+    assert_equal(raw_loader(raw_file, workers=workers).epoch(2, start, 4), whole[start:4:4])
 
 
 @pytest.mark.parametrize("batch_size", [7, 25, 64])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,6 +82,8 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     text = said(process)
     assert process.returncode == 0, text
     assert "all start again from the last checkpoint (1 of 3)" in text
+    [message] = [line for line in text.splitlines() if "lost" in line and "all start again" not in line]
+    assert message.startswith(f"rank {1 - victim}: ")
     assert_same(tmp_path, alone)
     [environment] = Record.load(tmp_path).environments()
     assert (environment["processes"], environment["partition"]) == (2, [2, 4])
@@ -112,13 +115,54 @@ def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     assert_same(tmp_path, alone)
 
 
+def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path) -> None:
+    undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
+    text = said(undisturbed)
+    assert undisturbed.returncode == 0, text
+    assert text.count("epoch 3/3") == 1, "one of the processes reports"
+    other = tmp_path / "b"
+    process = start("train", *OPTIONS, "--output", str(other), "--replicas", "2", "--processes", "2")
+    wait_for((other / "checkpoint" / "latest.json").exists)
+    os.kill(children(process)[2], signal.SIGKILL)
+    text = said(process)
+    assert process.returncode == 0, text
+    assert "all start again from the last checkpoint (1 of 3)" in text
+    assert_same(other, outcome(tmp_path / "a"))
+    assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
+    assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 24 // 2)
+
+
+FAULTY = """
+from petra_core.worker import Worker
+whole = Worker.backward
+def backward(self, micro_batch):
+    if micro_batch == 20 and self.index == 4:
+        raise KeyError("a fault")
+    return whole(self, micro_batch)
+Worker.backward = backward
+"""
+
+
+def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", **where)
+    team = wait_for(lambda: len(found := children(process)) == 2 and found)
+    text = said(process)
+    assert process.returncode == 1, text
+    assert text.count("Traceback") == 1
+    assert "KeyError: 'a fault'\nin backward 20 of stage 4\non rank 1\n" in text
+    assert "lost" not in text
+    assert not any(Path(f"/proc/{pid}").exists() for pid in team)
+
+
 def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> None:
     wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
-    process = start("train", *wild, "--output", str(tmp_path), "--processes", "2")
+    process = start("train", *wild, "--output", str(tmp_path), "--processes", "2", "--replicas", "2")
     first = wait_for(lambda: children(process))
     text = said(process)
     assert process.returncode == 1
-    assert "Error: rank 1: diverged (epoch 1 of 3): the loss of micro-batch " in text
+    assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
     assert "it comes from stage " in text
     assert "Traceback" not in text
     assert text.count("Error") == 1

@@ -51,6 +51,17 @@ def test_from_the_middle_of_an_epoch_come_the_same_batches(flip_crop, start):
     assert equal(whole[start:], rest)
 
 
+@pytest.mark.parametrize(("step", "each"), [(1, 6), (2, 3), (4, 1), (7, 0)])
+def test_several_readers_share_an_epoch(step, each):
+    loader = MemoryLoader(images(), 3, seed=5, flip_crop=True)
+    whole = epoch(loader, 2)
+    for reader in range(step):
+        own = list(loader.epoch(2, reader, step))
+        assert len(own) == each
+        assert equal(own, whole[reader::step][:each])
+        assert equal(list(loader.epoch(2, reader + step, step)), own[1:]), "from its second batch on"
+
+
 @pytest.mark.parametrize("flip_crop", [False, True])
 def test_a_batch_does_not_depend_on_what_was_read_before(flip_crop):
     fresh = epoch(MemoryLoader(images(), 4, seed=1, flip_crop=flip_crop), 3)

@@ -52,6 +52,8 @@ def test_batches_do_not_depend_on_workers_and_start(files: JpegFiles, workers: i
     assert len(whole) == loader(files).batches == 2
     assert_equal(loader(files, workers=workers).epoch(1), whole)
     assert_equal(loader(files, workers=workers).epoch(1, 1), whole[1:])
+    assert_equal(loader(files, workers=workers).epoch(1, 0, 2), whole[:1])
+    assert_equal(loader(files, workers=workers).epoch(1, 1, 2), whole[1:])
 
 
 def test_two_epochs_may_be_read_at_once(files: JpegFiles) -> None:

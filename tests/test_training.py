@@ -12,7 +12,7 @@ from petra_core.methods import ALL
 from petra_core.models import sequential
 from reproduce import networks, training
 from reproduce.data.digits import digits
-from reproduce.execution import Context, Observer, Stopped, execute
+from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
 from reproduce.records import Record, Status
 from reproduce.storage import StorageFullError
 from tests.test_cells import TRAINING
@@ -222,6 +222,17 @@ def test_bf16_is_another_result(tmp_path, whole):
     record, state = run(cell, tmp_path)
     assert state.status is Status.DONE
     assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
+
+
+def test_messages_in_bf16_are_another_result(tmp_path, whole):
+    record, state = run(dataclasses.replace(SMALL, messages="bf16"), tmp_path)
+    assert state.status is Status.DONE
+    assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
+
+
+def test_replicas_need_processes(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
+        run(dataclasses.replace(SMALL, replicas=3), tmp_path)
 
 
 def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path):
