@@ -106,11 +106,6 @@ class TrainedCell(Cell):
         """One line an epoch."""
         return self.epochs
 
-    @property
-    def samples_of_update(self) -> int:
-        """Samples whose gradients make one update: B · k · R."""
-        return self.batch_size * self.accumulation * self.replicas
-
     def _check(self) -> None:
         _check_model(self.model, self.stem)
         _check_method(self)

@@ -99,10 +99,6 @@ def test_a_setting_that_came_later_is_not_written_at_its_default():
     assert from_dict(TRAINING.to_dict() | {"messages": "float32", "replicas": 1}) == TRAINING
 
 
-def test_the_samples_of_an_update():
-    assert dataclasses.replace(TRAINING, replicas=3).samples_of_update == 16 * 4 * 3
-
-
 def test_the_order_of_keys_does_not_matter():
     values = dict(reversed(TRAINING.to_dict().items()))
     assert from_dict(values).identity == TRAINING.identity
