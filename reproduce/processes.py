@@ -101,6 +101,7 @@ class Processes(Team):
         self._partition, self._nccl, self._patience = tuple(partition), wired.nccl, patience
         self._wire = device if wired.nccl else torch.device("cpu")
         shape = (self.size // len(partition), len(partition))
+        # For its coordinates. Groups come from `new_group`: those of a mesh have torch's patience, half an hour.
         self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
         self.replicas = Replicas(self._ranks("replica"), wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
@@ -188,11 +189,13 @@ class Processes(Team):
         """The rank."""
         return f"rank {self.rank}: "
 
-    def lost(self, error: Exception) -> bool:
+    def lost(self, error: Exception) -> str:
         """A message did not come, or torch.distributed says so of a collective call."""
-        if isinstance(error, ChannelError | dist.DistError):
-            return True
-        return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+        if isinstance(error, ChannelError):
+            return str(error)
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
+            return f"lost another process as all met, between micro-batches ({error})"
+        return ""
 
     def leave(self) -> None:
         """Wait for what is on its way, then part."""

@@ -54,10 +54,10 @@ class Team(abc.ABC):
         """Of this process, before a message of its own: `rank 1: `, or nothing."""
         return ""
 
-    def lost(self, error: Exception) -> bool:
-        """Whether the error means that another process is gone."""
+    def lost(self, error: Exception) -> str:
+        """What to say of an error that means that another process is gone; nothing of any other."""
         del error
-        return False
+        return ""
 
     def leave(self) -> None:  # noqa: B027  # a process alone has nothing to leave
         """The work is done: part from the others."""

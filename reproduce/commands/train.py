@@ -206,9 +206,9 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
     except (LockedError, LockLostError) as error:
         raise Failure(str(error)) from error
     except Exception as error:
-        if team.lost(error):
+        if lost := team.lost(error):
             if first_to_tell():
-                click.echo(f"{team.name}{error}", err=True)
+                click.echo(f"{team.name}{lost}", err=True)
             sys.exit(LOST)
         first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
         if team.name:
