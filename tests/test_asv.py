@@ -185,3 +185,36 @@ def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
     after = [[p.detach() for stage in stages for p in stage.parameters()] for stages in networks]
     assert any(not torch.equal(old, new) for old, new in zip(before, after[0], strict=True))
     assert all(torch.equal(one, other) for one, other in zip(*after, strict=True))
+
+
+class Session:
+    """Notes what a session runs."""
+
+    def __init__(self, *posargs: str) -> None:
+        self.posargs = list(posargs)
+        self.commands: list[tuple[str, ...]] = []
+
+    def run(self, *command: str, **_: object) -> None:
+        self.commands.append(command)
+
+
+@pytest.mark.parametrize(
+    ("session", "arguments", "last"),
+    [
+        ("benchmarks", [], ("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")),
+        ("benchmarks", ["B", "--rounds", "1"], ("python", "-m", "benchmarks.against", "B", "--rounds", "1")),
+        ("benchmarks_html", [], ("asv", "publish")),
+    ],
+)
+def test_sessions(
+    session: str, arguments: list[str], last: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import noxfile
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("install", "install_ffcv"):
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
+    noted = Session(*arguments)
+    getattr(noxfile, session).func(noted)
+    assert noted.commands[-1] == last
+    assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
