@@ -1,5 +1,6 @@
 """Training one cell: it learns, stops anywhere, goes on bitwise, and every bad end is written down."""
 
+import contextlib
 import dataclasses
 import json
 from collections import Counter
@@ -10,6 +11,7 @@ import torch
 from petra_core import CheckpointError, Pipeline, checkpoint
 from petra_core.methods import ALL
 from petra_core.models import sequential
+from petra_core.replicas import Replicas
 from reproduce import networks, training
 from reproduce.data.digits import digits
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
@@ -152,6 +154,31 @@ def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
     with pytest.raises(Stopped):
         run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
     (tmp_path / "checkpoint.pt").unlink()
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch):
+    """Evaluation takes the mean of all replicas' statistics; saved there, it would be what training goes on from."""
+    evaluating = []
+
+    @contextlib.contextmanager
+    def averaged(self, model):
+        evaluating.append(True)
+        yield
+        evaluating.clear()
+
+    save = training.Trainer.save
+
+    def see(self):
+        assert not evaluating
+        save(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replicas, "averaged_statistics", averaged)
+        patch.setattr(training.Trainer, "save", see)
+        with pytest.raises(Stopped, match="in the evaluation after epoch 1 of 3"):
+            run(SMALL, tmp_path, should_stop=lambda: bool(evaluating))
     run(SMALL, tmp_path)
     assert outcome(tmp_path) == whole("PETRA")
 
