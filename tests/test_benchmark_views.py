@@ -116,16 +116,17 @@ def test_peers_that_are_ahead_failed_or_were_not_there_are_said_to_be() -> None:
             Series("chain", name, "BatchNorm updates", "a step", (updates,)),
         ]
 
+    names = ("autograd", "fast", "broken", "absent", "ours, PETRA")
     made = with_series(
         "peers",
         *of("autograd", 0.010, 1),
         *of("fast", 0.015, 2),
         *of("ours, PETRA", 0.020, 1),
-        **{
-            **{"contestants": "autograd; fast; broken; absent; ours, PETRA", "autograd": "torch 2", "fast": "1.0"},
-            **{"broken": "3.1: failed with OSError: no", "absent": "not installed", "ours, PETRA": "this project"},
-            **{"depth": 8, "width": 32, "pixels": 16, "batch": 32},
-        },
+        **dict(
+            zip(names, ("torch 2", "1.0", "3.1: failed with OSError: no", "not installed", "this project"), strict=True)
+        ),
+        **dict.fromkeys(("depth", "width", "pixels", "batch"), 8),
+        contestants="; ".join(names),
     )
     table, ahead = benchmark_peers.blocks(made)
     rows = {row[0].text: [entry.text for entry in row[1:3]] for row in table.rows}

@@ -1,0 +1,43 @@
+"""All memory of tensors is followed, and processes are fresh."""
+
+import os
+
+import pytest
+import torch
+
+from benchmarks.allocation import Allocations, in_fresh_process
+
+
+def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
+    before = torch.zeros(10_000)
+    with Allocations(torch.device("cpu")) as allocations:
+        kept = torch.zeros(1_000)
+        allocations.mark()
+        passing = kept + 1
+        del before, passing
+        allocations.mark()
+        kept.resize_(3_000)  # as memcnn does with storages
+        allocations.mark()
+    assert allocations.marks == [4_000, 4_000, 12_000]
+    assert allocations.peak == 16_000, "the old storage is there until it is copied"
+
+
+def test_temporaries_of_a_backward_are_counted() -> None:
+    with Allocations(torch.device("cpu")) as allocations:
+        x = torch.ones(1_000, requires_grad=True)
+        loss = x.exp().exp().sum()
+        loss.backward()
+        allocations.mark()
+        del loss
+    assert allocations.peak >= 3 * 4_000, "x and both results, at the least"
+    assert allocations.marks[0] < allocations.peak
+
+
+def fail(reason: str) -> None:
+    raise OSError(reason)
+
+
+def test_a_fresh_process_is_another_and_hands_its_error_back() -> None:
+    assert in_fresh_process(os.getpid) not in {os.getpid(), in_fresh_process(os.getpid)}
+    with pytest.raises(OSError, match="no room"):
+        in_fresh_process(fail, "no room")

@@ -1,0 +1,61 @@
+"""The benchmark of memory runs; the largest batch is found exactly; what is foretold is near what is allocated."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import memory
+from petra_core import methods
+from reproduce.benchmark_records import read
+from reproduce.tables import benchmark_memory
+
+CHAIN = memory.Run("chain4", width=8, size=16, batch=16, k=1, method="PETRA", device="cpu", threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _same_threads():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("guess", [0, 1, 13, 40, 41, 90, 1000])
+@pytest.mark.parametrize("answer", [0, 1, 2, 41, 97])
+def test_the_largest_number_is_found_from_any_guess(answer: int, guess: int) -> None:
+    asked = []
+
+    def fits(number: int) -> bool:
+        asked.append(number)
+        return number <= answer
+
+    assert memory.largest(fits, guess) == answer
+    assert len(asked) == len(set(asked)), "every question takes a run"
+    assert len(asked) < 50
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
+    run = dataclasses.replace(CHAIN, method=method.name)
+    peak, report = memory.allocated(run)
+    assert peak == pytest.approx(memory.foretold(run), rel=0.35)  # temporaries of operations are not foretold
+    assert peak > report.now("parameters", "optimizer", "inputs", "stashed_weights")
+
+
+def test_the_parts_of_petra_are_all_but_temporaries() -> None:
+    peak, report = memory.allocated(CHAIN)
+    assert memory.sum_of_parts(report) < report.peak(), "the graphs of all stages but one are left out"
+    assert 0.8 < peak / memory.sum_of_parts(report) < 1.25
+
+
+def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:
+    options = f"--quick --threads 1 --device cpu --methods PETRA BACKPROPAGATION --record --records {tmp_path}"
+    benchmark = memory.main(options.split())
+    assert read(tmp_path / "benchmarks" / "memory.json") == benchmark
+    assert {series.group for series in benchmark.series} == {"batch", "depth", "k", "aim", "budget"}
+    counts = {series.quantity for series in benchmark.series if series.at is not None}
+    assert counts >= {"accounted peak", "allocated peak"}
+    assert [c.high for c in benchmark.comparisons] == [1.05]
+    assert len(benchmark_memory.blocks(benchmark)) == 2
+    assert benchmark_memory.findings(benchmark)
