@@ -44,7 +44,8 @@ def blocks(benchmark: Benchmark) -> list[Block]:
     """Curves, and a line of fits for each method, axis and quantity."""
     remark = "Mark: median over the rounds."
     drawn = figure(benchmark, AXES, QUANTITIES, "Growth of time and bytes", remark)
-    return ([] if drawn is None else [drawn]) + [_table(benchmark)]
+    found: list[Block] = [] if drawn is None else [drawn]
+    return [*found, _table(benchmark)]
 
 
 def findings(benchmark: Benchmark) -> list[Finding]:
