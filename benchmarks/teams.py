@@ -42,7 +42,7 @@ class Team:
 
     def __init__(self, size: int, make: Callable[..., Serve], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([make.__module__, "torch.distributed.pipelining"])
+        context.set_forkserver_preload([_name(make)])
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []
@@ -103,6 +103,12 @@ def _serve(
         sys.stderr.flush()
         os._exit(1)  # at once: the group's threads may wait for processes that are gone too
     os._exit(0)
+
+
+def _name(make: Callable[..., Serve]) -> str:
+    """Of the module to import once for all; that of a script is not the one that it runs under."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if make.__module__ == "__main__" and spec is not None else make.__module__
 
 
 def peak_memory() -> int:

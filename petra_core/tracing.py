@@ -89,10 +89,10 @@ class Trace:
             return time.perf_counter()
         if where not in self._zeros:
             torch.cuda.synchronize(where)  # once, so that the event is of the moment at which the clock is read
-            zero = torch.cuda.Event(enable_timing=True)
+            zero = _event()
             zero.record(torch.cuda.current_stream(where))
             self._zeros[where] = time.perf_counter(), zero
-        moment = torch.cuda.Event(enable_timing=True)
+        moment = _event()
         moment.record(torch.cuda.current_stream(where))
         return moment
 
@@ -100,7 +100,11 @@ class Trace:
         if isinstance(moment, float):
             return moment
         clock, zero = self._zeros[where]
-        return clock + 1e-3 * zero.elapsed_time(moment)
+        return clock + 1e-3 * float(zero.elapsed_time(moment))
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
