@@ -4,10 +4,12 @@ What is claimed of PETRA is about growth: a tick takes time in proportion to the
 chain holds does not grow with the delay 2(J-1-j), which is what delayed gradients pay for. One network at one size can
 show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
 
-Two quantities for each method and size. Time of a micro-batch: a tick of the full pipeline, or all ticks of that
-micro-batch where it passes alone; every size has its turn in every round. Bytes of an inner stage: the most that any
-stage but stem and head has held for its backwards, as the engine counts it (inputs, stashed weights, messages and
-graph, each at its largest moment); a count, the same in every run. Usage, with the defaults:
+Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes alone.
+Every size has its turn in every round. Bytes of an inner stage: the most that any stage but stem and head has held for
+its backwards, as the engine counts it (inputs, stashed weights, messages and graph, each at its largest moment): the
+same in every run.
+
+Usage, with the defaults:
 
     python -m benchmarks.growth --rounds 7 --threads 1 --record
 """
@@ -22,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.recording import Recorder, add_options, command
+from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
@@ -30,12 +32,6 @@ from reproduce.benchmark_records import Benchmark
 from reproduce.measures.held_memory import ticks_to_steady
 from reproduce.tables.slopes import power_law
 
-ABOUT = """
-A chain of equal reversible blocks between a stem and a head is trained by each method, its size varied one thing at a
-time. Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes
-alone. Bytes of an inner stage: the most that a stage other than stem and head has held of inputs, stashed weights,
-messages and graphs, by the engine's count.
-"""
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
 TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
@@ -118,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     torch.set_num_threads(options.threads)
     axes, base = (QUICK, QUICK_BASE) if options.quick else (AXES, BASE)
 
-    recorder = Recorder("Growth", ABOUT, command("benchmarks.growth", arguments), options)
+    recorder = Recorder("Growth", about(__doc__), command("benchmarks.growth", arguments), options)
     recorder.setting["base"] = f"J = {base.J}, k = {base.k}, {base.width} channels a stream, batch {base.batch}"
     for axis in options.axes:
         measure(recorder, axis, axes[axis], options, base)

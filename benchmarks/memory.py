@@ -1,19 +1,22 @@
 """Peak memory of each method against batch, depth and k; what of it PETRA could not do without; the largest batch.
 
-Three counts of the same run, each with a blind spot of its own:
+Three counts are taken of the same run, each with a blind spot of its own. Accounted: by the engine's ledger, every
+stage as if alone on its device, summed, without temporaries of operations. Allocated: by the allocator, every tensor of
+one process, temporaries too (`benchmarks.allocation`; on CUDA its own count). Process: by how much a fresh process has
+grown, as the system sees it (not on CUDA).
 
-    accounted    the engine's ledger: every stage as if alone on its device, summed; no temporaries of operations
-    allocated    the allocator: every tensor of one process, temporaries too (`benchmarks.allocation`; CUDA's own count)
-    process      how much the process has grown, by the system's word, in a fresh process each (not on CUDA)
+Of PETRA's allocated peak at most 5 % should be anything else than its parts: parameters and running statistics,
+gradients, optimizer state, the inputs that stages keep which cannot be inverted, messages in flight, and the largest
+graph of one stage, all by the ledger. And under a given budget the largest batch of each method is foretold from shapes
+(`petra_core.memory`), and found by running, by the allocated peak.
 
-Of PETRA's allocated peak at most 5 % should be anything else than parameters and running statistics, gradients,
-optimizer state, the inputs that non-reversible stages keep, messages in flight, and the graph of one stage, all by the
-ledger. And under a given budget the largest batch of each method is foretold from shapes (`petra_core.memory`), and
-found by running. Usage, with the defaults:
+Usage, with the defaults:
 
     python -m benchmarks.memory --threads 2 --record
 
-RevNet-18 as in the paper takes a minute for the aim alone: `--parts aim --width 64 --batch 64 --size 32`.
+    python -m benchmarks.memory --parts aim --width 64 --batch 64 --size 32 --threads 2 --record memory-revnet18
+
+The second is RevNet-18 as in the paper, for the aim alone.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process
-from benchmarks.recording import Recorder, add_options, command
+from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods, models
 from petra_core.memory import StagePrediction, predict
 from petra_core.methods import Method
@@ -33,13 +36,6 @@ from reproduce.benchmark_records import Benchmark, Comparison
 from reproduce.measures.held_memory import ticks_to_steady
 from reproduce.measures.machine_memory import Witness
 
-ABOUT = """
-Peak bytes of training random images. Accounted: by the engine's ledger, every stage as if alone on its device.
-Allocated: all tensors of one process, temporaries included. Process: growth of a fresh process, as the system sees it.
-The sum of PETRA's parts is of parameters and running statistics, gradients, optimizer state, kept inputs, messages in
-flight, and the largest graph of a stage, by the ledger. The largest batch under a budget is foretold from shapes, and
-found by running, by the allocated peak.
-"""
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 CLASSES = 10
@@ -208,7 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
     run = Run(*fixed, 1, methods.PETRA.name, options.device, options.threads)
-    recorder = Recorder("Memory", ABOUT, command("benchmarks.memory", arguments), options, torch.device(options.device))
+    recorder = Recorder(
+        "Memory", about(__doc__), command("benchmarks.memory", arguments), options, torch.device(options.device)
+    )
     axes = {
         "batch": [(batch, replace(run, batch=batch)) for batch in options.batches],
         "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],

@@ -1,5 +1,10 @@
 """Time, memory, gradients and BatchNorm updates of every contestant on the same chain, side by side.
 
+The same chain of reversible blocks, with the same weights and micro-batch, is trained by other implementations and by
+ours. Allocated: bytes of all tensors, parameters and optimizer included; held at the loss: the same, when the loss is
+called. Gradient error: relative to autograd's in float64, over all parameters, the weights held still. BatchNorm
+updates: of a layer's running statistics in a step, the layer with most. A step of PETRA is a tick on one device.
+
 Usage, with the defaults, in the environment that `nox -s peers` makes:
 
     python -m benchmarks.peers --threads 2 --record
@@ -16,16 +21,9 @@ from torch import nn
 
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from benchmarks.peers.measures import OPTIMIZER, Chain, gradients, once, timed
-from benchmarks.recording import Recorder, add_options, command
+from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.benchmark_records import Benchmark, Comparison
 
-ABOUT = """
-The same chain of reversible blocks, with the same weights and micro-batch, trained by other implementations and by
-ours. Allocated: bytes of all tensors, parameters and optimizer included. Gradient error: relative to autograd's in
-float64, the weights held still; under PETRA it is that of a micro-batch of some ticks ago. BatchNorm: updates of a
-layer's running statistics in a step, the layer with most. A step of PETRA is a tick on one device, where its stages
-cannot work side by side, and all of them hold messages.
-"""
 GROUP = "chain"
 NOT_INSTALLED = "not installed"
 
@@ -57,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         parser.error(f"--depth is {options.depth}, expected an even number: the packages couple blocks in pairs")
 
     chain = Chain(options)
-    recorder = Recorder("Peers", ABOUT, command("benchmarks.peers", arguments), options)
+    recorder = Recorder("Peers", about(__doc__), command("benchmarks.peers", arguments), options)
     recorder.setting["contestants"] = "; ".join(contestant.name for contestant in CONTESTANTS)
     reference = gradients(CONTESTANTS[0], chain, torch.float64)
     trainers = {}
