@@ -7,12 +7,16 @@ The learning rate is a function of the number of the *micro-batch* and not of th
 thing as "the" update: at one tick each stage is at another one, while all of them see the same entering micro-batch,
 whose number therefore sets the learning rate of all stages.
 
-This module exports LearningRateSchedule, learning_rate, sgd.
+Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
+any optimizer.
+
+This module exports LearningRateSchedule, OptimizerFactory, adamw, learning_rate, sgd.
 """
 
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +24,7 @@ from torch import Tensor
 from petra_core.arguments import check_int, check_number
 from petra_core.methods import check_accumulation
 
-__all__ = ["LearningRateSchedule", "learning_rate", "sgd"]
+__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "sgd"]
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
 
@@ -91,7 +95,7 @@ class LearningRateSchedule:
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.SGD]
+OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 
 def sgd(
@@ -116,13 +120,42 @@ def sgd(
     return functools.partial(_sgd, lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
+def adamw(
+    learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
+) -> OptimizerFactory:
+    """Likewise by AdamW (Loshchilov & Hutter 2019): weights decay, biases and parameters of norms do not.
+
+    Raises:
+        ValueError: a number out of its range.
+        TypeError: an argument of another type.
+
+    """
+    check_number("learning_rate", learning_rate)
+    betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
+    check_number("weight_decay", weight_decay)
+    return functools.partial(_adamw, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+
+
 def _sgd(
     parameters: Iterable[Tensor], *, lr: float, momentum: float, nesterov: bool, weight_decay: float
 ) -> torch.optim.SGD:
+    return torch.optim.SGD(_groups(parameters, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov)
+
+
+def _adamw(
+    parameters: Iterable[Tensor], *, lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.AdamW:
+    return torch.optim.AdamW(_groups(parameters, weight_decay), lr=lr, betas=betas)
+
+
+def _groups(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+    """Weights, which decay, and parameters of at most one dimension, which do not."""
     decayed: list[Tensor] = []
     exempt: list[Tensor] = []
     for parameter in parameters:
         (decayed if parameter.dim() > 1 else exempt).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
-    present = [group for group in groups if group["params"]]
-    return torch.optim.SGD(present, lr=lr, momentum=momentum, nesterov=nesterov)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": exempt, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import methods
+from reproduce import transformers
 from reproduce.cell_base import Cell, CellError, near_matches
 from reproduce.data import catalogue
 
@@ -40,6 +41,8 @@ __all__ = [
 
 PRECISIONS = ("float32", "tf32", "bf16")
 MESSAGES = ("float32", "bf16")
+#: By name the learning rate for 256 samples an update: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).
+OPTIMIZERS = {"sgd": 0.1, "adamw": 2.5e-4}
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
@@ -53,9 +56,10 @@ class TrainedCell(Cell):
     Attributes:
         dataset: name of the data set.
         image_size: height and width of the images, pixels.
-        model: `revnet18` … `resnet50`, `invertible_revnet18` …, or `chain<n>` for n reversible blocks of constant
-            width.
-        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`.
+        model: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width,
+            or a transformer, such as `revvit_tiny` (`reproduce.transformers`).
+        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer
+            `patch<P>`.
         width: channels of the first blocks, per stream (64 in the paper).
         method: name of a method in `petra_core.methods`.
         accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
@@ -64,8 +68,9 @@ class TrainedCell(Cell):
         warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
         drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
         drop_factor: see `drops`.
-        learning_rate: base learning rate, the result of the rule 0.1 · batch · k / 256 unless set by hand.
-        momentum: Nesterov momentum.
+        learning_rate: base learning rate, the result of the rule 0.1 · batch · k / 256 (AdamW: 2.5e-4 · …) unless set
+            by hand.
+        momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
         weight_decay: decay of weights (not of biases or BatchNorm parameters).
         augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), or for ImageNet `random_resized_crop`
             (and flip).
@@ -76,6 +81,7 @@ class TrainedCell(Cell):
         messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
         replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
             (`petra_core.replicas`): R times the samples of an update.
+        optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
 
     """
 
@@ -100,6 +106,7 @@ class TrainedCell(Cell):
     seed: int
     messages: str = "float32"
     replicas: int = 1
+    optimizer: str = "sgd"
 
     @property
     def epochs_expected(self) -> int:
@@ -107,11 +114,12 @@ class TrainedCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
-        _check_model(self.model, self.stem)
+        _check_model(self)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
-        _at_least(self, 1, "image_size", "width", "batch_size", "epochs", "replicas")
+        _one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        _at_least(self, 1, "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
         _check_data(self)
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
@@ -126,7 +134,9 @@ class TrainedCell(Cell):
         """Model, method, k and what else tells cells of one grid apart."""
         method = self.method.lower().replace("_", "-")
         replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
-        return f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}{replicas}-s{self.seed}"
+        optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
+        words = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
+        return f"{words}{replicas}{optimizer}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +216,9 @@ class MeasuredCell(Cell):
     seed: int
 
     def _check(self) -> None:
-        _check_model(self.model, self.stem)
+        _check_model(self)
         _check_method(self)
-        _at_least(self, 1, "image_size", "width", "batch_size")
+        _at_least(self, 1, "batch_size")
         _at_least(self, 0, "seed")
 
     @property
@@ -325,12 +335,18 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
             raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
 
 
-def _check_model(model: str, stem: str) -> None:
-    if re.fullmatch(r"chain[1-9]\d*", model):
-        _one_of("stem", stem, CHAIN_STEMS)
+def _check_model(cell: TrainedCell | MeasuredCell) -> None:
+    _at_least(cell, 1, "image_size", "width")
+    if re.fullmatch(r"chain[1-9]\d*", cell.model):
+        _one_of("stem", cell.stem, CHAIN_STEMS)
+    elif cell.model in transformers.MODELS:
+        try:
+            transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
+        except ValueError as error:
+            raise CellError(str(error)) from None
     else:
-        _one_of("model", model, (*RESIDUAL_MODELS, "chain10"))
-        _one_of("stem", stem, RESIDUAL_STEMS)
+        _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *transformers.MODELS))
+        _one_of("stem", cell.stem, RESIDUAL_STEMS)
 
 
 def _check_data(cell: TrainedCell) -> None:

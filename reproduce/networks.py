@@ -2,11 +2,14 @@
 
 from petra_core import models
 from petra_core.stages import Stage
+from reproduce import transformers
 from reproduce.cells import MeasuredCell, TrainedCell
 
 
 def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> list[Stage]:
     """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
+    if cell.model in transformers.MODELS:
+        return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes)
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))
     if family == "chain":

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint, methods
-from petra_core.recipe import LearningRateSchedule, sgd
+from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
 from reproduce.cells import Cell, TrainedCell
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
@@ -92,12 +92,7 @@ class Trainer:
             placed,
             methods.by_name(cell.method),
             accumulation=cell.accumulation,
-            optimizer=sgd(
-                cell.learning_rate,
-                momentum=cell.momentum,
-                nesterov=cell.momentum > 0,
-                weight_decay=cell.weight_decay,
-            ),
+            optimizer=optimizer(cell),
             seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
             messages=torch.bfloat16 if cell.messages == "bf16" else None,
@@ -192,7 +187,8 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         started = time.perf_counter()
-        accuracy = self._accuracy()
+        with self._replicas.averaged_statistics(self.pipeline.model):
+            accuracy = self._accuracy()
         evaluation_seconds = time.perf_counter() - started
         loss_sum, count = self._losses_at_heads().sum(0).tolist()
         metrics = {
@@ -215,18 +211,14 @@ class Trainer:
 
     def _accuracy(self) -> float:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
-        stop = False
-        with self._replicas.averaged_statistics(self.pipeline.model):
-            for batch, (images, labels) in enumerate(self._test):
-                if batch % self._replicas.count == self._replicas.index:
-                    logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
-                    correct += (logits.argmax(1) == labels).sum()
-                stop, _ = self._context.team.decide(batch, stop=self._context.should_stop(), save=False)
-                if stop:
-                    break
-        if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
-            self.save()
-            raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
+        for batch, (images, labels) in enumerate(self._test):
+            if batch % self._replicas.count == self._replicas.index:
+                logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
+                correct += (logits.argmax(1) == labels).sum()
+            # The epoch's training is saved; the evaluation begins anew.
+            if self._context.team.decide(batch, stop=self._context.should_stop(), save=False)[0]:
+                self.save()
+                raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
         return 100 * int(self._replicas.total(correct)) / self._test.samples
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
@@ -325,6 +317,13 @@ class Trainer:
     def _keep_metrics(self, count: int) -> None:
         if self._context.team.leads:
             self._record.keep_metrics(count)
+
+
+def optimizer(cell: TrainedCell) -> OptimizerFactory:
+    """What makes the optimizer of each stage."""
+    if cell.optimizer == "adamw":
+        return adamw(cell.learning_rate, beta1=cell.momentum, weight_decay=cell.weight_decay)
+    return sgd(cell.learning_rate, momentum=cell.momentum, nesterov=cell.momentum > 0, weight_decay=cell.weight_decay)
 
 
 def autocast(cell: TrainedCell) -> torch.dtype | None:

@@ -61,6 +61,7 @@ OTHER_VALUES = {
     "seed": 1,
     "messages": "bf16",
     "replicas": 2,
+    "optimizer": "adamw",
 }
 
 
@@ -126,6 +127,18 @@ def test_the_order_of_keys_does_not_matter():
         ({"precision": "float16"}, "did you mean float32"),
         ({"messages": "fp8"}, "no messages 'fp8'"),
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
+        ({"optimizer": "adam"}, "no optimizer 'adam'; did you mean adamw"),
+        ({"model": "revvit_tinny"}, "no model 'revvit_tinny'; did you mean revvit_tiny"),
+        ({"model": "revvit_tiny"}, "stem of a transformer is patch<P> .* got 'cifar'"),
+        (
+            {"model": "revvit_tiny", "stem": "patch4"},
+            r"width of revvit_tiny \(published: 192\): 4 channels cannot be shared out to 3 heads",
+        ),
+        ({"model": "revvit_tiny", "stem": "patch5", "width": 6}, "16 pixels cannot be divided into patches of 5"),
+        (
+            {"model": "revswin_tiny", "stem": "patch4", "width": 6},
+            "tokens of group 2 cannot be divided into windows of 1",
+        ),
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
         ({"drops": [3, 2]}, "drops are rising"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),

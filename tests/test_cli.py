@@ -181,10 +181,14 @@ def test_train_that_diverges_says_where_and_ends_with_1(tmp_path):
 
 
 def test_the_rule_gives_the_learning_rate_unless_it_is_set():
-    settings = {name: value for name, value in train.DEFAULTS.to_dict().items() if name not in ("kind", "scale")}
+    settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
     by_rule = train.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
     assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
     assert by_rule.stem == "cifar"
+    changes = {"model": "revvit_tiny", "width": None, "optimizer": "adamw", "image_size": 16}
+    transformer = train.cell_by_hand(settings | changes | {"drops": "", "stem": None, "learning_rate": None})
+    assert (transformer.stem, transformer.width) == ("patch2", 192)
+    assert transformer.learning_rate == pytest.approx(2.5e-4 * transformer.batch_size * transformer.accumulation / 256)
     by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
 

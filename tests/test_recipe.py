@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.recipe import LearningRateSchedule, learning_rate, sgd
+from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, sgd
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,24 @@ def test_a_factory_can_be_sent_to_another_process():
 def test_optimizers_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
         sgd(**{"learning_rate": 0.1} | settings)
+
+
+def test_two_updates_of_adamw_by_hand():
+    weight, bias = (nn.Parameter(torch.full(shape, 2.0, dtype=torch.float64)) for shape in ((1, 1), (1,)))
+    optimizer = adamw(0.1, beta1=0.8, beta2=0.9, weight_decay=0.5)([weight, bias])
+    for parameter, decay in ((weight, 0.5), (bias, 0.0)):
+        theta, mean, square = 2.0, 0.0, 0.0
+        for step, gradient in enumerate((3.0, -1.0), 1):
+            mean, square = 0.8 * mean + 0.2 * gradient, 0.9 * square + 0.1 * gradient**2
+            theta -= 0.1 * decay * theta
+            theta -= 0.1 * (mean / (1 - 0.8**step)) / ((square / (1 - 0.9**step)) ** 0.5 + 1e-8)
+            optimizer.zero_grad()
+            parameter.grad = torch.full_like(parameter, gradient)
+            optimizer.step()
+        assert parameter.item() == pytest.approx(theta, rel=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"beta1": 1.0}, {"beta2": -0.1}, {"weight_decay": -1}, {"learning_rate": -1}])
+def test_settings_that_adamw_has_not(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        adamw(**{"learning_rate": 0.1} | settings)

@@ -1,4 +1,4 @@
-"""The networks of the paper and reversible transformers as lists of stages, and conversions between stages and the plain model."""
+"""The networks of the paper and reversible transformers as lists of stages; stages to the plain model and back."""
 
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict

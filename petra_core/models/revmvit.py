@@ -1,6 +1,6 @@
 """RevMViT: a multiscale vision transformer of two streams (Mangalam et al. 2022), reversible within each resolution.
 
-    patch embedding     [B, 3, S, S] -> [B, H, W, C] by overlapping patches, position embedding, the same in both streams
+    patch embedding     [B, 3, S, S] -> [B, H, W, C]; patches overlap; position embedding; the same in both streams
     blocks              y1 = x1 + F(x2),  y2 = x2 + G(y1): F is LayerNorm and attention to pooled keys and values, G is
                         LayerNorm and MLP
     stage transition    the first block of every further group, buffered: it concatenates the streams, which doubles the

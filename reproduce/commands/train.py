@@ -11,8 +11,8 @@ import torch
 from petra_core import CheckpointError, methods
 from petra_core.distributed import PATIENCE
 from petra_core.recipe import learning_rate
-from reproduce import devices, sharing
-from reproduce.cells import CellError, TrainingCell
+from reproduce import devices, sharing, transformers
+from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import CORES, FOLDER, checked
 from reproduce.data import catalogue
 from reproduce.data.errors import DataError
@@ -38,14 +38,20 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @NETWORK(
     "--model",
     default=DEFAULTS.model,
-    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, or chain<n>: n reversible blocks.",
+    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), or a "
+    "transformer: revvit, revswin or revmvit with _micro, _tiny, _base and more.",
 )
 @NETWORK(
     "--stem",
-    show_default="that of the data set, stride1",
-    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4.",
+    show_default="that of the data set, stride1, patches for the image size",
+    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4; of a transformer patch<P>: P x P pixels.",
 )
-@NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
+@NETWORK(
+    "--width",
+    type=int,
+    show_default=f"{DEFAULTS.width}, a transformer's published",
+    help="Channels of the first blocks, per stream (64 in the paper).",
+)
 @DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
 @DATA("--image-size", type=int, show_default="8 for digits, 224 for imagenet, 32", help="Height and width in pixels.")
 @DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
@@ -67,7 +73,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="Networks side by side, each on micro-batches of its own, with one mean gradient: R times the batch.",
 )
 @RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
-@RECIPE("--learning-rate", type=float, show_default="0.1 * batch size * k * replicas / 256", help="After warm-up.")
+@RECIPE(
+    "--learning-rate",
+    type=float,
+    show_default="0.1 (adamw: 2.5e-4) * batch size * k * replicas / 256",
+    help="After warm-up.",
+)
 @RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear from 0; a fraction is allowed.")
 @RECIPE(
     "--drops",
@@ -77,7 +88,8 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="Epochs after which the rate drops, such as 150,225.",
 )
 @RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="The rate is multiplied by this at every drop.")
-@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum; 0 for none.")
+@RECIPE("--optimizer", default=DEFAULTS.optimizer, help=f"{' or '.join(OPTIMIZERS)}; adamw is usual for transformers.")
+@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum, 0 for none; of adamw the first beta.")
 @RECIPE(
     "--weight-decay",
     type=float,
@@ -226,13 +238,16 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
 
     """
     values = dict(settings)
-    is_chain = values["model"].startswith("chain")
+    model = values["model"]
+    is_chain, is_transformer = model.startswith("chain"), model in transformers.MODELS
     try:
         dataset = catalogue.by_name(values["dataset"])
     except ValueError as error:
         raise CellError(str(error)) from None
+    patch = transformers.default_patch(model, values["image_size"] or dataset.image_size)
     defaults = {
-        "stem": "stride1" if is_chain else dataset.stem,
+        "stem": patch if is_transformer else "stride1" if is_chain else dataset.stem,
+        "width": transformers.default_width(model) if is_transformer else DEFAULTS.width,
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
@@ -246,7 +261,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     if values["learning_rate"] is None:
         try:
             samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            values["learning_rate"] = learning_rate(samples, values["accumulation"])
+            reference = OPTIMIZERS.get(values["optimizer"], 0.0)  # likewise
+            values["learning_rate"] = learning_rate(samples, values["accumulation"], reference=reference)
         except ValueError as error:
             raise CellError(str(error)) from None
     return TrainingCell(scale="custom", **values)
