@@ -15,12 +15,12 @@ which is how the engine's ledger counts (`petra_core.ledger`). Targets of the lo
 This module exports History, holding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from petra_core.memory import Footprint
-from petra_core.timeline import Event, Timeline
+from petra_core.timeline import Event, Name, Timeline
 
 __all__ = ["History", "holding"]
 
@@ -55,22 +55,22 @@ def holding(
         stashes_weights: whether a backward differentiates with the weights of its forward.
 
     """
-    events = [[event for event in timeline.events if event.device == device] for device in range(timeline.devices)]
+    devices: list[dict[int, list[Event]]] = [{} for _ in range(timeline.devices)]  # by stage
+    for event in timeline.events:
+        devices[event.device].setdefault(event.name[1], []).append(event)
     ends = {event.name: event.end for event in timeline.events}
-    return tuple(_history(own, footprints, ends, stashes_weights=stashes_weights) for own in events)
+    return tuple(_history(own, footprints, ends, stashes_weights=stashes_weights) for own in devices)
 
 
 def _history(
-    events: Sequence[Event],
+    stages: Mapping[int, Sequence[Event]],
     footprints: Sequence[Footprint],
-    ends: dict[tuple[str, int, int], float],
+    ends: Mapping[Name, float],
     *,
     stashes_weights: bool,
 ) -> History:
-    stages = sorted({event.name[1] for event in events})
     changes: list[Change] = []
-    for stage in stages:
-        own = [event for event in events if event.name[1] == stage]
+    for stage, own in stages.items():
         changes += _of_micro_batches(own, stage, footprints[stage], ends)
         if stashes_weights:
             changes += _of_weights(own, footprints[stage].trainable)
@@ -85,7 +85,7 @@ def _history(
 
 
 def _of_micro_batches(
-    events: Sequence[Event], stage: int, own: Footprint, ends: dict[tuple[str, int, int], float]
+    events: Sequence[Event], stage: int, own: Footprint, ends: Mapping[Name, float]
 ) -> Iterator[Change]:
     for event in events:
         kind, _, number = event.name

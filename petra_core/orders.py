@@ -24,7 +24,7 @@ multiple of r.
 
 Stages are numbered from 0, micro-batches through all batches.
 
-This module exports gpipe, interleaved, merged, of_method, one_f_one_b, zero_bubble.
+This module exports delays, gpipe, interleaved, merged, of_method, one_f_one_b, zero_bubble.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from petra_core.methods import Method
 from petra_core.schedule import Kind, generate, in_turn
 from petra_core.timeline import INSTANT, Cost, Link, Operation
 
-__all__ = ["gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
+__all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
 
 Devices = list[list[Operation]]
 Step = tuple[str, int, int]  # kind, chunk, micro-batch of the batch
@@ -83,6 +83,12 @@ def of_method(
         ]
         for own in owned
     ]
+
+
+def delays(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
+    """Of each stage, the micro-batches that enter it between the forward and the backward of one: b_j - f_j."""
+    forward, backward = _ticks(partition, replicas)
+    return [b - f for f, b in zip(forward, backward, strict=True)]
 
 
 def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
@@ -189,9 +195,7 @@ def _replicated(
     exchange: Link,
 ) -> Devices:
     """The rule of the module docstring, tick by tick."""
-    ticks = [2 * count - 1 for own, count in zip(owned, replicas, strict=True) for _ in own]  # until messages arrive
-    forward = [0, *accumulate(ticks[:-1])]
-    backward = [*reversed(list(accumulate(reversed(ticks[1:]), initial=forward[-1])))]
+    forward, backward = _ticks([len(own) for own in owned], replicas)
     devices: Devices = []
     for own, count in zip(owned, replicas, strict=True):
         for replica in range(count):
@@ -212,6 +216,14 @@ def _replicated(
                         operations.append(Operation(("U", stage, (update - 1) * count + replica), seconds, last))
             devices.append(operations)
     return devices
+
+
+def _ticks(partition: Sequence[int], replicas: Sequence[int]) -> tuple[list[int], list[int]]:
+    """f_j and b_j of every stage."""
+    ticks = [2 * count - 1 for size, count in zip(partition, replicas, strict=True) for _ in range(size)]
+    forward = [0, *accumulate(ticks[:-1])]
+    backward = accumulate(reversed(ticks[1:]), initial=forward[-1])
+    return forward, list(backward)[::-1]
 
 
 def _check_replicas(method: Method, partition: Sequence[int], replicas: Sequence[int], accumulation: int) -> None:

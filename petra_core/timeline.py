@@ -8,7 +8,7 @@ result is drawn, exported (`Timeline.chrome_trace`) and compared with the trace 
 
 Times are in seconds, sizes in bytes.
 
-This module exports Cost, Event, Link, Operation, Timeline, simulate.
+This module exports Cost, Event, INSTANT, Link, Name, Operation, Timeline, simulate.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from typing import Any
 
 from petra_core.errors import ScheduleError
 
-__all__ = ["Cost", "Event", "Link", "Operation", "Timeline", "simulate"]
+__all__ = ["INSTANT", "Cost", "Event", "Link", "Name", "Operation", "Timeline", "simulate"]
 
 Name = tuple[str, int, int]  # kind, stage, micro-batch (of an update: its number)
 

@@ -8,18 +8,17 @@ This module exports Balance, balanced, measured, of_training.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import torch
 
 from petra_core import methods
 from petra_core.holding import History, holding
-from petra_core.memory import Footprint, footprints, predict
+from petra_core.memory import Footprint, footprints, of_footprints
 from petra_core.orders import of_method
 from petra_core.partition import Plan, assess, plan, replicated_plan
 from petra_core.shares import even_partition
-from petra_core.stages import Stage
 from petra_core.timeline import Cost, Link, Timeline, simulate
 from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
@@ -53,22 +52,13 @@ class Balance:
     @cached_property
     def held(self) -> tuple[int, ...]:
         """Bytes of each stage, every kind at its own largest moment."""
-        images, labels, stages = self._on_meta()
-        found = predict(
-            stages,
-            methods.by_name(self.cell.method),
-            images,
-            labels,
-            accumulation=self.cell.accumulation,
-            optimizer=SGD,
-        )
+        found = of_footprints(self.footprints, methods.by_name(self.cell.method), self.cell.accumulation)
         return tuple(sum(stage.peak.values()) for stage in found)
 
-    @cached_property
+    @property
     def footprints(self) -> tuple[Footprint, ...]:
         """Bytes that each stage takes for a micro-batch."""
-        images, labels, stages = self._on_meta()
-        return footprints(stages, methods.by_name(self.cell.method), images, labels, optimizer=SGD)
+        return _footprints(replace(self.cell, accumulation=1))  # they do not depend on k
 
     def even(self, processes: int) -> Plan:
         """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
@@ -118,13 +108,14 @@ class Balance:
         """What every device holds in the course of it."""
         return holding(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
 
-    def _on_meta(self) -> tuple[torch.Tensor, torch.Tensor, list[Stage]]:
-        cell = self.cell
-        with torch.device("meta"):
-            stages = networks.build(cell, catalogue.by_name(cell.dataset).num_classes)
-            images = torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size)
-            labels = torch.empty(cell.batch_size, dtype=torch.int64)
-        return images, labels, stages
+
+@cache
+def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
+    with torch.device("meta"):
+        stages = networks.build(cell, catalogue.by_name(cell.dataset).num_classes)
+        images = torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size)
+        labels = torch.empty(cell.batch_size, dtype=torch.int64)
+    return footprints(stages, methods.by_name(cell.method), images, labels, optimizer=SGD)
 
 
 def measured(

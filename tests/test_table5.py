@@ -11,6 +11,8 @@ from reproduce.tables import results, table5
 from reproduce.tables.content import TIMES, Section, Table, Tone
 from tests import fake_records
 
+FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
+
 
 def made_up(forwards: list[float]) -> dict[str, Any]:
     """A result in which a backward takes twice a forward, and an update nothing."""
@@ -45,7 +47,7 @@ def tables(section: Section) -> dict[str, Table]:
 
 def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     cell = cells("smoke")[0]
-    fake_records.begin(cell, tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
+    fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
     found = tables(table5.section(results.read(tmp_path)))
     (row,) = found["table5-smoke"].rows
     values = dict(zip([column.name for column in found["table5-smoke"].columns], row, strict=True))
@@ -54,30 +56,47 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert values["speed-up"].text == "2.00"
     assert values["stage j"].text == "1"
     assert values["share of all work, %"].text == "50.0"
-    assert values["idle, %"].text == "50.0"
+    assert values["idle, %"].text == "80.0"
     assert values["devices enough"].text == "3"
     assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in found["table5-smoke"].notes[0]
-    assert len(found["table5-stages-smoke"].rows) == 4
+    assert len(found["table5-stages-smoke"].rows) == 10
+
+
+def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
+    """The heavy stage of half of the work: two replicas help, four help more, and the table says at which delay."""
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
+    table = tables(table5.section(results.read(tmp_path)))["table5-arrangements"]
+    found = {(row[1].text, row[4].text): [entry.text for entry in row] for row in table.rows}
+    assert found["one device a stage", "1"][5:8] == ["18", "1,200.0", "2.00"]
+    two, four, ten = (
+        next(row for (way, own), row in found.items() if own == k and way != "one device a stage")
+        for k in ("2", "4", "10")
+    )
+    assert [row[7] for row in (two, four)] == ["4.00", "8.00"]
+    assert ten[1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
+    assert ten[7] == "10.00"
+    assert all(float(row[8]) <= float(row[7]) * 1.01 for row in found.values())
+    assert "modelled" in table.caption
 
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     (finding,) = table5.section(results.read(tmp_path)).findings
-    assert f"RevNet-18 2.0{TIMES} with J = 4." in finding.text
+    assert f"RevNet-18 2.0{TIMES} with J = 10." in finding.text
     assert "second-hand" not in finding.text
     assert "say nothing about the paper's" in finding.text
 
 
 def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1, 0.4, 0.2, 0.1]))
-    fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1, 0.1, 0.1, 0.1]))
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
+    fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     section = table5.section(results.read(tmp_path, cells("paper")))
-    assert f"RevNet-18 4.0{TIMES} with J = 4 (3.0{TIMES} second-hand)" in section.findings[0].text
+    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.findings[0].text
     assert "modelled from measured stage costs (smoke, paper); not measured on several devices" in section.coverage
     first, second = tables(section)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices
-    assert first[4].text == "4.00"
+    assert first[4].text == "10.00"
     assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
 
 

@@ -14,6 +14,7 @@ from reproduce.tables import (
     figure4,
     gradients,
     invertible,
+    scale_study,
     stability,
     table1,
     table2,
@@ -47,4 +48,5 @@ RUN_ORDER: tuple[Exhibit, ...] = (
     stability,
     depth,
     invertible,
+    scale_study,
 )

@@ -1,21 +1,21 @@
 """Table 5: speed of PETRA against reversible backpropagation without overlap, with one device a stage.
 
-The published values were measured on J devices. Where there are none, the times are modelled from what each stage
-costs on one device (`reproduce.measures.stage_costs`, `reproduce.tables.speed_model`), and say so wherever they stand.
+The published values were measured on J devices. Where there are none, the times are modelled: runs are simulated event
+by event from what each stage costs on one device (`reproduce.tables.modelled`), and say so wherever they stand. What
+other cuts and replicas of heavy stages would give is in `reproduce.tables.arrangements`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from petra_core import methods
+from petra_core.timeline import Link
 from reproduce import published
 from reproduce.cells import Cell, StageCostCell
 from reproduce.data import catalogue
-from reproduce.scales import SCALES
-from reproduce.tables import plots
+from reproduce.tables import arrangements, modelled, plots
 from reproduce.tables.content import (
     MEGABYTE,
     TIMES,
@@ -33,12 +33,12 @@ from reproduce.tables.content import (
 )
 from reproduce.tables.content import published as published_entry
 from reproduce.tables.deferred import sns
+from reproduce.tables.modelled import Modelled
 from reproduce.tables.results import Results, Run
-from reproduce.tables.speed_model import NO_LINK, Cost, Link, devices_enough, one_at_a_time, pipelined, slowest
 
 MODELS = ("revnet18", "revnet34", "revnet50")
 PAPER_WIDTH = 64
-STATED_LINK = Link(bandwidth=10e9, latency=10e-6)
+STATED_LINK = Link(latency=10e-6, bandwidth=10e9)
 LINK_NAME = "10 GB/s, 10 µs"
 #: By scale: width, samples in a micro-batch, timed turns of each stage, models.
 SETTINGS = {
@@ -70,55 +70,18 @@ def cells(scale: str) -> list[Cell]:
     ]
 
 
-@dataclass(frozen=True)
-class Modelled:
-    """The times of one network, from the measured costs of its stages."""
-
-    run: Run[StageCostCell]
-
-    @property
-    def title(self) -> str:
-        """As tables call the network."""
-        return _title(self.run.cell.model)
-
-    @property
-    def costs(self) -> list[Cost]:
-        """Of each stage; medians."""
-        k = self.run.cell.accumulation
-        return [
-            Cost(
-                row["forward"]["median"],
-                row["backward"]["median"],
-                row["update"]["median"] / k,
-                row["bytes_up"],
-                row["bytes_down"],
-            )
-            for row in self.run.result["stages"]
-        ]
-
-    def speedup(self, link: Link = NO_LINK) -> float:
-        """Time of reversible backpropagation without overlap over that of PETRA."""
-        return one_at_a_time(self.costs, link) / pipelined(self.costs, link)
-
-    @property
-    def machine(self) -> str:
-        """Where it was measured, and how busy it was."""
-        environment, result = self.run.environments[-1], self.run.result
-        name = environment["device"] if environment["device"] != "cpu" else environment["processor"]
-        load = " and ".join(f"{load:.1f}" for load in result["load"])
-        threads = "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
-        return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
-
-
 def section(results: Results) -> Section:
     """Published beside modelled, then scale by scale the times and what each stage costs."""
-    runs = sorted(results.of_kind(StageCostCell), key=_order)
-    found = [Modelled(run) for run in runs if run.done]
+    runs = results.of_kind(StageCostCell)
+    found = modelled.found(results)
     scales = dict.fromkeys(m.run.cell.scale for m in found)
     by_scale = {scale: [m for m in found if m.run.cell.scale == scale] for scale in scales}
     blocks: list[Block] = [_INTRODUCTION, _published_table(runs)]
     for scale, own in reversed(by_scale.items()):  # the largest first
         blocks += [_table(scale, own), _figure(scale, own)]
+    if by_scale:
+        scale, own = next(reversed(by_scale.items()))
+        blocks += [arrangements.INTRODUCTION, arrangements.table(own, STATED_LINK, LINK_NAME, _setting(scale, own))]
     coverage = f"modelled from measured stage costs ({', '.join(scales)})" if found else "published values"
     return Section(
         key="table5",
@@ -135,10 +98,10 @@ _INTRODUCTION = (
     "Published is the time of an iteration of PETRA against reversible backpropagation without overlap, one device a "
     "stage. The column “measured on J devices” waits for such a run. What is modelled here starts from measured times: "
     "the engine's worker of each stage alone on one device, its forward, its backward with what it rebuilds, and its "
-    "update (medians; the first turns are left out). Without overlap a micro-batch takes the sum of all forwards and "
-    "backwards and the update of stage 0; PETRA takes the turn of the slowest stage. Devices are taken to be equal to "
-    "the one that was measured, and, unless a link is named, messages to take no time. With perfectly balanced stages "
-    "the speed-up would be J."
+    "update (medians; the first turns are left out). From them runs on J devices are simulated event by event: every "
+    "device does the schedule's actions in order, each as soon as the device is free and what it needs has arrived. "
+    "Devices are taken to be equal to the one that was measured, and, unless a link is named, messages take no time. "
+    "With perfectly balanced stages the speed-up would be J."
 )
 
 
@@ -176,7 +139,7 @@ def _published_table(runs: Sequence[Run[StageCostCell]]) -> Table:
     body = []
     for model, row in _published().items():
         at_paper = next((run for run in runs if (run.cell.scale, run.cell.model) == ("paper", model)), None)
-        modelled = (
+        foretold = (
             number(Modelled(at_paper).speedup(), 2, hint=Modelled(at_paper).machine)
             if at_paper and at_paper.done
             else missing(str(at_paper.state) if at_paper else "not run")
@@ -188,7 +151,7 @@ def _published_table(runs: Sequence[Run[StageCostCell]]) -> Table:
                 number(row.number("devices"), 0, tone=Tone.PLAIN),
                 published_entry(f"{shown}{TIMES}", row.mark, value=float(shown)),
                 missing("not run", "the report has no run on several devices"),
-                modelled,
+                foretold,
             ]
         )
     return Table(
@@ -231,23 +194,27 @@ def _table(scale: str, own: Sequence[Modelled]) -> Table:
 
 
 def _row(m: Modelled) -> list[Entry]:
-    costs = m.costs
-    work = sum(cost.turn for cost in costs)
-    pace = pipelined(costs)
-    last = slowest(costs)
+    seconds = m.balance.seconds
+    work, pace = sum(seconds), m.pace()
     return [
         text(m.title),
-        number(len(costs), 0, tone=Tone.PLAIN),
-        number(1e3 * one_at_a_time(costs), 1),
+        number(len(seconds), 0, tone=Tone.PLAIN),
+        number(1e3 * modelled.alone(m.costs, accumulation=m.run.cell.accumulation), 1),
         number(1e3 * pace, 1),
         number(m.speedup(), 2),
         number(m.speedup(STATED_LINK), 2),
-        number(len(costs), 0),
-        number(last, 0),
-        number(100 * costs[last].turn / work, 1),
-        number(100 * (1 - work / (len(costs) * pace)), 1),
-        number(devices_enough(costs), 0),
+        number(len(seconds), 0),
+        number(m.slowest, 0),
+        number(100 * seconds[m.slowest] / work, 1),
+        number(100 * (1 - work / (len(seconds) * pace)), 1),
+        number(_devices_enough(m), 0),
     ]
+
+
+def _devices_enough(m: Modelled) -> int:
+    """The least number of devices whose best cut is as fast as one stage a device."""
+    pace = max(m.balance.seconds) * (1 + 1e-9)  # sums round
+    return next(count for count in range(1, len(m.costs) + 1) if m.balance.best(count).slowest <= pace)
 
 
 def _stages_table(scale: str, own: Sequence[Modelled]) -> Table:
@@ -264,15 +231,15 @@ def _stages_table(scale: str, own: Sequence[Modelled]) -> Table:
     ]
     body = []
     for m in own:
-        pace = pipelined(m.costs)
-        for row, cost in zip(m.run.result["stages"], m.costs, strict=True):
+        pace = max(m.balance.seconds)
+        for row, cost, turn in zip(m.run.result["stages"], m.costs, m.balance.seconds, strict=True):
             body.append(
                 [
                     text(f"{m.title}, {m.run.cell.repetitions} turns timed"),
                     number(row["stage"], 0, tone=Tone.PLAIN),
                     text("reversible" if row["invertible"] else "buffered" if cost.up else "head"),
                     *(number(1e3 * seconds, 2) for seconds in (cost.forward, cost.backward, cost.update)),
-                    number(cost.turn / pace, 2),
+                    number(turn / pace, 2),
                     *(_range(row[name]) for name in ("forward", "backward")),
                     number(cost.up / MEGABYTE, 2),
                     number(cost.down / MEGABYTE, 2),
@@ -295,8 +262,8 @@ def _range(times: dict[str, float]) -> Entry:
 def _figure(scale: str, own: Sequence[Modelled]) -> Figure:
     key, title = f"costs-{scale}", "What each stage costs"
     description = "One panel for each network, one bar for each stage, of forward, backward and update. " + " ".join(
-        f"{m.title}: the slowest is stage {slowest(m.costs)} with {1e3 * pipelined(m.costs):.3g} ms, the mean of all "
-        f"stages is {1e3 * sum(cost.turn for cost in m.costs) / len(m.costs):.3g} ms."
+        f"{m.title}: the slowest is stage {m.slowest} with {1e3 * max(m.balance.seconds):.3g} ms, the mean of all "
+        f"stages is {1e3 * sum(m.balance.seconds) / len(m.costs):.3g} ms."
         for m in own
     )
     with plots.style():
@@ -318,7 +285,8 @@ def _bars(panel: Axes, m: Modelled) -> None:
     stages = range(len(m.costs))
     bottom = [0.0] * len(m.costs)
     for name, colour in (("forward", "#56b4e9"), ("backward", "#0072b2"), ("update", "#e69f00")):
-        heights = [1e3 * getattr(cost, name) for cost in m.costs]
+        share = m.run.cell.accumulation if name == "update" else 1
+        heights = [1e3 * getattr(cost, name) / share for cost in m.costs]
         panel.bar(stages, heights, bottom=bottom, color=colour, label=name, width=0.72)
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     panel.axhline(sum(bottom) / len(bottom), color=plots.INK, linewidth=1, linestyle=(0, (4, 2)), label="mean")
@@ -337,9 +305,3 @@ def _setting(scale: str, own: Sequence[Modelled]) -> str:
 
 def _title(model: str) -> str:
     return model.replace("revnet", "RevNet-")
-
-
-def _order(run: Run[StageCostCell]) -> tuple[int, str, str]:
-    scales = list(SCALES)
-    scale = run.cell.scale
-    return scales.index(scale) if scale in scales else -1, scale, run.cell.model
