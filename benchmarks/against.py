@@ -1,14 +1,15 @@
 """Two commits side by side: what has become slower or larger, said only of what this machine can tell apart.
 
 The obvious comparison measures one commit, then the other, and calls a difference above a threshold a regression. On a
-machine that does other things as well, some benchmarks differ by that much from themselves. So the base is measured
-twice, the second time as a commit with the same files (made here, and in no branch), and all three in turns, round by
+machine that does other things as well, some benchmarks differ by that much from themselves. So each commit is measured
+twice, the second time as a commit with the same files (made here, and in no branch), and all four in turns, round by
 round, in one run of asv under the same conditions:
 
-    base, base again, head,  head, base again, base,  …
+    base, base again, head, head again,  head again, head, base again, base,  …
 
-A benchmark whose two measurements of the base differ by more than the factor is *noisy*: it is named and says nothing.
-Of the others, what is larger at the head than the larger of the two, times the factor, is worse. Usage:
+A benchmark that differs from itself by more than the factor, at the base or at the head, is *noisy*: it is named and
+says nothing. Of the others, what is larger at the head both times than at the base either time, times the factor, is
+worse. Usage:
 
     python -m benchmarks.against BASE [--head HEAD] [--factor 1.2] [--bench REGEX] [--rounds 4]
 
@@ -63,68 +64,73 @@ class Row:
     Attributes:
         name: `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
         unit: of the values.
-        base, again, head: measured at the base, at the base once more, and at the head; lower is better.
+        base, head: measured at these commits, each twice; lower is better.
 
     """
 
     name: str
     unit: str
-    base: Value
-    again: Value
-    head: Value
+    base: tuple[Value, Value]
+    head: tuple[Value, Value]
 
     def verdict(self, factor: float) -> Verdict:
         """What can be said if differences up to `factor` mean nothing."""
-        if any(value is not None and math.isnan(value) for value in (self.base, self.again, self.head)):
+        if any(value is not None and math.isnan(value) for value in (*self.base, *self.head)):
             return Verdict.SKIPPED
-        if self.base is None or self.again is None:
+        base = [value for value in self.base if value is not None]
+        head = [value for value in self.head if value is not None]
+        if len(base) < 2:
             return Verdict.UNKNOWN
-        if self.head is None:
+        if len(head) < 2:
             return Verdict.FAILS
-        low, high = sorted((self.base, self.again))
-        if high > factor * low:
+        if max(base) > factor * min(base) or max(head) > factor * min(head):
             return Verdict.NOISY
-        if self.head > factor * high:
+        if min(head) > factor * max(base):
             return Verdict.WORSE
-        return Verdict.BETTER if factor * self.head < low else Verdict.SAME
+        return Verdict.BETTER if factor * max(head) < min(base) else Verdict.SAME
 
     def line(self, factor: float) -> tuple[str, ...]:
         """Its cells in the table."""
-        ratio = ""
-        if self.base and self.head is not None and not math.isnan(self.head / self.base):
-            ratio = f"{self.head / self.base:.2f}"
-        values = (human_value(value, self.unit) for value in (self.base, self.again, self.head))
-        return (self.verdict(factor).value, *values, ratio, self.name)
+        values = (*self.base, *self.head)
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        ratio = f"{sum(known[2:]) / sum(known[:2]):.2f}" if len(known) == len(values) and sum(known[:2]) else ""
+        return (self.verdict(factor).value, *(self._words(value) for value in values), ratio, self.name)
+
+    def _words(self, value: Value) -> str:
+        known = value is not None and self.unit not in ("seconds", "bytes")
+        return f"{value:.3g}" if known else str(human_value(value, self.unit))
 
 
 def report(rows: Sequence[Row], factor: float) -> str:
     """The table, worst first, then what it comes to in words."""
     order = list(Verdict)
     ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
-    cells = [("", "base", "base again", "head", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
+    cells = [("", "base", "again", "head", "again", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     noisy = [row.name for row in ranked if row.verdict(factor) is Verdict.NOISY]
     bad = [row.name for row in ranked if row.verdict(factor) in BAD]
     lines.append("")
     if noisy:
-        lines.append(f"noisy (the base differs from itself by more than {factor:g}), not judged: {', '.join(noisy)}")
+        lines.append(f"noisy (differs from itself by more than {factor:g}), not judged: {', '.join(noisy)}")
     lines.append(f"regressed: {', '.join(bad)}" if bad else f"nothing regressed by more than {factor:g}")
     return "\n".join(lines)
 
 
-def read(results: Path, base: str, again: str, head: str) -> list[Row]:
-    """What asv has stored of these commits, for all that the second was measured with."""
+def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[Row]:
+    """What asv has stored of these commits, for all that the base was measured with the second time."""
     units = {name: found.get("unit") for name, found in _json(results / "benchmarks.json").items() if name != "version"}
     rows = []
-    for file in sorted(results.glob(f"*/{again[:HASH_LENGTH]}-*.json")):
+    for file in sorted(results.glob(f"*/{base[1][:HASH_LENGTH]}-*.json")):
         # Of the same machine and environment, which the rest of the name tells.
-        of_base, of_again, of_head = (
-            _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (base, again, head)
+        one, two, three, four = (
+            _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (*base, *head)
         )
         rows += [
-            Row(name, units.get(name.split("(")[0]) or "unit", of_base.get(name), value, of_head.get(name))
-            for name, value in of_again.items()
+            Row(
+                name, units.get(name.split("(")[0]) or "", (one.get(name), two[name]), (three.get(name), four.get(name))
+            )
+            for name in two
         ]
     return rows
 
@@ -193,21 +199,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--rounds is at least 1, got {options.rounds}")
 
     base, head = (_git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (options.base, options.head))
-    again = same_files(base)
+    if base == head:
+        parser.error(f"{options.base} and {options.head} are the same commit, {base[:12]}")
+    base_again, head_again = same_files(base), same_files(head)
     results = ROOT / Config.load(str(ROOT / "asv.conf.json")).results_dir
-    _forget(results, again)
+    _forget(results, base_again, head_again)
     try:
-        measure(list(dict.fromkeys((base, again, head))), options)
-        rows = read(results, base, again, head)
+        measure([base, base_again, head, head_again], options)
+        rows = read(results, (base, base_again), (head, head_again))
     finally:
-        _forget(results, again)  # it belongs to no history
+        _forget(results, base_again, head_again)  # they belong to no history
     print(f"\n{options.base} is {base[:12]}, {options.head} is {head[:12]}\n\n{report(rows, options.factor)}")
     return int(any(row.verdict(options.factor) in BAD for row in rows))
 
 
-def _forget(results: Path, commit: str) -> None:
-    for file in results.glob(f"*/{commit[:HASH_LENGTH]}-*.json"):
-        file.unlink()
+def _forget(results: Path, *commits: str) -> None:
+    for commit in commits:
+        for file in results.glob(f"*/{commit[:HASH_LENGTH]}-*.json"):
+            file.unlink()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two commits side by side: what is said of each benchmark, and that the base is measured twice."""
+"""Two commits side by side: what is said of each benchmark, and that each commit is measured twice."""
 
 import math
 import subprocess
@@ -13,41 +13,49 @@ from benchmarks import against
 from benchmarks.against import Row, Verdict
 
 
-def row(base: float | None, again: float | None, head: float | None, name: str = "a.B.time_c") -> Row:
-    return Row(name, "seconds", base, again, head)
+def row(base: tuple[float | None, float | None], head: tuple[float | None, float | None], name: str = "a") -> Row:
+    return Row(name, "seconds", base, head)
 
 
 @pytest.mark.parametrize(
-    ("base", "again", "head", "verdict"),
+    ("base", "head", "verdict"),
     [
-        (1.0, 1.1, 1.3, Verdict.SAME),  # 1.3 is within 1.2 times the larger one
-        (1.0, 1.1, 1.33, Verdict.WORSE),
-        (1.1, 1.0, 1.33, Verdict.WORSE),
-        (1.0, 1.1, 0.84, Verdict.SAME),
-        (1.0, 1.1, 0.83, Verdict.BETTER),
-        (1.0, 1.21, 9.0, Verdict.NOISY),
-        (1.21, 1.0, 0.1, Verdict.NOISY),
-        (0.0, 0.0, 1e-9, Verdict.WORSE),  # equal to the bit before, and no longer
-        (0.0, 0.0, 0.0, Verdict.SAME),
-        (0.0, 1e-9, 0.0, Verdict.NOISY),
-        (1.0, 1.0, None, Verdict.FAILS),
-        (None, None, 1.0, Verdict.UNKNOWN),
-        (1.0, None, 1.0, Verdict.UNKNOWN),
-        (math.nan, math.nan, math.nan, Verdict.SKIPPED),
-        (1.0, 1.0, math.nan, Verdict.SKIPPED),
+        ((1.0, 1.1), (1.5, 1.3), Verdict.SAME),  # 1.3 is within 1.2 times 1.1
+        ((1.0, 1.1), (1.5, 1.33), Verdict.WORSE),
+        ((1.1, 1.0), (1.33, 1.5), Verdict.WORSE),
+        ((1.0, 1.1), (0.84, 0.8), Verdict.SAME),
+        ((1.0, 1.1), (0.83, 0.8), Verdict.BETTER),
+        ((1.0, 1.21), (9.0, 9.0), Verdict.NOISY),
+        ((1.0, 1.0), (9.0, 11.0), Verdict.NOISY),
+        ((0.0, 0.0), (1e-9, 1e-9), Verdict.WORSE),  # equal to the bit before, and no longer
+        ((0.0, 0.0), (0.0, 0.0), Verdict.SAME),
+        ((0.0, 1e-9), (0.0, 0.0), Verdict.NOISY),
+        ((1.0, 1.0), (None, None), Verdict.FAILS),
+        ((1.0, 1.0), (1.0, None), Verdict.FAILS),
+        ((None, None), (1.0, 1.0), Verdict.UNKNOWN),
+        ((1.0, None), (None, None), Verdict.UNKNOWN),
+        ((math.nan, math.nan), (math.nan, math.nan), Verdict.SKIPPED),
+        ((1.0, 1.0), (math.nan, math.nan), Verdict.SKIPPED),
     ],
 )
-def test_verdicts(base, again, head, verdict):
-    assert row(base, again, head).verdict(1.2) is verdict
+def test_verdicts(base, head, verdict):
+    assert row(base, head).verdict(1.2) is verdict
 
 
 def test_the_report_names_what_is_noisy_and_what_regressed():
-    rows = [row(1, 1, 1, "same"), row(1, 2, 9, "noisy"), row(1, 1, 2, "worse"), row(1, 1, None, "fails")]
+    rows = [
+        row((1, 1), (1, 1), "same"),
+        row((1, 2), (9, 9), "noisy"),
+        row((1, 1), (2, 2), "worse"),
+        row((1, 1), (None, None), "fails"),
+        Row("drift", "relative", (0, 0), (1.23456e-7, 1.23456e-7)),
+    ]
     lines = against.report(rows, 1.2).splitlines()
-    assert [line.split()[-1] for line in lines[:5]] == ["benchmark", "worse", "fails", "same", "noisy"]
-    assert lines[1].split()[:-1] == ["worse", "1.00s", "1.00s", "2.00s", "2.00"]
-    assert lines[-2] == "noisy (the base differs from itself by more than 1.2), not judged: noisy"
-    assert lines[-1] == "regressed: worse, fails"
+    assert [line.split()[-1] for line in lines[:6]] == ["benchmark", "drift", "worse", "fails", "same", "noisy"]
+    assert lines[1].split() == ["worse", "0", "0", "1.23e-07", "1.23e-07", "drift"]
+    assert lines[2].split() == ["worse", "1.00s", "1.00s", "2.00s", "2.00s", "2.00", "worse"]
+    assert lines[-2] == "noisy (differs from itself by more than 1.2), not judged: noisy"
+    assert lines[-1] == "regressed: drift, worse, fails"
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
 
 
@@ -66,7 +74,7 @@ def repository(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_base_once_more_has_its_files_and_is_in_no_branch(repository):
+def test_a_commit_once_more_has_its_files_and_is_in_no_branch(repository):
     base = against._git("rev-parse", "HEAD")
     again = against.same_files(base)
     assert again == against.same_files(base) != base
@@ -90,14 +98,13 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
 
     def measure(commits, options):
         measured.extend(commits)
-        for commit, values in zip(commits, ([100, 7], [100, 7], head), strict=True):
+        for commit, values in zip(commits, ([100, 7], [100, 7], head, head), strict=True):
             store(repository, commit, values)
 
     monkeypatch.setattr(against, "measure", measure)
     assert against.main(["HEAD^", "--factor", "1.5"]) == code
-    base, again, judged = measured
-    assert (base, judged) == (against._git("rev-parse", "HEAD^"), against._git("rev-parse", "HEAD"))
-    assert again == against.same_files(base)
+    base, judged = against._git("rev-parse", "HEAD^"), against._git("rev-parse", "HEAD")
+    assert measured == [base, against.same_files(base), judged, against.same_files(judged)]
     printed = capsys.readouterr().out
     assert "a.B.track_c('x')" in printed
     assert "a.B.track_c('y')" in printed
@@ -108,6 +115,12 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
 def test_no_commit_of_that_name(repository):
     with pytest.raises(SystemExit, match=r"git rev-parse --verify nowhere\^\{commit\}: fatal"):
         against.main(["nowhere"])
+
+
+def test_a_commit_is_not_compared_with_itself(repository, capsys):
+    with pytest.raises(SystemExit):
+        against.main(["main"])
+    assert "main and HEAD are the same commit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--factor", "0.9"], ["--rounds", "0"]])
