@@ -15,7 +15,6 @@ import torch.multiprocessing as mp
 from petra_core import Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.shares import even_partition
 from petra_core.stages import Stage
 from petra_core.worker import Message
 from reproduce.launch import free_port
@@ -116,19 +115,6 @@ def compare(
 def test_bitwise_equal_to_one_process(stages: int, partition: tuple[int, ...]) -> None:
     ks = (1, 3) if len(partition) == 2 else (2,)
     in_processes(len(partition), compare, stages, partition, ProcessChannel, methods.ALL, ks)
-
-
-@pytest.mark.parametrize(
-    ("stages", "ranks", "expected"), [(10, 2, (5, 5)), (10, 4, (3, 3, 2, 2)), (3, 3, (1, 1, 1)), (1, 1, (1,))]
-)
-def test_even_partition(stages: int, ranks: int, expected: tuple[int, ...]) -> None:
-    assert even_partition(stages, ranks) == expected
-
-
-@pytest.mark.parametrize("ranks", [0, 4])
-def test_more_ranks_than_stages_are_refused(ranks: int) -> None:
-    with pytest.raises(ValueError, match=f"{ranks} ranks need at least as many stages, got 3"):
-        even_partition(3, ranks)
 
 
 def test_a_channel_needs_a_process_group() -> None:
