@@ -11,7 +11,7 @@ same in every run.
 
 Usage, with the defaults:
 
-    python -m benchmarks.growth --rounds 7 --threads 1 --record
+    python -m benchmarks.growth --rounds 5 --threads 1 --record
 """
 
 import argparse
@@ -78,7 +78,7 @@ def bytes_of_inner_stage(pipeline: Pipeline) -> int:
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
     """Vary one thing, for every method."""
     for name in options.methods:
-        method = methods.by_name(name)
+        method, start = methods.by_name(name), time.perf_counter()
         full = {}
         for value in values:
             full[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
@@ -93,6 +93,7 @@ def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argpa
                 recorder.add(axis, method.title, TIME, "s", (time.perf_counter() - begin) / steps, at=value)
         del full
         gc.collect()
+        print(f"  {method.title} along {axis}: {time.perf_counter() - start:.0f} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         "--methods", nargs="+", default=[m.name for m in methods.ALL], help="methods to measure (default all)"
     )
     parser.add_argument("--pixels", type=int, default=8, help="pixels of an image's side (default 8)")
-    parser.add_argument("--rounds", type=int, default=7, help="times at each size (default 7)")
+    parser.add_argument("--rounds", type=int, default=5, help="times at each size (default 5)")
     parser.add_argument("--steps", type=int, default=2, help="micro-batches in a time, at least k (default 2)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1: small work is not shared well)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
