@@ -9,7 +9,7 @@ of patches, else the largest number below 7 that does.
 
 Without dropout and stochastic depth: a cell has no setting for them.
 
-This module exports MODELS, build, check, default_patch, default_width.
+This module exports MODELS, build, check, default_patch, default_width, title.
 """
 
 import dataclasses
@@ -25,12 +25,13 @@ from petra_core.models.revvit import SIZES as REVVIT
 from petra_core.models.transformer import patch_grid
 from petra_core.stages import Stage
 
-__all__ = ["MODELS", "build", "check", "default_patch", "default_width"]
+__all__ = ["MODELS", "build", "check", "default_patch", "default_width", "title"]
 
 Size = models.TransformerSize | models.HierarchicalSize
 
 FAMILIES: dict[str, Callable[..., list[Stage]]] = {"revvit": revvit, "revswin": revswin, "revmvit": revmvit}
 
+TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT"}
 #: The published size of every model by its name.
 MODELS: dict[str, Size] = {
     f"{family}_{name}": size
@@ -70,6 +71,12 @@ def default_patch(model: str, image_size: int) -> str:
 def default_width(model: str) -> int:
     """The published width."""
     return MODELS[model].width
+
+
+def title(model: str) -> str:
+    """As tables call it: RevViT-Tiny."""
+    family, _, size = model.partition("_")
+    return f"{TITLES[family]}-{size.capitalize()}"
 
 
 def _patch(stem: str) -> int:

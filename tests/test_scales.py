@@ -13,7 +13,7 @@ from petra_core import methods
 from reproduce import grids, scales
 from reproduce.cells import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
 from reproduce.scales import Scale, paper, small
-from reproduce.tables import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4
+from reproduce.tables import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4, transformers
 
 # data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
 PAPER = {
@@ -225,5 +225,5 @@ def test_a_grid_is_run_seed_by_seed(grid: Scale) -> None:
 
 
 def test_the_grids_hold_every_cell_of_the_exhibits(grid: Scale) -> None:
-    for module in (table2, figure4, table4, gradients, accuracy, depth, invertible):
+    for module in (table2, figure4, table4, gradients, accuracy, depth, invertible, transformers):
         assert set(module.cells(grid.name)) <= set(grid.cells)

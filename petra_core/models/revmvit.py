@@ -99,8 +99,9 @@ class PoolingAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, H, W, C] -> [B, H', W', C], the grid of the queries."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)  # [B, H, W, C] each
-        q, k, v = self.pool_q(q), self.pool_k(k), self.pool_v(v)
-        out = F.scaled_dot_product_attention(*(split_heads(tensor, self.heads) for tensor in (q, k, v)))
+        q = self.pool_q(q)
+        queries, keys, values = (split_heads(x, self.heads) for x in (q, self.pool_k(k), self.pool_v(v)))
+        out = F.scaled_dot_product_attention(queries, keys, values)  # [B, heads, T, C / heads]
         result: Tensor = self.project(join_heads(out).view(q.shape))
         return result
 

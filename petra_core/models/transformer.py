@@ -141,7 +141,8 @@ def check_heads(width: int, heads: int) -> None:
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """[B, ..., C] -> [B, heads, T, C / heads], with T the product of the middle dimensions."""
-    return x.flatten(1, -2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    x = x.flatten(1, -2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:

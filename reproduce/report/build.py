@@ -39,6 +39,7 @@ from reproduce.tables import (
     table4,
     table5,
     table6,
+    transformers,
 )
 from reproduce.tables.content import Figure, Listing, Table
 from reproduce.tables.results import Results, read
@@ -75,6 +76,7 @@ def render(results: Results) -> str:
         stability.section(results),
         invertible.section(results),
         scale_study.section(results),
+        transformers.section(results),
         benchmarks.section(results),
         memory.section(results),
         schedules.section(),

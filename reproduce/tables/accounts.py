@@ -45,6 +45,7 @@ STUDIES = (
     Study("stability", "Stability", "for which k, learning rate and warm-up does training diverge?"),
     Study("invertible", "Invertible down-sampling", "how much memory and accuracy if no stage had to keep its input?"),
     Study("scale_study", "Scale", "when does communication become the bottleneck, and when is PETRA worth it?"),
+    Study("transformers", "Transformers", "does PETRA train networks other than residual ones?"),
 )
 
 

@@ -22,6 +22,7 @@ from reproduce.tables import (
     table4,
     table5,
     table6,
+    transformers,
 )
 
 __all__ = ["RUN_ORDER", "Exhibit"]
@@ -49,4 +50,5 @@ RUN_ORDER: tuple[Exhibit, ...] = (
     depth,
     invertible,
     scale_study,
+    transformers,
 )

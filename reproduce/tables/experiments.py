@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.recipe import learning_rate
+from reproduce import transformers
 from reproduce.cells import TrainingCell
 from reproduce.data import catalogue
 from reproduce.records import Status
@@ -38,6 +39,8 @@ class Network(NamedTuple):
     @property
     def title(self) -> str:
         """As tables call it."""
+        if self.model in transformers.MODELS:
+            return f"{transformers.title(self.model)}, width {self.width}"
         family = self.model.rstrip("0123456789")
         depth = self.model.removeprefix(family)
         names = {
