@@ -62,7 +62,7 @@ def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
 
     Args:
         cell: whose network it is.
-        partition: `even`, or the numbers, separated by commas.
+        partition: `even`, or the numbers, separated by commas. `balanced` has become numbers before processes start.
         processes: how many.
 
     Raises:
@@ -76,11 +76,16 @@ def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
             return even_partition(count, processes)
         except ValueError as error:
             raise CellError(f"{cell.model} has {count} stages: {error}") from None
+    if partition == "balanced":
+        raise CellError(
+            "--partition balanced is found by timing the stages before processes start, which --processes does; with "
+            "torchrun, give the numbers that `python -m reproduce partition` prints"
+        )
     try:
         found = tuple(int(size) for size in partition.split(","))
     except ValueError:
         raise CellError(
-            f"a partition is even, or numbers separated by commas such as 2,3,5; got {partition!r}"
+            f"a partition is even, balanced, or numbers separated by commas such as 2,3,5; got {partition!r}"
         ) from None
     try:
         owned(found, processes, count)

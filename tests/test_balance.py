@@ -77,6 +77,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
+@pytest.mark.usefixtures("costs")
+def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(
+        "reproduce.commands.train.launch",
+        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,  # type: ignore[func-returns-value]
+    )
+    arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
+    monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
+    said = CliRunner().invoke(main, arguments)
+    assert said.exit_code == 0
+    assert "--partition balanced is 1,3, from what the stages cost here and now" in said.output
+    assert started == [(2, [*arguments, "--partition", "1,3"])]
+
+
 def test_a_wrong_command_line_is_told() -> None:
     def fails(*arguments: str) -> str:
         said = CliRunner().invoke(main, ["partition", *arguments])

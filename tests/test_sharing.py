@@ -20,7 +20,8 @@ def test_sizes() -> None:
         ("2,2", 2, "10 stages has that sum, got \\(2, 2\\) with the sum 4; even would be 5,5"),
         ("4,3,3", 2, "among 2 processes: a partition gives each of the 2 ranks at least one stage, got \\(4, 3, 3\\)"),
         ("10,0", 2, "does not share the 10 stages of revnet18 among 2 processes"),
-        ("a", 2, "a partition is even, or numbers separated by commas such as 2,3,5; got 'a'"),
+        ("balanced", 2, "with torchrun, give the numbers that `python -m reproduce partition` prints"),
+        ("a", 2, "a partition is even, balanced, or numbers separated by commas such as 2,3,5; got 'a'"),
     ],
 )
 def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:

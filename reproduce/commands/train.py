@@ -11,7 +11,7 @@ import torch
 from petra_core import CheckpointError, methods
 from petra_core.distributed import PATIENCE
 from petra_core.recipe import learning_rate
-from reproduce import devices, sharing, transformers
+from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import CORES, FOLDER, checked
 from reproduce.data import catalogue
@@ -109,7 +109,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     "--partition",
     default="even",
     metavar="SIZES",
-    help="Stages of each process, such as 2,3,5; even: as equal in number as can be.",
+    help="Stages of each process, such as 2,3,5; even: in number; balanced: in time, by timing them first.",
 )
 @RUN(
     "--patience",
@@ -151,8 +151,12 @@ def train(
     """
     cell = checked(lambda: cell_by_hand(settings))
     if processes * cell.replicas > 1 and not sharing.launched():
+        arguments = sys.argv[1:]
+        if partition == "balanced":
+            partition = checked(lambda: _balanced(cell, processes, device, threads))
+            arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         checked(lambda: sharing.sizes(cell, partition, processes))  # a mistake is told once, not by every process
-        sys.exit(launch(processes * cell.replicas, sys.argv[1:], restarts=restarts))
+        sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     where = checked(lambda: devices.check(sharing.local_device(device)))
     torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
     team = _join(cell, processes, partition, where, timedelta(minutes=patience))
@@ -184,6 +188,15 @@ def train(
     team.leave()
     if team.leads:
         click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+
+
+def _balanced(cell: TrainingCell, processes: int, device: str, threads: int | None) -> str:
+    """The stages of each process, by timing them now."""
+    where = devices.check(device)
+    each = threads or max(1, CORES // (processes * cell.replicas))
+    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=each)))
+    click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
+    return found
 
 
 def _join(cell: TrainingCell, asked: int, partition: str, device: torch.device, patience: timedelta) -> Team:
