@@ -93,7 +93,7 @@ class Row:
         """Its cells in the table."""
         values = (*self.base, *self.head)
         known = [value for value in values if value is not None and not math.isnan(value)]
-        ratio = f"{sum(known[2:]) / sum(known[:2]):.2f}" if len(known) == len(values) and sum(known[:2]) else ""
+        ratio = f"{sum(known[2:]) / sum(known[:2]):.2f}" if len(known) == len(values) and any(known[:2]) else ""
         return (self.verdict(factor).value, *(self._words(value) for value in values), ratio, self.name)
 
     def _words(self, value: Value) -> str:
