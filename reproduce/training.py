@@ -187,8 +187,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         started = time.perf_counter()
-        with self._replicas.averaged_statistics(self.pipeline.model):
-            accuracy = self._accuracy()
+        accuracy = self._accuracy()
         evaluation_seconds = time.perf_counter() - started
         loss_sum, count = self._losses_at_heads().sum(0).tolist()
         metrics = {
@@ -211,14 +210,18 @@ class Trainer:
 
     def _accuracy(self) -> float:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
-        for batch, (images, labels) in enumerate(self._test):
-            if batch % self._replicas.count == self._replicas.index:
-                logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
-                correct += (logits.argmax(1) == labels).sum()
-            # The epoch's training is saved; the evaluation begins anew.
-            if self._context.team.decide(batch, stop=self._context.should_stop(), save=False)[0]:
-                self.save()
-                raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
+        stop = False
+        with self._replicas.averaged_statistics(self.pipeline.model):
+            for batch, (images, labels) in enumerate(self._test):
+                if batch % self._replicas.count == self._replicas.index:
+                    logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
+                    correct += (logits.argmax(1) == labels).sum()
+                stop, _ = self._context.team.decide(batch, stop=self._context.should_stop(), save=False)
+                if stop:
+                    break
+        if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
+            self.save()
+            raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
         return 100 * int(self._replicas.total(correct)) / self._test.samples
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
