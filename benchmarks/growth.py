@@ -11,7 +11,10 @@ same in every run.
 
 Usage, with the defaults:
 
-    python -m benchmarks.growth --rounds 5 --threads 1 --record
+    python -m benchmarks.growth --axes J --record growth-depth
+    python -m benchmarks.growth --axes k width batch --record growth
+
+Filling 64 stages under methods that stash takes most of the time, so the depth is a run of its own.
 """
 
 import argparse
