@@ -8,7 +8,7 @@ This module exports to_svg.
 """
 
 from collections.abc import Mapping, Sequence
-from math import floor, log10
+from math import ceil, floor, log10
 from xml.etree import ElementTree
 
 from petra_core.drawing import FILL
@@ -112,11 +112,11 @@ class _Drawing:
             y = self._y(device)
             rect(root, self.left, y, self.width, _HEIGHT, fill=LANE)
             text(root, _MARGIN, y + 15, self._name(device))
-            x = self.left + self.width + _SHARE
-            text(root, x, y + 15, f"{self._idle(device):.0%}", fill=QUIET, text_anchor="end")
+            edge = self.left + self.width + _SHARE
+            text(root, edge, y + 15, f"{self._idle(device):.0%}", fill=QUIET, text_anchor="end")
         top, bottom = self._y(0) - 4, self._y(self.timeline.devices) - _GAP + 4
         step = _round_step((self.end - self.begin) / 8)
-        number = floor(self.begin / step) + (self.begin % step > 0)
+        number = ceil(self.begin / step)
         while number * step <= self.end * (1 + 1e-12):
             x = self._x(number * step)
             line(root, x, top, x, bottom, stroke=RULE)

@@ -1,50 +1,35 @@
-"""Quantities as people write them: 8GB, 10Gbit/s, 50us.
+"""Quantities as people write them: 8GB, 10Gbit/s, 50us. Each function is the type of an option.
 
-This module exports BANDWIDTH, MEMORY, TIME, Quantity.
+This module exports bandwidth, memory, time.
 """
 
-import math
 import re
 from collections.abc import Mapping
 
 import click
 
-__all__ = ["BANDWIDTH", "MEMORY", "TIME", "Quantity"]
+__all__ = ["bandwidth", "memory", "time"]
 
 
-class Quantity(click.ParamType):
-    """A number and its unit, as an option's type; the value is in the base unit.
-
-    Args:
-        name: what it is, as the help calls it.
-        units: of each unit how many base units it has.
-
-    """
-
-    def __init__(self, name: str, units: Mapping[str, float]) -> None:
-        self.name = name
-        self._units = units
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it. Raises: click.BadParameter: it is not of this form, or not above 0."""
-        if isinstance(value, float | int):
-            return float(value)
-        match = re.fullmatch(r"([0-9.eE+-]+)\s*(\D+?)", str(value).strip())
-        by_lower = {unit.lower(): factor for unit, factor in self._units.items()}
-        try:
-            number = float(match[1]) if match else math.nan
-        except ValueError:
-            number = math.nan
-        if match is None or match[2].lower() not in by_lower or not 0 < number < math.inf:
-            self.fail(f"{value!r} is no {self.name}: a number and {', '.join(self._units)}, such as {self.example}")
-        return number * by_lower[match[2].lower()]
-
-    @property
-    def example(self) -> str:
-        """How one is written."""
-        return f"8{list(self._units)[-1]}"
+def memory(text: str) -> float:
+    """Bytes. Raises: click.BadParameter: this is no amount of memory."""
+    return _read(text, "memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
 
 
-MEMORY = Quantity("memory", {"MB": 1e6, "MiB": 2**20, "GiB": 2**30, "GB": 1e9})  # bytes
-BANDWIDTH = Quantity("bandwidth", {"MB/s": 1e6, "GB/s": 1e9, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8})  # bytes a second
-TIME = Quantity("time", {"s": 1.0, "ms": 1e-3, "us": 1e-6})  # seconds
+def bandwidth(text: str) -> float:
+    """Bytes a second. Raises: click.BadParameter: this is no bandwidth."""
+    return _read(text, "bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
+
+
+def time(text: str) -> float:
+    """Seconds. Raises: click.BadParameter: this is no time."""
+    return _read(text, "time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
+
+
+def _read(text: str, what: str, example: str, units: Mapping[str, float]) -> float:
+    """A number above 0 and its unit, in whatever case."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip(), re.IGNORECASE)
+    factor = {unit.lower(): factor for unit, factor in units.items()}.get(match[2].lower()) if match else None
+    if match is None or factor is None or not float(match[1]) > 0:
+        raise click.BadParameter(f"{text!r} is no {what}: a number and {', '.join(units)}, such as {example}")
+    return float(match[1]) * factor

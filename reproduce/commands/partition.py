@@ -12,13 +12,12 @@ import torch
 from petra_core import gantt, methods
 from petra_core.partition import Plan, run_of
 from petra_core.timeline import Link
-from reproduce import balance, devices
+from reproduce import balance, devices, quantities
 from reproduce.balance import Balance
 from reproduce.cells import CellError, StageCostCell
 from reproduce.commands.common import CORES, checked
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, grouped
-from reproduce.quantities import BANDWIDTH, MEMORY, TIME
 from reproduce.scales import smoke
 from reproduce.storage import write_atomically, write_json
 
@@ -39,15 +38,20 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
-@SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB; predicted, see the README.")
+@SHARES("--memory-limit", type=quantities.memory, help="What each may hold, such as 8GB; predicted, see the README.")
 @SHARES(
     "--replicate",
     is_flag=True,
     show_default=False,
     help="Also show what it would give to put heavy stages on several devices; modelled.",
 )
-@SHARES("--bandwidth", type=BANDWIDTH, show_default="without limit", help="Between two processes, such as 10Gbit/s.")
-@SHARES("--latency", type=TIME, show_default="none", help="Of a message, such as 50us.")
+@SHARES(
+    "--bandwidth",
+    type=quantities.bandwidth,
+    show_default="without limit",
+    help="Between two processes, such as 10Gbit/s.",
+)
+@SHARES("--latency", type=quantities.time, show_default="none", help="Of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
 @RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
 @RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
