@@ -14,7 +14,7 @@ Usage, with the defaults:
     python -m benchmarks.growth --axes J --record growth-depth
     python -m benchmarks.growth --axes k width batch --record growth
 
-Filling 64 stages under methods that stash takes most of the time, so the depth is a run of its own.
+The depth is a run of its own: a pipeline of 64 stages is full after 127 ticks, its stashes of weights after 253.
 """
 
 import argparse
