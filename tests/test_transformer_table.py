@@ -9,6 +9,7 @@ from reproduce import networks
 from reproduce.cells import TrainingCell
 from reproduce.tables import results, transformers
 from reproduce.tables.content import Table
+from reproduce.tables.experiments import experiments
 from tests import fake_records
 
 
@@ -28,7 +29,10 @@ def test_runs_are_compared_by_k_and_seed(tmp_path: Path) -> None:
     for seed in range(3):
         for method, reached in ((methods.BACKPROPAGATION, 60.0), (methods.PETRA, 58.0 + 0.01 * seed)):
             fake_records.train(transformers._cell(method, 4, seed), tmp_path, reached + seed)
-    found = transformers.section(results.read(tmp_path))
+    known = results.read(tmp_path)
+    (experiment,) = experiments(known.training)
+    assert experiment.described.endswith("batch·k/256, adamw, float32")
+    found = transformers.section(known)
     (table,) = (block for block in found.blocks if isinstance(block, Table))
     assert [row[0].text for row in table.rows] == ["Backpropagation", "PETRA"]
     row = {f"{c.group} {c.name}": e for c, e in zip(table.columns, table.rows[1], strict=True)}

@@ -17,6 +17,9 @@ So `merge([ReversibleStage(F), ReversibleStage(G)])` is the block, as one stage 
 are the same network with twice as many stages and twice the delay. Merged or not, the engine goes through the functions
 one at a time, so a backward never holds the graphs of both.
 
+Attention is `scaled_dot_product_attention`, whose fused kernels save less for the backward than the plain form does.
+`petra_core.memory` foretells the plain form, since which kernel will run is known on the device alone.
+
 Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
 distribution of deviation 0.02. LayerNorm has PyTorch's eps.
 

@@ -145,10 +145,11 @@ class Experiment:
         """The settings that matter to a reader, in words."""
         s = self.settings
         title, side = catalogue.by_name(s["dataset"]).title, s["image_size"]
+        optimizer = f"{s['optimizer']}, " if "optimizer" in s else ""  # SGD is not written
         return (
             f"scale “{self.scale}”, {title}, {side}{TIMES}{side} pixels, "
             f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {s[REFERENCE_RATE]:g}·batch·k/256, "
-            f"{s['precision']}"
+            f"{optimizer}{s['precision']}"
         )
 
     def difference(self, key: Key, to: Method = methods.BACKPROPAGATION) -> Estimate | None:
@@ -195,4 +196,4 @@ def _order(key: Key) -> tuple[int, int, Network, int, int]:
     family = network.model.rstrip("0123456789")
     families = ("resnet", "revnet", "invertible_revnet", "chain")
     place = families.index(family) if family in families else len(families)
-    return place, int(network.model.removeprefix(family)), network, methods.ALL.index(method), k
+    return place, int(network.model.removeprefix(family) or 0), network, methods.ALL.index(method), k
