@@ -1,6 +1,6 @@
 """PETRA and the pipelines that one would use instead, on a chain of equal work, simulated.
 
-This module exports BATCH, RIVALS, SIMULATED, Chain, Outcome, Rival.
+This module exports BATCH, MANY, RIVALS, SIMULATED, Chain, Outcome, Rival.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from petra_core.methods import Method
 from petra_core.timeline import INSTANT, Cost, Link, Operation, Timeline, simulate
 from reproduce.tables.modelled import Modelled, full, plain
 
-__all__ = ["BATCH", "RIVALS", "SIMULATED", "Chain", "Outcome", "Rival"]
+__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Chain", "Outcome", "Rival"]
 
 BATCH = 32  # micro-batches of an update: the largest k of the paper
 SIMULATED = {

@@ -30,7 +30,7 @@ from reproduce.tables.content import (
 )
 from reproduce.tables.modelled import Modelled, full
 from reproduce.tables.results import Results
-from reproduce.tables.rivals import BATCH, SIMULATED, Chain, Outcome
+from reproduce.tables.rivals import BATCH, MANY, SIMULATED, Chain, Outcome
 
 __all__ = ["LINKS", "cells", "section"]
 
@@ -94,9 +94,9 @@ def _introduction(m: Modelled) -> str:
     return (
         "Everything here is modelled: simulated event by event from the measured stage costs of Table 5, with k = "
         f"{BATCH} micro-batches of {m.run.cell.batch_size} images an update unless stated. RevNets have one device a "
-        f"stage. The chains are of equal work on every device, so that balance hides nothing: on P devices two blocks "
-        f"each, 2P in all, the measured stem and head of {m.title} and between them its measured reversible stage 1 "
-        "again and again; the two blocks of a device are one stage. What is assumed of links, latency and bandwidth "
+        "stage. The chains are of equal work on all devices but the first and the last, which have less, so that "
+        f"balance hides nothing: on P devices two blocks each, 2P in all, the measured stem and head of {m.title} and "
+        "between them its measured reversible stage 1 again and again; the two blocks of a device are one stage. What is assumed of links, latency and bandwidth "
         f"in each direction: {links}. The devices are as fast as the one that was measured; a device f times as fast "
         "needs f times the bandwidth for the same result."
     )
@@ -173,6 +173,7 @@ def _rivals_table(chain: Chain, outcomes: Sequence[Outcome], scale: str) -> Tabl
             ]
             for outcome in outcomes
         ],
+        notes=("On so many devices fewer ways are simulated.",) if chain.devices >= MANY else (),
     )
 
 

@@ -81,7 +81,10 @@ def section(results: Results) -> Section:
         blocks += [_table(scale, own), _figure(scale, own)]
     if by_scale:
         scale, own = next(reversed(by_scale.items()))
-        blocks += [arrangements.INTRODUCTION, arrangements.table(own, STATED_LINK, LINK_NAME, _setting(scale, own))]
+        blocks += [
+            arrangements.INTRODUCTION,
+            arrangements.table(own, STATED_LINK, LINK_NAME, _setting(scale, own).rpartition(", k")[0]),
+        ]
     coverage = f"modelled from measured stage costs ({', '.join(scales)})" if found else "published values"
     return Section(
         key="table5",
