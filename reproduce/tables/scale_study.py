@@ -67,16 +67,16 @@ def section(results: Results) -> Section:
         )
     scale = known[-1].run.cell.scale
     own = [m for m in known if m.run.cell.scale == scale]
-    deepest = own[-1]
-    chains = [Chain(deepest, devices) for devices in DEVICES]
+    network = own[0]
+    chains = [Chain(network, devices) for devices in DEVICES]
     outcomes = {chain.devices: chain.outcomes() for chain in chains}
     blocks: list[Block] = [
-        _introduction(deepest),
+        _introduction(network),
         _links_table(own, chains, scale),
         _RIVALS,
         *(_rivals_table(chain, outcomes[chain.devices], scale) for chain in chains),
         _CHARTS,
-        *_charts(deepest),
+        *_charts(network),
     ]
     return Section(
         "scale_study",
