@@ -96,7 +96,8 @@ def _introduction(m: Modelled) -> str:
         f"{BATCH} micro-batches of {m.run.cell.batch_size} images an update unless stated. RevNets have one device a "
         "stage. The chains are of equal work on all devices but the first and the last, which have less, so that "
         f"balance hides nothing: on P devices two blocks each, 2P in all, the measured stem and head of {m.title} and "
-        "between them its measured reversible stage 1 again and again; the two blocks of a device are one stage. What is assumed of links, latency and bandwidth "
+        "between them its measured reversible stage 1 again and again; the two blocks of a device are one stage. What "
+        "is assumed of links, latency and bandwidth "
         f"in each direction: {links}. The devices are as fast as the one that was measured; a device f times as fast "
         "needs f times the bandwidth for the same result."
     )
