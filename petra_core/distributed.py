@@ -48,6 +48,10 @@ from petra_core.worker import Message
 
 __all__ = ["ChannelError", "ProcessChannel", "new_group"]
 
+#: Messages in one direction that may be on their way. Gloo says that one has arrived only to who waits for it, and what
+#: is not waited for is kept for ever. Once a pipeline is full, the message before the last has arrived in any case: the
+#: neighbour used it before it sent what was just received. One that fills is held up, not for long.
+MAY_TRAVEL = 2
 HEADER_BYTES = 1024  # of the first message in each direction: the layout of it and of all that follow
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)}
 
@@ -310,6 +314,7 @@ class _Outlet:
         self._peer, self._group, self._wire = peer, group, wire
         self._layouts: _Layouts | None = None
         self._sending: deque[tuple[int, Any, Tensor]] = deque()  # micro-batch, work, memory
+        self._recent: deque[int] = deque(maxlen=MAY_TRAVEL)
 
     def send(self, message: Message) -> None:
         """Post a message whose layout is that of the first.
@@ -343,15 +348,20 @@ class _Outlet:
     def wait(self) -> None:
         """Wait until all is gone."""
         while self._sending:
-            micro_batch, work, _ = self._sending.popleft()
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise self._peer.lost(micro_batch, self._group, error) from error
+            self._let_go()
+
+    def _let_go(self) -> None:
+        micro_batch, work, _ = self._sending.popleft()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._peer.lost(micro_batch, self._group, error) from error
 
     def _post(self, tensor: Tensor, micro_batch: int) -> None:
-        while self._sending and self._sending[0][1].is_completed():
-            self._sending.popleft()
+        if micro_batch not in self._recent:
+            self._recent.append(micro_batch)
+        while self._sending and (self._sending[0][1].is_completed() or self._sending[0][0] not in self._recent):
+            self._let_go()
         try:
             work = dist.isend(tensor, group=self._group, group_dst=self._peer.place)
         except RuntimeError as error:

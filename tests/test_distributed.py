@@ -142,6 +142,22 @@ def test_random_delays_change_nothing() -> None:
     in_processes(3, compare, 6, (2, 2, 2), Slow, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))
 
 
+def send_many(rank: int) -> None:
+    """Gloo says that a message has arrived only to who waits for it: once, all were kept until the end of the run."""
+    for method in (methods.PETRA, methods.BACKPROPAGATION):
+        channel = ProcessChannel((2, 1))
+        pipeline = make(3, method, 1, None, channel)
+        toys.train(pipeline, toys.batches(20), drain=False)
+        outlet = channel._to_above if rank == 0 else channel._to_below
+        assert 0 < len({micro_batch for micro_batch, _, _ in outlet._sending}) <= 2
+        channel.close()
+
+
+@pytest.mark.slow
+def test_messages_are_let_go_when_they_have_arrived() -> None:
+    in_processes(2, send_many)
+
+
 class Weighing(ProcessChannel):
     """Sees that what is sent in training is in bf16, and weighs it."""
 
