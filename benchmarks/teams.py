@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 
 PATIENCE = timedelta(minutes=5)
+#: What takes long to import. Not the script itself, which the processes run under another name.
+PRELOADED = ["torch.distributed.pipelining", "petra_core.distributed", "benchmarks.recording"]
 
 Serve = Callable[..., Any]  # an order's arguments -> the answer
 
@@ -42,7 +44,7 @@ class Team:
 
     def __init__(self, size: int, make: Callable[..., Serve], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([_name(make)])
+        context.set_forkserver_preload(PRELOADED)
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []
@@ -103,12 +105,6 @@ def _serve(
         sys.stderr.flush()
         os._exit(1)  # at once: the group's threads may wait for processes that are gone too
     os._exit(0)
-
-
-def _name(make: Callable[..., Serve]) -> str:
-    """Of the module to import once for all; that of a script is not the one that it runs under."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if make.__module__ == "__main__" and spec is not None else make.__module__
 
 
 def peak_memory() -> int:
