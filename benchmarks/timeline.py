@@ -132,11 +132,12 @@ def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels:
 
 
 def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:
+    """Means, not medians: what else the machine does slows the engine's run too, which is timed as a whole."""
     updates = [turn.update for turn in turns if turn.update is not None]
     return Cost(
-        statistics.median(turn.forward for turn in turns),
-        statistics.median(turn.backward for turn in turns),
-        statistics.median(updates),
+        statistics.fmean(turn.forward for turn in turns),
+        statistics.fmean(turn.backward for turn in turns),
+        statistics.fmean(updates),
         stage.bytes_up,
         stage.bytes_down,
     )
@@ -162,11 +163,14 @@ def _link(team: Team, size: int) -> Link:
     return Link(latency, size / max(max(team.ask("ping", size)) - latency, 1e-9))
 
 
-def foretold(
-    method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link, micro_batches: int
-) -> Timeline:
-    """The model's run of so many micro-batches with k = 1."""
-    return simulate(of_method(method, costs, partition, micro_batches), link)
+def foretold(method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link) -> tuple[Timeline, float]:
+    """The model's run with k = 1, and its seconds for a micro-batch while the pipeline is full.
+
+    At its end a run has backwards alone to do, which is quicker: those of the last micro-batches do not count.
+    """
+    filling = 2 * len(costs) if method.pipelined else 2
+    model = simulate(of_method(method, costs, partition, 3 * filling), link)
+    return model, model.seconds_per_micro_batch(skip=filling, drop=filling)
 
 
 def window(whole: Timeline, seconds: float) -> Timeline:
@@ -193,15 +197,13 @@ def _over(
     for method in METHODS:
         team.ask("train", method, 2 * stages if method.pipelined else 2)  # warm, and full
     count = {method: max(2, round(seconds / max(team.ask("train", method, 2)) * 2)) for method in METHODS}
-    played = {method: 4 * stages if method.pipelined else 6 for method in METHODS}  # the steady state and its beginning
     drawn: dict[Method, tuple[Timeline, float]] = {}
     for number in range(rounds):
         for method in METHODS:
             costs = [cost for own in team.ask("costs", method) for cost in own]
             border = partition[0]
             link = _link(team, costs[border].down) if len(partition) > 1 else Link()
-            model = foretold(method, costs, partition, link, played[method])
-            predicted = model.seconds_per_micro_batch(skip=2 * stages if method.pipelined else 2)
+            model, predicted = foretold(method, costs, partition, link)
             measured = max(team.ask("train", method, count[method])) / count[method]
             group = _group(setting, method, partition)
             recorder.add(group, PREDICTED, QUANTITY, "s", predicted)

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks import pipelining, tick, timeline
 from petra_core import methods
+from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
 
 
@@ -67,3 +68,10 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     assert modelled.devices == measured.devices == 2
     # The same stages on the same processes, with the same kinds of actions.
     assert {(e.device, *e.name[:2]) for e in modelled.events} == {(e.device, *e.name[:2]) for e in measured.events}
+
+
+def test_the_pace_foretold_is_that_of_a_full_pipeline() -> None:
+    """A run's end, in which nothing enters any more, once made the pace of one process look a third too fast."""
+    costs = [Cost(1.0, 2.0, 0.5)] * 4
+    for method in timeline.METHODS:
+        assert timeline.foretold(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
