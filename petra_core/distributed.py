@@ -28,7 +28,6 @@ strides may mean other kernels, which round differently.
 This module exports ChannelError, ProcessChannel, new_group.
 """
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from torch import Tensor
 
 from petra_core.channel import Channel
 from petra_core.errors import PetraError
+from petra_core.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
 from petra_core.schedule import Kind, Tick
 from petra_core.shares import owned
 from petra_core.tape import Streams
@@ -52,10 +52,6 @@ __all__ = ["ChannelError", "ProcessChannel", "new_group"]
 #: is not waited for is kept for ever. Once a pipeline is full, the message before the last has arrived in any case: the
 #: neighbour used it before it sent what was just received. One that fills is held up, not for long.
 MAY_TRAVEL = 2
-HEADER_BYTES = 1024  # of the first message in each direction: the layout of it and of all that follow
-DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)}
-
-
 ALONE = -1  # in place of the number of a micro-batch: of an evaluation, or of the greeting
 CPU = torch.device("cpu")
 PATIENCE = timedelta(minutes=5)
@@ -164,13 +160,13 @@ class ProcessChannel(Channel):
         if self._place < self._top:
             self._to_above.send_alone(streams)
         is_top = self._place == self._top
-        header = _header(streams, None) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        header = header_of(streams, None) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         header = header.to(self._wire)
         dist.broadcast(header, group=self._all, group_src=self._top)
         if not is_top:
-            streams = tuple(layout.empty(self._wire) for layout in _layouts(header)[0] or ())
+            streams = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
         for stream in streams:
-            dist.broadcast(_flat(stream.to(self._wire)), group=self._all, group_src=self._top)
+            dist.broadcast(flat(stream.to(self._wire)), group=self._all, group_src=self._top)
         return streams
 
 
@@ -201,25 +197,6 @@ class _Peer:
         )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How a tensor lies in memory."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "_Layout":
-        return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
-
-    def empty(self, device: torch.device) -> Tensor:
-        return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
-
-
-_Layouts = tuple[tuple[_Layout, ...] | None, tuple[_Layout, ...] | None]  # of streams and gradients
-
-
 @dataclass
 class _Pending:
     """A message on its way."""
@@ -237,7 +214,7 @@ class _Inlet:
 
     def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
         self._peer, self._group, self._wire = peer, group, wire
-        self._layouts: _Layouts | None = None
+        self._layouts: Layouts | None = None
         self._pending: deque[_Pending] = deque()
 
     def post(self, tick: int, micro_batch: int) -> None:
@@ -268,7 +245,7 @@ class _Inlet:
         pending = _Pending(ALONE, ALONE)
         header = self._post_header(pending)
         self._wait(pending)
-        self._post_payload(pending, _layouts(header))
+        self._post_payload(pending, layouts_in(header))
         self._wait(pending)
         assert pending.streams is not None
         return pending.streams
@@ -278,12 +255,12 @@ class _Inlet:
         self._receive(header, pending)
         return header
 
-    def _post_payload(self, pending: _Pending, layouts: _Layouts) -> None:
+    def _post_payload(self, pending: _Pending, layouts: Layouts) -> None:
         pending.streams, pending.gradients = (
             None if side is None else tuple(layout.empty(self._wire) for layout in side) for side in layouts
         )
         for tensor in (*(pending.streams or ()), *(pending.gradients or ())):
-            self._receive(_flat(tensor), pending)
+            self._receive(flat(tensor), pending)
 
     def _receive(self, tensor: Tensor, pending: _Pending) -> None:
         try:
@@ -294,7 +271,7 @@ class _Inlet:
     def _agree(self, pending: _Pending) -> None:
         assert pending.header is not None
         self._wait(pending)
-        self._layouts = _layouts(pending.header)
+        self._layouts = layouts_in(pending.header)
         pending.header = None
         self._post_payload(pending, self._layouts)
 
@@ -312,7 +289,7 @@ class _Outlet:
 
     def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
         self._peer, self._group, self._wire = peer, group, wire
-        self._layouts: _Layouts | None = None
+        self._layouts: Layouts | None = None
         self._sending: deque[tuple[int, Any, Tensor]] = deque()  # micro-batch, work, memory
         self._recent: deque[int] = deque(maxlen=MAY_TRAVEL)
 
@@ -323,11 +300,11 @@ class _Outlet:
             ChannelError: it has another layout.
 
         """
-        streams, gradients = _dense(message.streams, self._wire), _dense(message.gradients, self._wire)
-        layouts: _Layouts = (_layout(streams), _layout(gradients))
+        streams, gradients = dense(message.streams, self._wire), dense(message.gradients, self._wire)
+        layouts: Layouts = (layout_of(streams), layout_of(gradients))
         if self._layouts is None:
             self._layouts = layouts
-            self._post(_header(streams, gradients).to(self._wire), message.micro_batch)
+            self._post(header_of(streams, gradients).to(self._wire), message.micro_batch)
         elif layouts != self._layouts:
             raise ChannelError(
                 f"the message of micro-batch {message.micro_batch} from stage {self._peer.own} to stage "
@@ -335,15 +312,15 @@ class _Outlet:
                 f"of a run must be alike"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
-            self._post(_flat(tensor), message.micro_batch)
+            self._post(flat(tensor), message.micro_batch)
 
     def send_alone(self, streams: Streams) -> None:
         """Post a message outside the schedule, its layout with it."""
-        dense = _dense(streams, self._wire)
-        assert dense is not None
-        self._post(_header(dense, None).to(self._wire), ALONE)
-        for stream in dense:
-            self._post(_flat(stream), ALONE)
+        whole = dense(streams, self._wire)
+        assert whole is not None
+        self._post(header_of(whole, None).to(self._wire), ALONE)
+        for stream in whole:
+            self._post(flat(stream), ALONE)
 
     def wait(self) -> None:
         """Wait until all is gone."""
@@ -367,41 +344,3 @@ class _Outlet:
         except RuntimeError as error:
             raise self._peer.lost(micro_batch, self._group, error) from error
         self._sending.append((micro_batch, work, tensor))
-
-
-def _dense(tensors: Streams | None, device: torch.device) -> Streams | None:
-    """The tensors on `device`, each in memory of its own without gaps, with the strides that it has if it can."""
-    if tensors is None:
-        return None
-    return tuple(
-        tensor if torch.empty_like(tensor, device="meta").stride() == tensor.stride() else tensor.contiguous()
-        for tensor in (tensor.detach().to(device) for tensor in tensors)
-    )
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """The memory of a dense tensor, in one dimension."""
-    return tensor.as_strided((tensor.numel(),), (1,))
-
-
-def _layout(tensors: Streams | None) -> tuple[_Layout, ...] | None:
-    return None if tensors is None else tuple(map(_Layout.of, tensors))
-
-
-def _header(streams: Streams | None, gradients: Streams | None) -> Tensor:
-    """The layouts as a tensor of fixed size."""
-    sides = [
-        None if s is None else [[t.dtype, t.shape, t.strides] for t in s] for s in map(_layout, (streams, gradients))
-    ]
-    text = json.dumps(sides).encode()
-    if len(text) > HEADER_BYTES:
-        raise ChannelError(f"the layout of a message takes {len(text)} bytes, and {HEADER_BYTES} are provided for it")
-    return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
-
-
-def _layouts(header: Tensor) -> _Layouts:
-    streams, gradients = (
-        None if side is None else tuple(_Layout(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in side)
-        for side in json.loads(bytes(header.tolist()))
-    )
-    return streams, gradients

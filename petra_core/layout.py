@@ -1,0 +1,85 @@
+"""How the tensors of a message lie in memory: agreed once, by a header of fixed size before the first message.
+
+The obvious way, a header before every message, doubles their number. All messages in one direction between two stages
+are alike, so the receiver reads one header and then posts receives of exactly those bytes. Strides are part of it: with
+others a kernel may be another one, which rounds differently.
+
+Internal: `petra_core.distributed` sends and receives.
+"""
+
+import json
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from petra_core.tape import Streams
+
+HEADER_BYTES = 1024
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Layout":
+        """That of a tensor."""
+        return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
+
+    def empty(self, device: torch.device) -> Tensor:
+        """A tensor with it, its values not set."""
+        return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
+
+
+Layouts = tuple[tuple[Layout, ...] | None, tuple[Layout, ...] | None]  # of streams and gradients
+
+
+def layout_of(tensors: Streams | None) -> tuple[Layout, ...] | None:
+    """Of one side of a message."""
+    return None if tensors is None else tuple(map(Layout.of, tensors))
+
+
+def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
+    """The tensors on `device`, each in memory of its own without gaps, with the strides that it has if it can."""
+    if tensors is None:
+        return None
+    return tuple(
+        tensor if torch.empty_like(tensor, device="meta").stride() == tensor.stride() else tensor.contiguous()
+        for tensor in (tensor.detach().to(device) for tensor in tensors)
+    )
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The memory of a dense tensor, in one dimension."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def header_of(streams: Streams | None, gradients: Streams | None) -> Tensor:
+    """The layouts of a message, uint8 [HEADER_BYTES].
+
+    Raises:
+        ValueError: they do not fit.
+
+    """
+    sides = [
+        None if s is None else [[t.dtype, t.shape, t.strides] for t in s] for s in map(layout_of, (streams, gradients))
+    ]
+    text = json.dumps(sides).encode()
+    if len(text) > HEADER_BYTES:
+        raise ValueError(f"the layout of a message takes {len(text)} bytes, and {HEADER_BYTES} are provided for it")
+    return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
+
+
+def layouts_in(header: Tensor) -> Layouts:
+    """What `header_of` wrote."""
+    streams, gradients = (
+        None if side is None else tuple(Layout(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in side)
+        for side in json.loads(bytes(header.tolist()))
+    )
+    return streams, gradients
