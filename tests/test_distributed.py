@@ -21,7 +21,7 @@ from reproduce.launch import free_port
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
-PATIENCE = timedelta(seconds=60)
+PATIENCE = timedelta(seconds=180)
 
 
 def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:

@@ -19,7 +19,7 @@ from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 240  # seconds; a busy machine takes long to start Python
+PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
 CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "24", "--epochs", "3", "-k", "2")
 OPTIONS = (*CELL, "--learning-rate", "0.02", "--threads", "1", "--checkpoint-minutes", "0")
 
