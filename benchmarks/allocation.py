@@ -70,11 +70,11 @@ class Allocations:
             with record_function(MARK):
                 pass
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._device.type == "cuda":
             self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
             return
-        self._profile.__exit__(*error)  # type: ignore[arg-type]
+        self._profile.__exit__(*error)
         held = 0
         for event in sorted(self._events(), key=lambda event: float(event["ts"])):
             if event["name"] == MARK:

@@ -138,6 +138,11 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
+def largest_batch(run: Run, peak: Callable[[Run], int], limit: int, guess: int) -> int:
+    """The largest batch at which `peak` of the run is at most `limit`."""
+    return largest(lambda batch: peak(replace(run, batch=batch)) <= limit, guess)
+
+
 def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]], chosen: Sequence[Method]) -> None:
     """Peaks of every method along an axis."""
     for at, run in runs:
@@ -161,16 +166,13 @@ def aim(recorder: Recorder, run: Run) -> None:
 def budget(recorder: Recorder, run: Run, limit: int, chosen: Sequence[Method]) -> None:
     """The largest batch of each method under so many bytes, foretold and found."""
     for method in chosen:
-
-        def of(batch: int, name: str = method.name) -> Run:
-            return replace(run, batch=batch, method=name)
-
-        guess = largest(lambda batch, of=of: foretold(of(batch)) <= limit, 64)  # type: ignore[misc]
-        found = largest(lambda batch, of=of: allocated(of(batch))[0] <= limit, guess)  # type: ignore[misc]
+        own = replace(run, method=method.name)
+        guess = largest_batch(own, foretold, limit, 64)
+        found = largest_batch(own, lambda run: allocated(run)[0], limit, guess)
         recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
         recorder.add("budget", method.title, "largest batch, found", "images", found)
         if found:
-            recorder.add("budget", method.title, "allocated peak there", "B", allocated(of(found))[0])
+            recorder.add("budget", method.title, "allocated peak there", "B", allocated(replace(own, batch=found))[0])
         print(f"  {method.title}: largest batch {guess} foretold, {found} found")
 
 

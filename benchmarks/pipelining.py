@@ -115,12 +115,12 @@ class Dense(torch.autograd.Function):
     """The identity; its gradient lies in memory without gaps, as Gloo sends it, where the head's is an expanded one."""
 
     @staticmethod
-    def forward(ctx: object, stream: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: object, stream: Tensor) -> Tensor:  # type: ignore[override]  # torch declares Any
         del ctx
         return stream.view_as(stream)
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]  # torch declares Any
         del ctx
         return gradient.contiguous()
 

@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         for _ in range(2 * len(pipeline.stages)):  # until it is full
             pipeline.step(x, y)
         plain()
-        times = paired(lambda p=pipeline: p.step(x, y), plain, options.pairs, device)  # type: ignore[misc]
+        times = paired(partial(pipeline.step, x, y), plain, options.pairs, device)
         medians[str(method)] = statistics.median(a / b for a, b in times)
         held = pipeline.memory().now(*HELD)
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")

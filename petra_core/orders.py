@@ -32,6 +32,7 @@ from itertools import accumulate
 
 from petra_core.methods import Method
 from petra_core.schedule import Kind, generate, in_turn
+from petra_core.shares import owned
 from petra_core.timeline import INSTANT, Cost, Link, Operation
 
 __all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
@@ -67,10 +68,10 @@ def of_method(
         ValueError: the partition does not fit the costs, or the replicas the partition, k or the method.
 
     """
-    owned = _owned(partition, len(costs))
+    parts = owned(partition, len(partition), len(costs))
     if replicas is not None and any(count != 1 for count in replicas):
         _check_replicas(method, partition, replicas, accumulation)
-        return _replicated(costs, owned, replicas, micro_batches, accumulation, exchange)
+        return _replicated(costs, parts, replicas, micro_batches, accumulation, exchange)
     ticks = generate(method, len(costs), micro_batches, accumulation).ticks
     return [
         [
@@ -81,7 +82,7 @@ def of_method(
             if action.kind is not Kind.RECONSTRUCT  # is part of the backward
             for operation in (_operation(action.kind.value, stage, action.number, costs),)
         ]
-        for own in owned
+        for own in parts
     ]
 
 
@@ -110,7 +111,7 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
             costs[own[0]].down,
             sum(costs[stage].weights for stage in own),
         )
-        for own in _owned(partition, len(costs))
+        for own in owned(partition, len(partition), len(costs))
     ]
 
 
@@ -188,16 +189,16 @@ CHUNKS = 2  # of a device, under `interleaved`
 
 def _replicated(
     costs: Sequence[Cost],
-    owned: Sequence[range],
+    parts: Sequence[range],
     replicas: Sequence[int],
     micro_batches: int,
     accumulation: int,
     exchange: Link,
 ) -> Devices:
     """The rule of the module docstring, tick by tick."""
-    forward, backward = _ticks([len(own) for own in owned], replicas)
+    forward, backward = _ticks([len(own) for own in parts], replicas)
     devices: Devices = []
-    for own, count in zip(owned, replicas, strict=True):
+    for own, count in zip(parts, replicas, strict=True):
         for replica in range(count):
             operations: list[Operation] = []
             for tick in range(micro_batches + backward[0]):
@@ -268,16 +269,16 @@ def _synchronous(
     """The steps of every device, once a batch, an update after each; a chunk's stages one after the other."""
     if micro_batches < 1 or batches < 1:
         raise ValueError(f"micro_batches and batches must be at least 1, got {micro_batches} and {batches}")
-    owned = _owned(partition, len(costs))
+    parts = owned(partition, len(partition), len(costs))
     devices = len(steps)
     split = any(kind == "W" for own in steps for kind, _, _ in own)
     result: Devices = []
     for device, own in enumerate(steps):
         operations: list[Operation] = []
-        mine = [stage for chunk in owned[device::devices] for stage in chunk]
+        mine = [stage for chunk in parts[device::devices] for stage in chunk]
         for batch in range(batches):
             for kind, chunk, m in own:
-                stages = owned[device + chunk * devices]
+                stages = parts[device + chunk * devices]
                 operations += [
                     _operation(kind, stage, batch * micro_batches + m, costs, split=split)
                     for stage in (stages if kind == "F" else reversed(stages))
@@ -300,13 +301,3 @@ def _operation(kind: str, stage: int, number: int, costs: Sequence[Cost], *, spl
     return Operation(
         (kind, stage, number), cost.backward / 2 if split else cost.backward, ((("F", stage, number), 0), *above)
     )
-
-
-def _owned(partition: Sequence[int], stages: int) -> list[range]:
-    """The stages of each part. Raises: ValueError."""
-    if sum(partition) != stages or min(partition, default=0) < 1:
-        raise ValueError(
-            f"a partition of {stages} stages has parts of at least 1 with the sum {stages}, got {partition}"
-        )
-    ends = list(accumulate(partition))
-    return [range(end - size, end) for end, size in zip(ends, partition, strict=True)]

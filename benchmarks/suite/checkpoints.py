@@ -40,4 +40,4 @@ class Checkpoints:
     def track_size(self, method: str) -> int:
         return (self.folder / "written.pt").stat().st_size
 
-    track_size.unit = "bytes"  # type: ignore[attr-defined]
+    track_size.unit = "bytes"  # type: ignore[attr-defined]  # asv reads it

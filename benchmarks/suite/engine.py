@@ -110,4 +110,4 @@ class Overhead:
     def track_per_action(self, stages: int) -> float:
         return overhead(stages)
 
-    track_per_action.unit = "seconds"  # type: ignore[attr-defined]
+    track_per_action.unit = "seconds"  # type: ignore[attr-defined]  # asv reads it

@@ -26,16 +26,15 @@ from torch.nn import functional as F
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.models.transformer import (
     HierarchicalSize,
-    Mlp,
     PatchEmbedding,
     PositionEmbedding,
+    block_functions,
     drop_rates,
     find_size,
     initialise,
     join_heads,
     patch_grid,
     pooled_head,
-    pre_norm,
     reversible_blocks,
     split_heads,
 )
@@ -124,8 +123,7 @@ class StageTransition(nn.Module):
         self.fuse = ConcatStreams(-1)
         self.lateral = nn.Sequential(OrderedDict(norm=nn.LayerNorm(wide), **lateral))
         attention = PoolingAttention(wide, heads, key_stride, query_stride=2)
-        self.attention = pre_norm(wide, attention, drop_path=drop_path)
-        self.mlp = pre_norm(wide, Mlp(wide), drop_path=drop_path)
+        self.attention, self.mlp = block_functions(wide, attention, drop_path=drop_path)
         self.duplicate = DuplicateStreams()
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -183,8 +181,7 @@ def revmvit(
             width *= 2
         blocks = []
         for _ in range(depth - (group > 0)):
-            rate = next(rates)
             attention = PoolingAttention(width, heads, stride)
-            blocks.append((pre_norm(width, attention, drop_path=rate), pre_norm(width, Mlp(width), drop_path=rate)))
+            blocks.append(block_functions(width, attention, drop_path=next(rates)))
         stages += reversible_blocks(blocks, split=split_blocks)
     return initialise([*stages, pooled_head(width, num_classes)])

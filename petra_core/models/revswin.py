@@ -23,14 +23,13 @@ from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.models.transformer import (
     EMBEDDING_DEVIATION,
     HierarchicalSize,
-    Mlp,
     PatchEmbedding,
+    block_functions,
     drop_rates,
     find_size,
     initialise,
     patch_grid,
     pooled_head,
-    pre_norm,
     reversible_blocks,
 )
 from petra_core.stages import BufferedStage, Stage
@@ -204,9 +203,6 @@ def revswin(
         for block in range(depth):
             shift = own_window // 2 if block % 2 and own_window < grid else 0  # one window has no neighbours
             attention = WindowAttention(width, heads, grid, own_window, shift)
-            rate = next(rates)
-            blocks.append(
-                (pre_norm(width, attention, drop_path=rate), pre_norm(width, Mlp(width), drop_path=rate)),
-            )
+            blocks.append(block_functions(width, attention, drop_path=next(rates)))
         stages += reversible_blocks(blocks, split=split_blocks)
     return initialise([*stages, pooled_head(width, num_classes)])

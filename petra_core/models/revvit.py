@@ -16,17 +16,16 @@ from torch import nn
 from petra_core.arguments import check_number
 from petra_core.models.streams import DuplicateStreams
 from petra_core.models.transformer import (
-    Mlp,
     PatchEmbedding,
     PositionEmbedding,
     SelfAttention,
     TransformerSize,
+    block_functions,
     drop_rates,
     find_size,
     initialise,
     patch_grid,
     pooled_head,
-    pre_norm,
     reversible_blocks,
 )
 from petra_core.stages import BufferedStage, Stage
@@ -45,10 +44,7 @@ SIZES = {
 def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
     """(F, G) of a block on tokens [B, T, C]."""
     attention = SelfAttention(size.width, size.heads, dropout)
-    return (
-        pre_norm(size.width, attention, dropout=dropout, drop_path=drop_path),
-        pre_norm(size.width, Mlp(size.width), dropout=dropout, drop_path=drop_path),
-    )
+    return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path)
 
 
 def revvit(

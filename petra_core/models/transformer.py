@@ -24,7 +24,8 @@ Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitski
 distribution of deviation 0.02. LayerNorm has PyTorch's eps.
 
 This module exports DropPath, HierarchicalSize, Mlp, PatchEmbedding, PositionEmbedding, SelfAttention, TransformerSize,
-drop_rates, find_size, initialise, join_heads, patch_grid, pooled_head, pre_norm, reversible_blocks, split_heads.
+block_functions, drop_rates, find_size, initialise, join_heads, patch_grid, pooled_head, pre_norm, reversible_blocks,
+split_heads.
 """
 
 import difflib
@@ -49,6 +50,7 @@ __all__ = [
     "PositionEmbedding",
     "SelfAttention",
     "TransformerSize",
+    "block_functions",
     "drop_rates",
     "find_size",
     "initialise",
@@ -220,6 +222,16 @@ def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0, drop_path
     if drop_path:
         layers["drop_path"] = DropPath(drop_path)
     return nn.Sequential(layers)
+
+
+def block_functions(
+    width: int, attention: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """(F, G) of a block: the attention given, and an MLP."""
+    return (
+        pre_norm(width, attention, dropout=dropout, drop_path=drop_path),
+        pre_norm(width, Mlp(width), dropout=dropout, drop_path=drop_path),
+    )
 
 
 def drop_rates(last: float, depth: int) -> list[float]:
