@@ -5,7 +5,8 @@ running anything: shapes and graph sizes from one pass on the meta device, the r
 delay s = 2(J - 1 - j) of stage j, in steady state,
 
     inputs            held s times what a backward needs of the input, one more within a tick; none where it is rebuilt
-    graph             likewise under methods that keep graphs; else one graph of one block, within a tick only
+    graph             likewise under methods that keep graphs; else one graph of one block, within a tick only;
+                      under methods that overlap, of all blocks of the stage, from one tick to the next
     stashed_weights   ceil(s / k) copies
     messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
                       at the head the targets of J micro-batches, since they enter with the micro-batch
@@ -60,7 +61,7 @@ class Footprint:
         trainable: of gradients, and of one stashed copy of the weights.
         kept: of inputs, from a forward to its backward.
         lasting: of graphs, likewise.
-        passing: of the graph that a backward rebuilds, while it runs.
+        passing: of the graph that a backward rebuilds, while it runs; overlapped, from the reconstruction on.
         below: the message from the stage below, or the images.
         above: the message from the stage above.
         target: of the loss, at the head.
@@ -153,6 +154,25 @@ def of_footprints(
     )
 
 
+def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
+    """The most bytes that graphs of all stages together take at a moment, if one micro-batch passes at a time.
+
+    Graphs that are kept are all there when the head's is made. Those that are rebuilt are there one at a time or, if
+    the method overlaps, two neighbours': that of a backward and that of the reconstruction beside it.
+
+    Raises:
+        ValueError: the method is pipelined, so that the moment depends on a timeline (`petra_core.holding`).
+
+    """
+    if method.pipelined:
+        raise ValueError(f"under {method} several micro-batches are under way: follow a timeline (petra_core.holding)")
+    if method.keeps_graph:
+        return sum(footprint.lasting for footprint in footprints)
+    own = [max(footprint.lasting, footprint.passing) for footprint in footprints]
+    beside = [*own[1:], 0] if method.overlapped else [0] * len(own)
+    return max(map(sum, zip(own, beside, strict=True)))
+
+
 def joined(footprints: Sequence[Footprint]) -> Footprint:
     """Of consecutive stages that are made one by `petra_core.merge`: one graph at a time is rebuilt."""
     sums = {
@@ -172,6 +192,7 @@ def _footprint(
 ) -> Footprint:
     is_head = blocks[-1].is_head
     lasts = [block.is_head or method.keeps_graph for block in blocks]
+    rebuilt = [block.graph for block, last in zip(blocks, lasts, strict=True) if not last]
     return Footprint(
         parameters=payload(stage.parameters()),
         buffers=payload(stage.buffers()),
@@ -179,7 +200,7 @@ def _footprint(
         trainable=payload(parameter for parameter in stage.parameters() if parameter.requires_grad),
         kept=sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible)),
         lasting=sum(block.graph for block, last in zip(blocks, lasts, strict=True) if last),
-        passing=max((block.graph for block, last in zip(blocks, lasts, strict=True) if not last), default=0),
+        passing=sum(rebuilt) if method.overlapped and not is_head else max(rebuilt, default=0),
         below=blocks[0].inputs,
         above=0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1),
         target=target_bytes if is_head else 0,

@@ -11,8 +11,11 @@ time or follow each other at every tick:
     DSP                           stashed, recomputed     current                   one a tick
     APPROXIMATE_INPUTS            reconstructed           forward's, stashed        one a tick
     PETRA                         reconstructed           current                   one a tick
+    PAREPROP                      reconstructed           current (= forward's)     one at a time
 
-(arXiv 2406.02052, Table 1 and section 3; the last four are the buffer ablation of Table 4.) "Reconstructed" holds for
+(arXiv 2406.02052, Table 1 and section 3; the four before the last are the buffer ablation of Table 4.) PaReprop (arXiv
+2306.09342) is reversible backpropagation in another order: while a stage differentiates, the stage below it rebuilds
+its input and graph already (`petra_core.concurrency`). The arithmetic is the same. "Reconstructed" holds for
 stages that can be inverted; one that cannot keeps its input first-in first-out and recomputes, under every method that
 does not keep graphs. An inversion always uses the current weights, those of the tick in which it happens. So under
 APPROXIMATE_INPUTS a stage evaluates its function twice in a backward, once to invert with the current weights and
@@ -49,6 +52,7 @@ class Method:
         inputs: where the backward takes its input from.
         weights: which weights the backward uses.
         pipelined: whether a new micro-batch enters at every tick (else only once the one before it is finished).
+        overlapped: whether a stage rebuilds its graph beside the backward of the stage above, one tick before its own.
 
     """
 
@@ -57,6 +61,7 @@ class Method:
     inputs: Inputs
     weights: Weights
     pipelined: bool
+    overlapped: bool = False
 
     @property
     def keeps_graph(self) -> bool:
@@ -98,7 +103,9 @@ APPROXIMATE_INPUTS = Method(
     "APPROXIMATE_INPUTS", "Approximate inputs", Inputs.RECONSTRUCTION, Weights.STASH, pipelined=True
 )
 PETRA = Method("PETRA", "PETRA", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=True)
+PAREPROP = Method("PAREPROP", "PaReprop", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=False, overlapped=True)
 
+#: Those of PETRA's paper, which its tables compare with each other.
 ALL: tuple[Method, ...] = (
     BACKPROPAGATION,
     REVERSIBLE_BACKPROPAGATION,
@@ -107,6 +114,8 @@ ALL: tuple[Method, ...] = (
     APPROXIMATE_INPUTS,
     PETRA,
 )
+#: All that there are, in the order in which they are listed.
+KNOWN: tuple[Method, ...] = (*ALL, PAREPROP)
 
 
 def by_name(name: str) -> Method:
@@ -117,7 +126,7 @@ def by_name(name: str) -> Method:
 
     """
     wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
-    known = {method.name: method for method in ALL}
+    known = {method.name: method for method in KNOWN}
     if wanted in known:
         return known[wanted]
     near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4) or list(known)

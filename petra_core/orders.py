@@ -65,9 +65,15 @@ def of_method(
         The operations of each device, those of a part's replicas side by side.
 
     Raises:
-        ValueError: the partition does not fit the costs, or the replicas the partition, k or the method.
+        ValueError: the partition does not fit the costs, or the replicas the partition, k or the method; or the method
+            overlaps, which is not how a device works here.
 
     """
+    if method.overlapped:
+        raise ValueError(
+            f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
+            f"REVERSIBLE_BACKPROPAGATION is the same work in order"
+        )
     parts = owned(partition, len(partition), len(costs))
     if replicas is not None and any(count != 1 for count in replicas):
         _check_replicas(method, partition, replicas, accumulation)

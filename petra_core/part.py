@@ -110,11 +110,16 @@ class Part:
         with self._precision():
             return as_streams(self.stage(as_value(inputs)))
 
-    def rebuild(self, outputs: Streams | None) -> None:
-        """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept."""
+    def rebuild(self, outputs: Streams | None) -> Streams | None:
+        """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept.
+
+        Returns:
+            The part's input, as `backward` does.
+
+        """
         entry = self._memory[0]
         if entry.tape is not None:
-            return
+            return entry.tape.inputs
         weights = self._weights_of(entry.version)
         with (
             self._precision(),
@@ -129,6 +134,12 @@ class Part:
             else:
                 entry.tape = self.stage.retrace(entry.kept, weights)
         self._ledger.add("graph", self._graph_bytes or 0)
+        return entry.tape.inputs
+
+    @property
+    def draws(self) -> bool:
+        """Whether the forward of the oldest entry drew random numbers, so that its `rebuild` will too."""
+        return self._memory[0].random is not None
 
     def backward(
         self,

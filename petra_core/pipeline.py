@@ -12,6 +12,7 @@ Methods that let one micro-batch pass at a time run the same ticks with most sta
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
 from petra_core.checks import Losses, check_stages
+from petra_core.concurrency import conductor
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
@@ -96,6 +98,7 @@ class Pipeline:
                 "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
             )
         self._channel = channel
+        self._conductor = conductor(method, alone=channel is None)
         self._own = range(len(self.stages)) if channel is None else channel.stages
         if channel is not None and channel.count != len(self.stages):
             raise ValueError(f"the channel is for {channel.count} stages, the network has {len(self.stages)}")
@@ -111,6 +114,7 @@ class Pipeline:
                 autocast=autocast,
                 messages=messages,
                 hand_down=index > 0 and reconstructing[index - 1],
+                below_head=index == len(self.stages) - 2,
                 before_update=before_update,
                 after_backward=after_backward,
             )
@@ -305,19 +309,13 @@ class Pipeline:
         tick = self._clock.tick(enter=enter)
         if self._channel is not None:
             self._channel.begin(number, tick)
-        for worker in self._in_turn:
-            self._collect(worker, before=number)
-            for action in tick[worker.index]:
-                if self.trace is not None:
-                    self.trace.begin(worker.device)
-                try:
-                    found = self._act(worker, action, sent)
-                except Exception as error:
-                    error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
-                    raise
-                loss = found if found is not None else loss
-                if self.trace is not None:
-                    self.trace.end(action.kind.value, worker.index, action.number, worker.device)
+        with self._conductor.tick():
+            for worker in self._in_turn:
+                self._collect(worker, before=number)
+                for action in tick[worker.index]:
+                    work = functools.partial(self._act, worker, action, sent)
+                    found = self._conductor.run(worker, action, work, self.trace)
+                    loss = found if found is not None else loss
         for index, message in sent:
             self._deliver(self._workers[index - self._own.start], message)
         for recording in self._recordings:
@@ -335,7 +333,9 @@ class Pipeline:
                 return message.streams[0]
             self._send(worker.index + 1, message, sent)
         elif action.kind is Kind.RECONSTRUCT:
-            worker.reconstruct(action.number)
+            ahead = worker.reconstruct(action.number)
+            if ahead is not None:
+                self._send(worker.index - 1, ahead, sent)
         elif action.kind is Kind.BACKWARD:
             downwards = worker.backward(action.number)
             if downwards is not None:

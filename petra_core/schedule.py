@@ -21,6 +21,8 @@ at the head), then the update U if this was the stage's k-th backward. PETRA wit
     tick 3 | F3          | F2 R0 B0 U0 | F1 B1 U1
     tick 4 | F4 R0 B0 U0 | F3 R1 B1 U1 | F2 B2 U2
 
+PaReprop has every R a tick earlier, in that of the B above, to do both side by side (`petra_core.concurrency`).
+
 The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-batch, k the accumulation, from 0 on.
 """
 
@@ -138,19 +140,20 @@ class Clock:
         if self._by_age[-1] is not None:
             self.in_flight -= 1
         self.tick_number += 1
-        ages = list(self._by_age)
+        by_age = list(self._by_age)
+        ahead = int(self.method.overlapped)  # ticks by which R comes before B
         return tuple(
-            self._turn(stage, forward, backward)
-            for stage, (forward, backward) in enumerate(zip(ages[: self.stages], reversed(ages), strict=False))
+            self._turn(stage, by_age[stage], by_age[backward - ahead], by_age[backward])
+            for stage, backward in enumerate(range(2 * self.stages - 2, self.stages - 2, -1))
         )
 
-    def _turn(self, stage: int, forward: int | None, backward: int | None) -> Turn:
+    def _turn(self, stage: int, forward: int | None, rebuilt: int | None, backward: int | None) -> Turn:
         turn: list[Action] = []
         if forward is not None:
             turn.append(Action(Kind.FORWARD, forward))
+        if rebuilt is not None and stage < self.stages - 1 and not self.method.keeps_graph:
+            turn.append(Action(Kind.RECONSTRUCT, rebuilt))
         if backward is not None:
-            if stage < self.stages - 1 and not self.method.keeps_graph:
-                turn.append(Action(Kind.RECONSTRUCT, backward))
             turn.append(Action(Kind.BACKWARD, backward))
             # Backwards come in the order of entry, so B m is a stage's (m+1)-th and needs no counter.
             update, rest = divmod(backward + 1, self.accumulation)

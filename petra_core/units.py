@@ -39,20 +39,22 @@ def units_per_micro_batch(schedule: Schedule, *, overlap: bool) -> int:
         DSP                           3         3              4
         PETRA                         3         3              4
         APPROXIMATE_INPUTS            -         4              5            two evaluations, for two sets of weights
+        PAREPROP                      -         3J             4J - 1       reconstructions beside backwards
 
     Args:
         schedule: one with a steady state: more than 2(J-1) micro-batches if pipelined, else one that finishes.
         overlap: the convention of Table 1: a stage has one worker for its forwards and another for its backwards
             (with their reconstructions), and the slower of the two sets the pace. This is a bound on throughput: it
             lets the head, too, do a forward beside the backward of the micro-batch before. Else a stage does all
-            actions of a turn one after the other, as one device does. Without a pipeline there is nothing to overlap.
+            actions of a turn one after the other, as one device does. Without a pipeline there is nothing to overlap,
+            except for a method that does so by itself.
 
     Raises:
         ValueError: the schedule never reaches its steady state.
 
     """
     if not schedule.method.pipelined:
-        return _units_one_at_a_time(schedule)
+        return _units_one_at_a_time(schedule, side_by_side=overlap and schedule.method.overlapped)
     full = [
         tick
         for tick in schedule.ticks
@@ -74,12 +76,15 @@ def _units_of_turn(turn: Turn, method: Method, overlap: bool) -> int:
     return max(forward, backward) if overlap else forward + backward
 
 
-def _units_one_at_a_time(schedule: Schedule) -> int:
+def _units_one_at_a_time(schedule: Schedule, *, side_by_side: bool) -> int:
     finished = {action.number for action in schedule.stage(0) if action.kind is Kind.BACKWARD}
     entered = {action.number for action in schedule.stage(0) if action.kind is Kind.FORWARD}
     whole = finished & entered
     if not whole:
         raise ValueError("no micro-batch passes from its entry to its last backward; record or generate at least one")
     one = min(whole)  # all cost the same
-    actions = [a for j in range(schedule.stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE]
-    return sum(UNITS[action.kind] for action in actions if action.number == one)
+    units = 0
+    for tick in schedule.ticks:
+        turns = [sum(UNITS[a.kind] for a in turn if a.kind is not Kind.UPDATE and a.number == one) for turn in tick]
+        units += max(turns) if side_by_side else sum(turns)
+    return units

@@ -15,7 +15,7 @@ of the head takes none). Longer delays are allowed: a slow schedule is a valid o
 import itertools
 
 from petra_core.errors import ScheduleError
-from petra_core.schedule import Action, Kind, Schedule, Turn
+from petra_core.schedule import Action, Kind, Schedule, Tick, Turn
 
 __all__ = ["validate"]
 
@@ -29,7 +29,7 @@ def validate(schedule: Schedule, *, complete: bool = True) -> None:
     - The head does forward and backward of a micro-batch in the same tick.
     - A turn has at most one each of F, R, B, U, in this order.
     - R is there, for the micro-batch of the B that follows it, exactly if the method keeps no graphs and the stage is
-      not the head.
+      not the head; under a method that overlaps, in the tick of the B of the stage above.
     - U follows every k-th B of a stage, numbered 0, 1, 2, …
     - Without a pipeline, one micro-batch is finished before the next one enters.
 
@@ -65,7 +65,7 @@ class _Walk:
     def tick(self, number: int, tick: tuple[Turn, ...]) -> None:
         before = tuple(self.passed)
         for stage, turn in enumerate(tick):
-            self._check_turn(number, stage, turn)
+            self._check_turn(number, stage, tick)
             for action in turn:
                 if action.kind in (Kind.FORWARD, Kind.BACKWARD):
                     self._check_step(number, stage, action, before)
@@ -80,9 +80,9 @@ class _Walk:
                 f"missing; drain the pipeline, or validate with complete=False"
             )
 
-    def _check_turn(self, tick: int, stage: int, turn: Turn) -> None:
-        """What can be said of one turn by itself."""
-        where = f"tick {tick}, stage {stage}"
+    def _check_turn(self, number: int, stage: int, tick: Tick) -> None:
+        """What can be said of one turn without those of other ticks."""
+        where, turn = f"tick {number}, stage {stage}", tick[stage]
         text = " ".join(map(str, turn))
         places = [_ORDER.index(action.kind) for action in turn]
         if any(a >= b for a, b in itertools.pairwise(places)):
@@ -91,18 +91,24 @@ class _Walk:
         backward = numbers.get(Kind.BACKWARD)
         if stage == self.head and numbers.get(Kind.FORWARD) != backward:
             raise ScheduleError(f"{where}: the turn {text!r} of the head must have F and B of the same micro-batch")
-        self._check_reconstruction(where, stage, text, numbers.get(Kind.RECONSTRUCT), backward)
+        ready = backward
+        if self.schedule.method.overlapped and stage < self.head:
+            ready = next((action.number for action in tick[stage + 1] if action.kind is Kind.BACKWARD), None)
+        self._check_reconstruction(where, stage, text, numbers.get(Kind.RECONSTRUCT), ready)
         self._check_update(where, text, numbers.get(Kind.UPDATE), backward)
 
-    def _check_reconstruction(self, where: str, stage: int, text: str, found: int | None, backward: int | None) -> None:
+    def _check_reconstruction(self, where: str, stage: int, text: str, found: int | None, ready: int | None) -> None:
+        """`ready`: the micro-batch of the B here or, under a method that overlaps, of the one above."""
         method = self.schedule.method
         if found is not None and stage == self.head:
             raise ScheduleError(f"{where}: R{found} in {text!r}, but the head has the graph of its forward still")
         if found is not None and method.keeps_graph:
             raise ScheduleError(f"{where}: R{found} in {text!r}, but {method} keeps the graphs of its forwards")
-        expected = None if stage == self.head or method.keeps_graph else backward
+        expected = None if stage == self.head or method.keeps_graph else ready
         if found != expected:
-            wanted = "no R without a B" if expected is None else f"R{expected} before B{backward}"
+            place = " at the stage above" if method.overlapped else ""
+            beside = "beside" if method.overlapped else "before"
+            wanted = f"no R without a B{place}" if expected is None else f"R{expected} {beside} B{expected}{place}"
             raise ScheduleError(f"{where}: the turn {text!r} breaks a rule of {method}: expected {wanted}")
 
     def _check_update(self, where: str, text: str, found: int | None, backward: int | None) -> None:

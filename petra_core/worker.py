@@ -63,7 +63,8 @@ class Message:
 
     Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
     respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or rebuilt), or
-    None where the lower stage does not reconstruct and so has no use for it.
+    None where the lower stage does not reconstruct and so has no use for it. Under a method that overlaps the streams
+    go ahead with `gradients` (), and are completed by a second message with the gradients alone.
     """
 
     micro_batch: int
@@ -116,6 +117,7 @@ class Worker:
         autocast: dtype of automatic mixed precision, or None.
         messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
+        below_head: whether the stage above is the head.
         before_update: called as (index, version, stage) when `.grad` holds the mean of k gradients.
         after_backward: called with every backward of the stage.
 
@@ -133,6 +135,7 @@ class Worker:
         autocast: torch.dtype | None,
         messages: torch.dtype | None = None,
         hand_down: bool,
+        below_head: bool = False,
         before_update: BeforeUpdate | None,
         after_backward: AfterBackward | None,
     ) -> None:
@@ -154,6 +157,9 @@ class Worker:
         own = (p.dtype for p in stage.parameters() if p.is_floating_point())
         self._widen = None if messages is None else next(own, torch.float32)  # what arrives narrowed, to this
         self._hand_down = hand_down
+        self._overlapped = method.overlapped
+        # The head rebuilds nothing, so nobody hands this stage its output in time.
+        self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
         self._before_update = before_update
         self._after_backward = after_backward
         self._loss_gradient: Message | None = None  # the head's own, between its forward and its backward
@@ -161,9 +167,12 @@ class Worker:
         self.ledger.set("buffers", payload(stage.buffers()))
 
     def receive(self, message: Message, inbox: deque[Message]) -> None:
-        """Put a message that has arrived into one of the worker's inboxes."""
-        inbox.append(message.to(self.device))
+        """Put a message that has arrived into one of the worker's inboxes, or its second half to the first."""
+        message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
+        if inbox and inbox[-1].micro_batch == message.micro_batch:
+            message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
+        inbox.append(message)
 
     def forward(self, micro_batch: int) -> Message:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
@@ -177,13 +186,36 @@ class Worker:
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
-        return Message(micro_batch, narrowed(streams, self._messages))
+        streams = narrowed(streams, self._messages)
+        if self._hold_output:
+            self.receive(Message(micro_batch, streams, ()), self.from_above)
+        return Message(micro_batch, streams)
 
-    def reconstruct(self, micro_batch: int) -> None:
-        """R: give the last part its graph, by inversion of the message from above or from what was kept."""
-        message = self.from_above[0]
-        assert message.micro_batch == micro_batch
-        self.parts[-1].rebuild(widened(message.streams, self._widen))
+    def reconstruct(self, micro_batch: int) -> Message | None:
+        """R: give the last part its graph, by inversion of the message from above or from what was kept.
+
+        Under a method that overlaps all parts get theirs, because the stage below begins with what comes out of them in
+        the next tick, not after the backward here.
+
+        Returns:
+            What goes ahead to the stage below, if anything does.
+
+        """
+        streams = None
+        if self.parts[-1].reconstructs:
+            message = self.from_above[0]
+            assert message.micro_batch == micro_batch
+            streams = widened(message.streams, self._widen)
+        for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
+            streams = part.rebuild(streams)
+        if not (self._overlapped and self._hand_down):
+            return None
+        return Message(micro_batch, narrowed(streams, self._messages), ())
+
+    @property
+    def draws(self) -> bool:
+        """Whether a reconstruction of the oldest micro-batch draws random numbers."""
+        return any(part.draws for part in self.parts)
 
     def backward(self, micro_batch: int) -> Message | None:
         """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
@@ -208,7 +240,7 @@ class Worker:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self._hand_down else None
+        below = streams if self._hand_down and not self._overlapped else None
         return Message(micro_batch, narrowed(below, self._messages), narrowed(gradients, self._messages))
 
     def update(self) -> None:

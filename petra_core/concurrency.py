@@ -1,0 +1,152 @@
+"""Within a tick: one action after the other, or PaReprop's reconstruction beside the backward of the stage above.
+
+Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
+the device differentiates block i, then rebuilds block i - 1, then differentiates it. But a reconstruction needs only
+the input that was rebuilt one block higher, not its gradient (arXiv 2306.09342). So PAREPROP has the two in one tick:
+
+    tick 2 | R0    | F0 B0 U0       the graph of stage 0 is made while the head is at work, from the output of stage 0
+    tick 3 | B0 U0 | -              that it has held; further down from what the R above has sent ahead
+
+and the order in which they really run does not matter: they belong to different stages, and a stage's results depend on
+its own actions and on messages of ticks before. Two graphs are alive at most, that of the B and that of the R.
+
+On the CPU the reconstruction runs in a second thread. PyTorch leaves Python's lock while it computes, so both compute
+at once, each thread with a team of `torch.get_num_threads()` of its own: half as many as the machine has cores is what
+makes a fair use of it. What PyTorch keeps for each thread is carried over: autocast. (Gradients are switched on where a
+graph is made.) Random numbers have one generator in the whole process, and replaying dropout puts it back and forth, so
+a reconstruction that draws is done before the backward, not beside it; nothing else is different.
+
+On a GPU one thread is enough, since kernels are only enqueued: stage j has its work put into stream j mod 2, so that
+neighbours are in different ones, and autograd puts the kernels of a backward where those of its graph were. Each tick
+the two streams first wait for the caller's, and at its end the caller's waits for both; the host waits for nothing.
+That also keeps memory from being used again too early, which the allocator would allow as soon as the host has let go
+of a tensor: what a stage lets go of in a tick may be its neighbour's, made in the other stream, but there nothing more
+is enqueued before the tick ends, since an R comes before the B beside it. (Written by the documentation of
+`torch.cuda.Stream.wait_stream` and `Tensor.record_stream`; no GPU has run it yet.)
+
+In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
+
+This module exports InOrder, SideBySide, conductor.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import torch
+from torch import Tensor
+
+from petra_core.methods import Method
+from petra_core.schedule import Action, Kind
+from petra_core.tracing import Trace
+from petra_core.worker import Worker
+
+__all__ = ["InOrder", "SideBySide", "conductor"]
+
+Work = Callable[[], Tensor | None]
+
+
+def conductor(method: Method, *, alone: bool) -> "InOrder":
+    """How the actions of a tick are done under `method`.
+
+    Args:
+        method: of the pipeline.
+        alone: whether all its stages are in this process.
+
+    Raises:
+        ValueError: the method overlaps, and the stages are in several processes.
+
+    """
+    if not method.overlapped:
+        return InOrder()
+    if not alone:
+        raise ValueError(
+            f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
+            f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
+        )
+    return SideBySide()
+
+
+class InOrder:
+    """One action after the other."""
+
+    @contextlib.contextmanager
+    def tick(self) -> Iterator[None]:
+        """Surround the actions of a tick; all are done when the context is left."""
+        yield
+
+    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
+        """Do an action of a worker. Returns what `work` returns; an exception of it says which action it was."""
+        if trace is not None:
+            trace.begin(worker.device)
+        try:
+            found = work()
+        except Exception as error:
+            error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
+            raise
+        if trace is not None:
+            trace.end(action.kind.value, worker.index, action.number, worker.device)
+        return found
+
+
+class SideBySide(InOrder):
+    """A reconstruction beside whatever else the tick has."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._beside: Future[Tensor | None] | None = None
+        self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
+        self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this tick
+
+    @contextlib.contextmanager
+    def tick(self) -> Iterator[None]:
+        try:
+            yield
+            if self._beside is not None:
+                self._beside.result()
+        finally:
+            if self._beside is not None:
+                wait([self._beside])  # after an exception too: nothing is to go on behind the caller's back
+                self._beside = None
+            for device in self._forked:
+                for stream in self._streams[device]:
+                    torch.cuda.current_stream(device).wait_stream(stream)
+            self._forked.clear()
+
+    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
+        if worker.device.type == "cuda":
+            with torch.cuda.stream(self._stream(worker)):
+                return super().run(worker, action, work, trace)
+        if action.kind is not Kind.RECONSTRUCT or worker.draws:
+            return super().run(worker, action, work, trace)
+        precision = _autocast_of_this_thread(worker.device)
+
+        def beside() -> Tensor | None:
+            with precision:
+                return super(SideBySide, self).run(worker, action, work, None)
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
+        self._beside = self._threads.submit(beside)
+        return None
+
+    def _stream(self, worker: Worker) -> torch.cuda.Stream:
+        """That of the worker; at the first work of a tick it is made to wait for what comes before the tick."""
+        device = worker.device
+        if device not in self._streams:
+            self._streams[device] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+        if device not in self._forked:
+            self._forked.add(device)
+            for stream in self._streams[device]:
+                stream.wait_stream(torch.cuda.current_stream(device))
+        return self._streams[device][worker.index % 2]
+
+
+def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
+    """As a context for another thread."""
+    return torch.autocast(
+        device.type,
+        dtype=torch.get_autocast_dtype(device.type),
+        enabled=torch.is_autocast_enabled(device.type),
+        cache_enabled=torch.is_autocast_cache_enabled(),
+    )
