@@ -4,7 +4,6 @@ A second machine is played by a process that has another host name and its own k
 system the kernel's locks of one machine may not be seen by another.
 """
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -16,10 +15,10 @@ import pytest
 
 from reproduce import locks
 from reproduce.locks import LockedError, LockLostError, hold, holder
+from tests.processes import FORKED
 
 STALE = 1.0  # seconds, instead of minutes
 PATIENCE = 120
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def be_machine(name, stale=STALE):
@@ -55,8 +54,8 @@ def machine(tmp_path):
     started = []
 
     def start(name="beta", stale=STALE):
-        ready, release = SPAWN.Event(), SPAWN.Event()
-        process = SPAWN.Process(target=_hold, args=(name, stale, tmp_path, ready, release))
+        ready, release = FORKED.Event(), FORKED.Event()
+        process = FORKED.Process(target=_hold, args=(name, stale, tmp_path, ready, release))
         process.start()
         started.append(process)
         assert ready.wait(PATIENCE)
@@ -179,11 +178,11 @@ def _take_over(name, folder, start, results):
 @pytest.mark.slow
 def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(tmp_path, machine):
     names = [f"m{number}" for number in range(6)]
-    start, results = SPAWN.Barrier(len(names)), SPAWN.Queue()
+    start, results = FORKED.Barrier(len(names)), FORKED.Queue()
     process, _ = machine("beta")
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    others = [SPAWN.Process(target=_take_over, args=(name, tmp_path, start, results)) for name in names]
+    others = [FORKED.Process(target=_take_over, args=(name, tmp_path, start, results)) for name in names]
     for other in others:
         other.start()
     found = dict(results.get(timeout=PATIENCE) for _ in names)
@@ -207,8 +206,8 @@ def _sleep_and_write(folder, ready, go_on, said):
 
 
 def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
-    ready, go_on, said = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
-    process = SPAWN.Process(target=_sleep_and_write, args=(tmp_path, ready, go_on, said))
+    ready, go_on, said = FORKED.Event(), FORKED.Event(), FORKED.Queue()
+    process = FORKED.Process(target=_sleep_and_write, args=(tmp_path, ready, go_on, said))
     process.start()
     try:
         assert ready.wait(PATIENCE)

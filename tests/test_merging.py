@@ -15,6 +15,7 @@ from reproduce.merging import Verdict, merge
 from reproduce.records import Record, Status, scan
 from reproduce.scales.smoke import digits_cell
 from tests.fake_records import begin, train
+from tests.processes import FORKED
 
 CELL = digits_cell()
 
@@ -214,8 +215,7 @@ def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it
     else:
         train(CELL, there, 95.0)
     partial(here, 1, b"old")
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_merge_slowly, args=(there, here))
+    process = FORKED.Process(target=_merge_slowly, args=(there, here))
     process.start()
     while not (here / "step").exists():
         assert process.is_alive()

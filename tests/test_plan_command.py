@@ -1,7 +1,5 @@
 """The plan of `run --dry-run`, from real folders: states, locks, damage and recorded speeds; nothing is changed."""
 
-import multiprocessing
-
 import pytest
 import torch
 from click.testing import CliRunner
@@ -11,6 +9,7 @@ from reproduce.cli import main
 from reproduce.records import Record
 from reproduce.scales.smoke import digits_cell
 from tests import fake_records
+from tests.processes import FORKED
 from tests.test_locks import be_machine
 
 ARGUMENTS = (
@@ -83,10 +82,9 @@ def _hold(name, path, ready, release):
 
 
 def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
+    ready, release = FORKED.Event(), FORKED.Event()
     path = Record.of(CELLS[1], root).path
-    process = context.Process(target=_hold, args=("beta", path, ready, release))
+    process = FORKED.Process(target=_hold, args=("beta", path, ready, release))
     process.start()
     try:
         assert ready.wait(120)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -16,6 +15,7 @@ import torch
 from reproduce import provenance
 from reproduce.records import LockedError, Record, RecordError, Status, scan
 from reproduce.storage import StorageFullError, write_atomically
+from tests.processes import FORKED
 from tests.test_cells import COMPLEXITY, TRAINING
 
 CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
@@ -191,9 +191,8 @@ def _hold(record, ready, release):
 
 
 def test_a_cell_is_held_by_one_process_and_free_when_that_is_killed(record):
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(record, ready, release))
+    ready, release = FORKED.Event(), FORKED.Event()
+    process = FORKED.Process(target=_hold, args=(record, ready, release))
     process.start()
     assert ready.wait(60)
     with pytest.raises(LockedError, match="another process"), record.lock():
