@@ -185,7 +185,7 @@ def _matrix(experiment: Experiment, judged: Mapping[Key, Judgement]) -> Table:
         columns.append(Column("verdict", numeric=False, group=f"k = {k}"))
     body = []
     for network in experiment.networks:
-        for method in methods.ALL:
+        for method in methods.KNOWN:
             if any((network, method, k) in experiment.groups for k in ks):
                 entries = [entry for k in ks for entry in _accuracy_entries(experiment, (network, method, k), judged)]
                 body.append([text(network.title), method_name(method), *entries])

@@ -20,7 +20,7 @@ from reproduce.tables.deferred import sns
 
 __all__ = ["Quantity", "figure", "method_of"]
 
-_METHODS = {method.title: method for method in methods.ALL}
+_METHODS = {method.title: method for method in methods.KNOWN}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def figure(
     rows = [quantity for quantity in quantities if any((axis, quantity.name) in present for axis in columns)]
     if not columns:
         return None
-    shown = [m for m in methods.ALL if any(s.name == m.title for s in benchmark.series)]
+    shown = [m for m in methods.KNOWN if any(s.name == m.title for s in benchmark.series)]
     key = f"benchmark-{benchmark.name}-curves"
     description = (
         f"Panels over {', '.join(axes[axis] for axis in columns)}; rows: {'; '.join(q.title for q in rows)}. "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def dots(experiment: Experiment) -> Iterator[Figure]:
     """One panel a network and k, one row a method, one dot a seed, a bar for the mean."""
     networks, ks = experiment.networks, experiment.accumulations
-    shown = [method for method in methods.ALL if any(method is m for _, m, _ in experiment.groups)]
+    shown = [method for method in methods.KNOWN if any(method is m for _, m, _ in experiment.groups)]
     values = {key: list(group.values("test_accuracy").values()) for key, group in experiment.groups.items()}
     everything = [value for found in values.values() for value in found]
     if not everything:
@@ -97,7 +97,7 @@ def lines(experiment: Experiment) -> Iterator[Figure]:
 
 def _curve(experiment: Experiment, network: Network, points: "DataFrame") -> Figure:
     ks = sorted(points["k"].unique())
-    shown = [method for method in methods.ALL if method.name in set(points["method"])]
+    shown = [method for method in methods.KNOWN if method.name in set(points["method"])]
     title = f"Learning curves of {network.title}"
     ends = points[points["epoch"] == points["epoch"].max()].groupby(["k", "method"])["accuracy"].mean()
     description = "Test accuracy by epoch, one panel for each k, one line for each method. " + " ".join(

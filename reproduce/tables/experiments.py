@@ -2,8 +2,8 @@
 
 A table of "accuracy by method" over whatever records there are would mix scales, lengths and batch sizes in one
 column. Here runs are first split into experiments: those that agree in every setting but the network, the method, k,
-the seed and the learning rate that follows from k by the paper's rule. Within one, `Group`s are runs that differ in
-their seed only.
+the seed and the learning rate that follows from k by the paper's rule, and were trained on the same text if on any.
+Within one, `Group`s are runs that differ in their seed only.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from reproduce.statistics import Estimate, Judgement, estimate, judge, paired
 from reproduce.tables.content import TIMES
 from reproduce.tables.results import Run
 
-REFERENCE_RATE = "reference_rate"
+REFERENCE_RATE, TEXT = "reference_rate", "text"
 #: Settings in which the runs of one experiment may differ.
 VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
 
@@ -144,13 +144,18 @@ class Experiment:
     def described(self) -> str:
         """The settings that matter to a reader, in words."""
         s = self.settings
-        title, side = catalogue.by_name(s["dataset"]).title, s["image_size"]
+        known = catalogue.by_name(s["dataset"])
         optimizer = f"{s['optimizer']}, " if "optimizer" in s else ""  # SGD is not written
         return (
-            f"scale “{self.scale}”, {title}, {side}{TIMES}{side} pixels, "
+            f"scale “{self.scale}”, {known.title}{self.text}, {known.sized(s['image_size'])}, "
             f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {s[REFERENCE_RATE]:g}·batch·k/256, "
             f"{optimizer}{s['precision']}"
         )
+
+    @property
+    def text(self) -> str:
+        """Which text the runs were trained on, in words; empty for images."""
+        return f" (SHA-256 {self.settings[TEXT][:12]}…)" if TEXT in self.settings else ""
 
     def difference(self, key: Key, to: Method = methods.BACKPROPAGATION) -> Estimate | None:
         """Accuracy less that of another method on the same network with the same k, over the shared seeds, points."""
@@ -173,7 +178,7 @@ def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
         shared = tuple((name, settings[name]) for name in settings if name not in VARIED)
         # What of the learning rate does not follow from k: at the paper's rule this is 0.1.
         rate = settings["learning_rate"] / learning_rate(run.cell.batch_size, run.cell.accumulation, reference=1.0)
-        shared = (*shared, (REFERENCE_RATE, round(rate, 9)))
+        shared = (*shared, (REFERENCE_RATE, round(rate, 9)), *([(TEXT, run.text)] if run.text else []))
         network = Network(run.cell.model, run.cell.stem, run.cell.width)
         key = (network, methods.by_name(run.cell.method), run.cell.accumulation)
         split.setdefault(shared, {}).setdefault(key, []).append(run)
@@ -196,4 +201,4 @@ def _order(key: Key) -> tuple[int, int, Network, int, int]:
     family = network.model.rstrip("0123456789")
     families = ("resnet", "revnet", "invertible_revnet", "chain")
     place = families.index(family) if family in families else len(families)
-    return place, int(network.model.removeprefix(family) or 0), network, methods.ALL.index(method), k
+    return place, int(network.model.removeprefix(family) or 0), network, methods.KNOWN.index(method), k

@@ -192,7 +192,7 @@ def measured(results: Results) -> list[Measured]:
             m.cell.scale,
             m.stages,
             m.cell.accumulation,
-            methods.ALL.index(m.method),
+            methods.KNOWN.index(m.method),
         ),
     )
 

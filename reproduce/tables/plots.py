@@ -32,6 +32,7 @@ COLOURS: dict[Method, str] = {
     methods.DSP: "#56b4e9",
     methods.APPROXIMATE_INPUTS: "#009e73",
     methods.PETRA: "#d55e00",
+    methods.PAREPROP: "#0072b2",
 }
 DASHES: dict[Method, tuple[float, ...]] = {
     methods.BACKPROPAGATION: (),
@@ -40,6 +41,7 @@ DASHES: dict[Method, tuple[float, ...]] = {
     methods.DSP: (5, 1, 1, 1),
     methods.APPROXIMATE_INPUTS: (2, 1),
     methods.PETRA: (),
+    methods.PAREPROP: (3, 1, 1, 1, 1, 1),
 }
 
 _STYLE: dict[str, Any] = {
