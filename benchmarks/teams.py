@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 PATIENCE = timedelta(minutes=5)
 #: What takes long to import. Not the script itself, which the processes run under another name.
-PRELOADED = ["torch.distributed.pipelining", "petra_core.distributed", "benchmarks.recording"]
+PRELOADED = ["torch._dynamo", "torch.distributed.pipelining", "petra_core.distributed", "benchmarks.recording"]
 
 Serve = Callable[..., Any]  # an order's arguments -> the answer
 
