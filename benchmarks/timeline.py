@@ -90,7 +90,7 @@ def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
         found: list[list[Turn]] = []
         for turn in range(len(partition) if not method.pipelined else 1):
             if method.pipelined or turn == rank:
-                found = [[stage.turn() for stage in alone[method]] for _ in range(setting.turns + 1)][1:]
+                found = [_turns(alone[method], method) for _ in range(setting.turns + 1)][1:]
             if not method.pipelined:
                 dist.barrier()
         return [_cost(stage, turns) for stage, turns in zip(alone[method], zip(*found, strict=True), strict=True)]
@@ -129,6 +129,19 @@ def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels:
         )
         for index in own
     ]
+
+
+def _turns(stages: Sequence[StageAlone], method: Method) -> list[Turn]:
+    """One turn of every stage, in the order of a tick; where one micro-batch passes at a time, in that of its passing.
+
+    Then all forwards come before the first backward, which finds in no cache what its forward has just written: that
+    is how it runs, and plain backpropagation, whose graphs are large, is slower for it.
+    """
+    if method.pipelined:
+        return [stage.turn() for stage in stages]
+    forwards = [stage.forward() for stage in stages]
+    backwards = [stage.backward() for stage in reversed(stages)]
+    return [Turn(forward, *rest) for forward, rest in zip(forwards, reversed(backwards), strict=True)]
 
 
 def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:

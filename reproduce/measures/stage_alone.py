@@ -122,14 +122,23 @@ class StageAlone:
             self._forward()
 
     def turn(self) -> Turn:
-        """One turn. Messages are put into the inboxes before the clock starts."""
+        """One turn: the new forward, then the oldest backward and, if due, an update."""
+        forward = self.forward()
+        backward, update = self.backward()
+        return Turn(forward, backward, update)
+
+    def forward(self) -> float:
+        """Seconds of the forward of a new micro-batch. Messages are put into the inboxes before the clock starts."""
         self._receive_from_below()
-        forward = self._timed(self._forward)
+        return self._timed(self._forward)
+
+    def backward(self) -> tuple[float, float | None]:
+        """Seconds of the backward of the oldest micro-batch, and of the update if one is due then."""
         if not self.worker.is_head:
             self._receive_from_above()
-        backward = self._timed(self._backward)
+        seconds = self._timed(self._backward)
         due = self._backwards % self._accumulation == 0
-        return Turn(forward, backward, self._timed(self.worker.update) if due else None)
+        return seconds, self._timed(self.worker.update) if due else None
 
     def _receive_from_below(self) -> None:
         self.worker.receive(Message(self._forwards, self._feed.inputs), self.worker.from_below)
