@@ -24,7 +24,7 @@ from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
 from reproduce.data import catalogue
 from reproduce.measures import stage_costs
-from reproduce.measures.synthetic import SGD
+from reproduce.measures.synthetic import SGD, micro_batch
 
 __all__ = ["Balance", "balanced", "measured", "of_training"]
 
@@ -113,8 +113,7 @@ class Balance:
 def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
     with torch.device("meta"):
         stages = networks.build(cell, catalogue.by_name(cell.dataset).num_classes)
-        images = torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size)
-        labels = torch.empty(cell.batch_size, dtype=torch.int64)
+        images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
     return footprints(stages, methods.by_name(cell.method), images, labels, optimizer=SGD)
 
 

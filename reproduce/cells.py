@@ -55,11 +55,11 @@ class TrainedCell(Cell):
 
     Attributes:
         dataset: name of the data set.
-        image_size: height and width of the images, pixels.
+        image_size: height and width of the images, pixels; of text the tokens of a sequence.
         model: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width,
             or a transformer, such as `revvit_tiny` (`reproduce.transformers`).
         stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer
-            `patch<P>`.
+            `patch<P>`, or `bytes` for text.
         width: channels of the first blocks, per stream (64 in the paper).
         method: name of a method in `petra_core.methods`.
         accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
@@ -72,8 +72,8 @@ class TrainedCell(Cell):
             by hand.
         momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
         weight_decay: decay of weights (not of biases or BatchNorm parameters).
-        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), or for ImageNet `random_resized_crop`
-            (and flip).
+        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop`
+            (and flip), or for text `mask`.
         loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
         precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
             the streams stay float32).
@@ -114,6 +114,7 @@ class TrainedCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
+        _known_dataset(self)
         _check_model(self)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
@@ -254,12 +255,11 @@ class ShapedCell(MeasuredCell):
     dataset: str
 
     def _check(self) -> None:
+        dataset = _known_dataset(self)
         super()._check()
-        sizes = _known_dataset(self).image_sizes
+        sizes = dataset.image_sizes
         if self.image_size not in sizes:
-            raise CellError(
-                f"{self.dataset} has no images of {self.image_size} pixels, but of {sizes[0]} to {sizes[-1]}"
-            )
+            raise CellError(f"{self.dataset} has no {dataset.sized(self.image_size)}, but {sizes[0]} to {sizes[-1]}")
 
     @property
     def _subject(self) -> str:
@@ -369,6 +369,13 @@ def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
         dataset = catalogue.by_name(cell.dataset)
     except ValueError as error:
         raise CellError(str(error)) from None
+    if dataset.text != transformers.reads_text(cell.model):
+        fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
+        raise CellError(
+            f"{cell.model} takes images, and {dataset.name} is text; choose one of {', '.join(fitting)}"
+            if dataset.text
+            else f"{cell.model} takes text, and {dataset.name} has images; choose the data set {catalogue.PYDOC.name}"
+        )
     object.__setattr__(cell, "dataset", dataset.name)
     return dataset
 

@@ -5,7 +5,7 @@ holds for all of them is here: nobody else works on the folder, the environment 
 deterministic, and every way to end (done, diverged, out of memory, stopped) is written down or leaves the cell to be
 continued.
 
-This module exports MEMORY_FORMAT, Context, Observer, Stopped, UnsupportedError, execute.
+This module exports MEMORY_FORMAT, Context, Observer, Stopped, UnsupportedError, execute, laid_out.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from reproduce.records import Record, State, Status
 from reproduce.team import ALONE, Team
 from reproduce.trace_file import TraceFile
 
-__all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "UnsupportedError", "execute"]
+__all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "UnsupportedError", "execute", "laid_out"]
 
 #: Of weights and images: convolutions are faster with the channels next to one another, on CPU and CUDA.
 MEMORY_FORMAT = torch.channels_last
@@ -176,6 +176,11 @@ def _values(record: Record, context: Context) -> dict[str, Any]:
     if not record.cell.epochs_expected:
         values["wall_seconds"] = round(time.monotonic() - started, 4)
     return values
+
+
+def laid_out(inputs: Tensor) -> Tensor:
+    """Images [B, C, H, W] in `MEMORY_FORMAT`; text [B, T] as it is."""
+    return inputs.contiguous(memory_format=MEMORY_FORMAT) if inputs.dim() == 4 else inputs
 
 
 @contextlib.contextmanager

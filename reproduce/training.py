@@ -15,25 +15,31 @@ One line of metrics an epoch:
     epoch                1 for the first
     train_loss           mean over the micro-batches that reached the heads in the epoch; null if none did
     learning_rate        of the epoch's last micro-batch
-    test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch)
+    test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch); of
+                         text, of the bytes that were to be found
+    test_bits_per_byte   of text alone: mean of -log2 of the probability that is given to those bytes
     train_seconds, evaluation_seconds
-    images_per_second    of training, all replicas together
+    images_per_second    of training, all replicas together; of text, sequences
     peak_bytes           largest so far, sum over the stages of a replica
     probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
+import math
 import time
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from petra_core import CheckpointError, Pipeline, checkpoint, methods
+from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
 from reproduce.cells import Cell, TrainedCell
+from reproduce.data import catalogue
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
-from reproduce.execution import MEMORY_FORMAT, Context, Stopped, UnsupportedError
+from reproduce.execution import MEMORY_FORMAT, Context, Stopped, UnsupportedError, laid_out
 from reproduce.measures.probe import Probe
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk
@@ -154,7 +160,7 @@ class Trainer:
                 self._probe.before_step(images, labels)
             if self._context.trace is not None:
                 self._context.trace.before_step(self.pipeline)
-            loss = self.pipeline.step(images.contiguous(memory_format=MEMORY_FORMAT), labels)
+            loss = self.pipeline.step(laid_out(images), labels)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -187,14 +193,14 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         started = time.perf_counter()
-        accuracy = self._accuracy()
+        tested = self._evaluate()
         evaluation_seconds = time.perf_counter() - started
         loss_sum, count = self._losses_at_heads().sum(0).tolist()
         metrics = {
             "epoch": self.epoch + 1,
             "train_loss": loss_sum / count if count else None,
             "learning_rate": self._schedule(self.pipeline.micro_batches - 1),
-            "test_accuracy": accuracy,
+            **tested,
             "train_seconds": round(self._seconds, 4),
             "evaluation_seconds": round(evaluation_seconds, 4),
             "images_per_second": self._speed(self.batches, self._seconds),
@@ -208,21 +214,30 @@ class Trainer:
         self._loss_sum.zero_()
         self._losses, self._seconds = 0, 0.0
 
-    def _accuracy(self) -> float:
+    def _evaluate(self) -> dict[str, float]:
+        """The measures of the test set, by name."""
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
+        nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
+        text = catalogue.by_name(self._cell.dataset).text
         stop = False
         with self._replicas.averaged_statistics(self.pipeline.model):
             for batch, (images, labels) in enumerate(self._test):
                 if batch % self._replicas.count == self._replicas.index:
-                    logits = self.pipeline.evaluate(images.contiguous(memory_format=MEMORY_FORMAT))
-                    correct += (logits.argmax(1) == labels).sum()
+                    logits = self.pipeline.evaluate(laid_out(images))
+                    correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
+                    if text:
+                        flat = logits.flatten(0, 1).float()  # [B·T, tokens]
+                        nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
                 stop, _ = self._context.team.decide(batch, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
         if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
-        return 100 * int(self._replicas.total(correct)) / self._test.samples
+        found = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
+        if text:
+            found["test_bits_per_byte"] = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
+        return found
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
         """Images a second, all replicas together."""
@@ -246,7 +261,7 @@ class Trainer:
         best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first of equals
         seconds = sum(line["train_seconds"] for line in metrics)
         return {
-            "test_accuracy": metrics[-1]["test_accuracy"],
+            **{name: value for name, value in metrics[-1].items() if name.startswith("test_")},
             "best_test_accuracy": best["test_accuracy"],
             "best_epoch": best["epoch"],
             "train_loss": metrics[-1]["train_loss"],

@@ -1,7 +1,8 @@
 """Transformers by the words of a cell: model, stem and width.
 
-    model    family and size: revvit_micro … revvit_large, revswin_micro … revswin_giant, revmvit_micro … revmvit_base
-    stem     patch<P>: patches of P x P pixels
+    model    family and size: revvit_micro … revvit_large, revswin_micro … revswin_giant, revmvit_micro … revmvit_base,
+             revroberta_micro … revroberta_large; revvit_micro2, 12, 24, 48 and revroberta_micro2, 12, 24, 48 by blocks
+    stem     patch<P>: patches of P x P pixels; of RevRoBERTa, which reads text, `bytes`: a token is a byte
     width    channels of each stream, in the first group of blocks; the number of heads is the size's
 
 A stage is one block of two functions. RevSwin's windows have 7 tokens in a row as published where that divides the grid
@@ -9,61 +10,86 @@ of patches, else the largest number below 7 that does.
 
 Without dropout and stochastic depth: a cell has no setting for them.
 
-This module exports MODELS, build, check, default_patch, default_width, title.
+This module exports MODELS, build, check, default_stem, default_width, reads_text, title.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from petra_core import models
-from petra_core.models import revmvit, revswin, revvit
+from petra_core.models import revmvit, revroberta, revswin, revvit
 from petra_core.models.revmvit import SIZES as REVMVIT
+from petra_core.models.revroberta import SIZES as REVROBERTA
 from petra_core.models.revswin import SIZES as REVSWIN
 from petra_core.models.revswin import window_grids
 from petra_core.models.revvit import SIZES as REVVIT
 from petra_core.models.transformer import patch_grid
 from petra_core.stages import Stage
 
-__all__ = ["MODELS", "build", "check", "default_patch", "default_width", "title"]
+__all__ = ["MODELS", "build", "check", "default_stem", "default_width", "reads_text", "title"]
 
 Size = models.TransformerSize | models.HierarchicalSize
 
 FAMILIES: dict[str, Callable[..., list[Stage]]] = {"revvit": revvit, "revswin": revswin, "revmvit": revmvit}
 
-TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT"}
-#: The published size of every model by its name.
-MODELS: dict[str, Size] = {
-    f"{family}_{name}": size
-    for family, sizes in (("revvit", REVVIT), ("revswin", REVSWIN), ("revmvit", REVMVIT))
-    for name, size in sizes.items()
+TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
+SIZES: dict[str, Mapping[str, Size]] = {
+    "revvit": REVVIT,
+    "revswin": REVSWIN,
+    "revmvit": REVMVIT,
+    "revroberta": REVROBERTA,
+}
+DEPTHS = (2, 12, 24, 48)  # blocks of networks that are as wide as micro
+#: The size of every model by its name: those published, and those of other depths.
+MODELS: dict[str, Size] = {f"{family}_{name}": size for family, sizes in SIZES.items() for name, size in sizes.items()}
+MODELS |= {
+    f"{family}_micro{depth}": dataclasses.replace(sizes["micro"], depth=depth)
+    for family, sizes in (("revvit", REVVIT), ("revroberta", REVROBERTA))
+    for depth in DEPTHS
 }
 WINDOW = 7
+BYTES = "bytes"  # the stem of what reads text
+SPECIAL_TOKENS = 1  # that hides a byte
 
 
 def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> list[Stage]:
-    """The stages. Raises ValueError for settings that `check` refuses."""
+    """The stages; for text image_size is the length of a sequence. Raises ValueError where `check` does."""
     check(model, stem, width, image_size)
+    size = dataclasses.replace(MODELS[model], width=width)
+    if isinstance(size, models.TransformerSize) and reads_text(model):
+        return revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
     windows = {"window": _window(image_size // patch)} if family == "revswin" else {}
-    size = dataclasses.replace(MODELS[model], width=width)
     return FAMILIES[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **windows)
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:
-    """Raise ValueError if there is no such network for these images; the message says what to change."""
-    size, patch = MODELS[model], _patch(stem)
+    """Raise ValueError if there is no such network for these images or texts; the message says what to change."""
+    size, text = MODELS[model], reads_text(model)
+    if text and stem != BYTES:
+        raise ValueError(f"the stem of {model}, which reads text, is {BYTES}: a token is a byte; got {stem!r}")
+    patch = None if text else _patch(stem)
     try:
         dataclasses.replace(size, width=width)
     except ValueError as error:
         raise ValueError(f"width of {model} (published: {size.width}): {error}") from None
+    if patch is None:
+        return
     grid = patch_grid(image_size, patch)
     if isinstance(size, models.HierarchicalSize) and model.startswith("revswin"):
         window_grids(grid, _window(grid), len(size.depths))
 
 
-def default_patch(model: str, image_size: int) -> str:
-    """The stem for images of this size: 16 (RevViT) or 4 pixels as published, less for small images."""
+def reads_text(model: str) -> bool:
+    """Whether the model of that name takes text, and not images."""
+    return model.startswith("revroberta_")
+
+
+def default_stem(model: str, image_size: int) -> str:
+    """Bytes for text; for images of this size patches of 16 (RevViT) or 4 pixels as published, less if small."""
+    if reads_text(model):
+        return BYTES
     scale = 1 if model.startswith("revvit") else 2 if image_size < 128 else 4
     return f"patch{(16 if image_size >= 128 else 4 if image_size >= 32 else 2) // scale}"
 

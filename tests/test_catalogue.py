@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce.data import catalogue
-from reproduce.data.catalogue import CIFAR10, DATASETS, DIGITS, IMAGENET, IMAGENET32
+from reproduce.data.catalogue import CIFAR10, DATASETS, DIGITS, IMAGENET, IMAGENET32, PYDOC
 
 
 @pytest.mark.parametrize("name", ["cifar10", "CIFAR-10", "Cifar_10"])
@@ -16,7 +16,7 @@ def test_capitals_and_hyphens_do_not_matter(name):
     [
         ("cifr10", "no data set 'cifr10'; did you mean cifar10 or cifar100?"),
         ("imagenet-64", "did you mean imagenet"),
-        ("mnist", "there are digits, cifar10, cifar100, imagenet32, imagenet"),
+        ("mnist", "there are digits, pydoc, cifar10, cifar100, imagenet32, imagenet"),
     ],
 )
 def test_unknown_names_list_the_near_ones(name, message):
@@ -44,6 +44,6 @@ def test_the_default_loader_is_ffcv_where_it_is_installed(monkeypatch):
 def test_descriptions_are_complete():
     for name, dataset in DATASETS.items():
         assert dataset.name == name
-        assert dataset.built_in == (dataset is DIGITS)
+        assert dataset.built_in == (dataset in (DIGITS, PYDOC))
         assert "--source" in dataset.how_to_get or dataset.built_in
         assert (dataset.mean is None) == (dataset.deviation is None)

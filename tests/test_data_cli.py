@@ -36,7 +36,8 @@ def prepared(source, root):
 def test_list_shows_every_data_set_and_how_to_get_it(root):
     text = invoke("list", "--data-root", root)
     for dataset in DATASETS.values():
-        assert f"{dataset.name}  {dataset.title}: {dataset.num_classes} classes" in text
+        contents = "text for masked language modelling" if dataset.text else f"{dataset.num_classes} classes"
+        assert f"{dataset.name}  {dataset.title}: {contents}" in text
         assert dataset.built_in or f"not prepared. {dataset.how_to_get}" in text
     assert "ready: it comes with a dependency" in text
 

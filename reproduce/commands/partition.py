@@ -12,7 +12,7 @@ import torch
 from petra_core import gantt, methods
 from petra_core.partition import Plan, run_of
 from petra_core.timeline import Link
-from reproduce import balance, devices, quantities
+from reproduce import balance, devices, quantities, transformers
 from reproduce.balance import Balance
 from reproduce.cells import CellError, StageCostCell
 from reproduce.commands.common import CORES, checked
@@ -108,10 +108,17 @@ def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
         dataset = catalogue.by_name(values["dataset"])
     except ValueError as error:
         raise CellError(str(error)) from None
-    if values["stem"] is None:
-        values["stem"] = "stride1" if values["model"].startswith("chain") else dataset.stem
     if values["image_size"] is None:
         values["image_size"] = dataset.image_size
+    if values["stem"] is None:
+        model = values["model"]
+        values["stem"] = (
+            transformers.default_stem(model, values["image_size"])
+            if model in transformers.MODELS
+            else "stride1"
+            if model.startswith("chain")
+            else dataset.stem
+        )
     return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **values)
 
 
@@ -119,8 +126,8 @@ def stage_lines(found: Balance) -> Iterator[str]:
     """What every stage costs, as a table."""
     cell = found.cell
     yield (
-        f"{cell.model}, width {cell.width}, {cell.image_size} pixels, batch {cell.batch_size}, {cell.method}, "
-        f"k = {cell.accumulation}; medians of {cell.repetitions} turns"
+        f"{cell.model}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
+        f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
     for stage, (cost, held) in enumerate(zip(found.costs, found.held, strict=True)):

@@ -39,12 +39,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     "--model",
     default=DEFAULTS.model,
     help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), or a "
-    "transformer: revvit, revswin or revmvit with _micro, _tiny, _base and more.",
+    "transformer: revvit, revswin, revmvit or (for text) revroberta with _micro, _base and more.",
 )
 @NETWORK(
     "--stem",
     show_default="that of the data set, stride1, patches for the image size",
-    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4; of a transformer patch<P>: P x P pixels.",
+    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4; of a transformer patch<P>: P x P pixels, or bytes.",
 )
 @NETWORK(
     "--width",
@@ -53,12 +53,17 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="Channels of the first blocks, per stream (64 in the paper).",
 )
 @DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
-@DATA("--image-size", type=int, show_default="8 for digits, 224 for imagenet, 32", help="Height and width in pixels.")
+@DATA(
+    "--image-size",
+    type=int,
+    show_default="8 for digits, 224 for imagenet, 32; of text 64",
+    help="Height and width in pixels; of text the bytes of a sequence.",
+)
 @DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
 @DATA(
     "--augmentation",
     show_default="the paper's, none for digits",
-    help="none, flip_crop (flip, crop after padding by 4), or random_resized_crop (and flip; imagenet).",
+    help="none, flip_crop (flip, crop after padding by 4), random_resized_crop (and flip; imagenet), or mask (text).",
 )
 @DATA(
     "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
@@ -93,7 +98,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @RECIPE(
     "--weight-decay",
     type=float,
-    show_default="the paper's: 1e-4 for both ImageNets, else 5e-4",
+    show_default="the paper's: 1e-4 for both ImageNets, else 5e-4; 0.01 for text",
     help="Of weights, not of biases and BatchNorm.",
 )
 @RECIPE("--precision", default=DEFAULTS.precision, help="float32, tf32 (CUDA), bf16 (autocast; streams stay float32).")
@@ -257,9 +262,9 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
         dataset = catalogue.by_name(values["dataset"])
     except ValueError as error:
         raise CellError(str(error)) from None
-    patch = transformers.default_patch(model, values["image_size"] or dataset.image_size)
+    patches = transformers.default_stem(model, values["image_size"] or dataset.image_size)
     defaults = {
-        "stem": patch if is_transformer else "stride1" if is_chain else dataset.stem,
+        "stem": patches if is_transformer else "stride1" if is_chain else dataset.stem,
         "width": transformers.default_width(model) if is_transformer else DEFAULTS.width,
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],

@@ -21,17 +21,18 @@ class Dataset:
     Attributes:
         name: as in commands and cells.
         title: as in sentences.
-        num_classes: of the official set.
-        image_size: height and width that networks see, pixels, unless asked otherwise.
+        num_classes: of the official set; of text the values of a token.
+        image_size: height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens.
         image_sizes: those that can be had.
-        train_samples, test_samples: of the official set.
+        train_samples, test_samples: of the official set; 0 if there is none, as of text that differs between machines.
         loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
         augmentations: of training that fit the images, the paper's first.
         stem: of residual networks for these images.
         mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
         how_to_get: what a person without the data has to do; empty if it comes with a dependency.
         downloadable: whether `prepare --download` can get it.
-        weight_decay: the paper's for this data set.
+        weight_decay: the paper's for this data set; of text RoBERTa's.
+        text: whether it is text, to be read by a language model, and not images.
 
     """
 
@@ -50,6 +51,15 @@ class Dataset:
     deviation: Channels | None = None
     downloadable: bool = False
     weight_decay: float = 5e-4
+    text: bool = False
+
+    def sized(self, image_size: int) -> str:
+        """A sample of that size in words."""
+        return (
+            f"sequences of {image_size} bytes"
+            if self.text
+            else f"{image_size}\N{MULTIPLICATION SIGN}{image_size} pixels"
+        )
 
     @property
     def built_in(self) -> bool:
@@ -62,14 +72,15 @@ class Dataset:
         if image_size not in sizes:
             wanted = f"a multiple of {sizes.step}" if sizes.step > 1 else f"between {sizes[0]} and {sizes[-1]}"
             wanted = str(sizes[0]) if len(sizes) == 1 else wanted
-            raise ValueError(f"image_size must be {wanted} for {self.name}, got {image_size}")
+            unit = ", the bytes of a sequence," if self.text else ""
+            raise ValueError(f"image_size{unit} must be {wanted} for {self.name}, got {image_size}")
         if augmentation not in self.augmentations:
             raise ValueError(
                 f"augmentation must be {_either(self.augmentations)} for {self.name}, got {augmentation!r}"
             )
         if loader not in self.loaders:
             raise ValueError(f"loader must be {_either(self.loaders)} for {self.name}, got {loader!r}")
-        if batch_size > self.train_samples:
+        if batch_size > self.train_samples > 0:
             raise ValueError(
                 f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}"
             )
@@ -169,7 +180,23 @@ IMAGENET = Dataset(
     ),
 )
 
-DATASETS = {dataset.name: dataset for dataset in (DIGITS, CIFAR10, CIFAR100, IMAGENET32, IMAGENET)}
+PYDOC = Dataset(
+    name="pydoc",
+    title="the topics of Python's language reference",
+    num_classes=256,
+    image_size=64,
+    image_sizes=range(8, 1025),
+    train_samples=0,
+    test_samples=0,
+    loaders=(MEMORY,),
+    augmentations=("mask",),
+    stem="bytes",
+    how_to_get="",
+    weight_decay=0.01,
+    text=True,
+)
+
+DATASETS = {dataset.name: dataset for dataset in (DIGITS, PYDOC, CIFAR10, CIFAR100, IMAGENET32, IMAGENET)}
 
 
 def by_name(name: str) -> Dataset:

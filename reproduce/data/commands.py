@@ -1,5 +1,6 @@
 """The commands `data list`, `data prepare` and `data check`."""
 
+import platform
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from reproduce.data import catalogue, cifar, manifest
+from reproduce.data import catalogue, cifar, manifest, text
 from reproduce.data.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import changed, read_list
@@ -53,16 +54,27 @@ def list_command(root: Path) -> None:
     for dataset in catalogue.DATASETS.values():
         click.echo()
         click.secho(dataset.name, bold=True, nl=False)
-        click.echo(
-            f"  {dataset.title}: {dataset.num_classes} classes, {dataset.train_samples:,} + {dataset.test_samples:,} "
-            f"images, {dataset.image_size} x {dataset.image_size}"
-        )
+        click.echo(f"  {dataset.title}: {_contents(dataset)}")
         click.echo(f"  {_state(dataset, root)}")
+
+
+def _contents(dataset: Dataset) -> str:
+    if not dataset.text:
+        size = f"{dataset.image_size} x {dataset.image_size}"
+        return f"{dataset.num_classes} classes, {dataset.train_samples:,} + {dataset.test_samples:,} images, {size}"
+    try:
+        here = text.pydoc()
+    except DataError as error:
+        return str(error)
+    return (
+        f"text for masked language modelling, {len(here.train):,} + {len(here.test):,} bytes in this Python "
+        f"({platform.python_version()}), SHA-256 {here.sha256}"
+    )
 
 
 def _state(dataset: Dataset, root: Path) -> str:
     if dataset.built_in:
-        return "ready: it comes with a dependency"
+        return f"ready: it comes with {'Python' if dataset.text else 'a dependency'}"
     folder = root / dataset.name
     if not (folder / manifest.NAME).exists():
         return f"not prepared. {dataset.how_to_get}"

@@ -5,7 +5,8 @@ for small images, moving single samples through Python takes longer than trainin
 on the device as bytes, an epoch's order and augmentation are hashes of (seed, epoch, sample index)
 (`reproduce.data.sample_hash`), and a batch is one indexed read: it can be had without those before it.
 
-`Loader` is what training asks of any loader; `MemoryLoader` and `EvaluationBatches` are the ones for data in memory.
+`Loader` is what training asks of any loader; `MemoryLoader` and `EvaluationBatches` are the ones for images in memory
+(those for text are in `reproduce.data.text`).
 """
 
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ class Loader(Protocol):
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches `start`, `start + step`, … of an epoch: images float32 [B, 3, H, W] and labels int64 [B].
+
+        Of text: tokens int64 [B, T] and targets int64 [B, T], of which those that do not count are `IGNORED`.
 
         The last `batches % step` are left out: so several readers, each with a start of its own below `step`, get
         equally many, and no sample twice.

@@ -17,7 +17,7 @@ from reproduce.cells import TrainedCell
 from reproduce.data import catalogue, manifest
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
-from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY
+from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import read_list
 from reproduce.data.loader import EvaluationBatches, Images, Loader, MemoryLoader
@@ -29,7 +29,12 @@ LARGE_EVALUATION_BATCH = 64
 
 
 class Evaluation(Protocol):
-    """A test set in order: images float32 [B, 3, H, W] and labels int64 [B]; the last batch may be smaller."""
+    """A test set in order, its batches as those of `Loader`; the last may be smaller.
+
+    Attributes:
+        samples: labels that count: one for each image, of text those that are not `IGNORED`.
+
+    """
 
     samples: int
 
@@ -69,6 +74,8 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
     if cell.dataset == DIGITS.name:
         train, test = _digits(cell.image_size, device)
         return Data(_memory(train, cell), EvaluationBatches(test, EVALUATION_BATCH), manifest.built_in(DIGITS.name))
+    if cell.dataset == PYDOC.name:
+        return _pydoc(cell, device)
     folder = root.resolve() / cell.dataset
     found = _verified(folder)
     samples = found.findings.splits["train"].samples
@@ -86,7 +93,7 @@ def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
         DataError: the data set is not prepared, or damaged; or the loader is not installed.
 
     """
-    if cell.dataset == DIGITS.name:
+    if catalogue.by_name(cell.dataset).built_in:
         return
     folder = root.resolve() / cell.dataset
     _verified(folder)
@@ -144,6 +151,24 @@ def _ffcv(cell: TrainedCell, device: torch.device, folder: Path, found: Manifest
         augmentation=cell.augmentation,
         workers=workers,
     )
+
+
+def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
+    """Text; its provenance has its hash, how long its parts are, and what the frequencies of bytes alone can do."""
+    from reproduce.data import text
+
+    corpus = text.pydoc()
+    try:
+        train = text.TextLoader(corpus.train, cell.image_size, cell.batch_size, seed=cell.seed, device=device)
+        test = text.TextEvaluation(corpus.test, cell.image_size, EVALUATION_BATCH, device)
+    except ValueError as error:
+        raise DataError(Path(PYDOC.name), str(error), "Choose a smaller batch, or shorter sequences") from error
+    provenance = manifest.built_in(PYDOC.name) | {
+        "files": {text.SOURCE: corpus.sha256},
+        "bytes": [len(corpus.train), len(corpus.test)],
+        "unigram": text.unigram(corpus.train, test.hidden())._asdict(),
+    }
+    return Data(train, test, provenance)
 
 
 def _memory(images: Images, cell: TrainedCell) -> MemoryLoader:

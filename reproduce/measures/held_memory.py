@@ -25,7 +25,7 @@ from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue
 from reproduce.execution import Context, Stopped
 from reproduce.measures.machine_memory import Witness, available
-from reproduce.measures.synthetic import SGD, synthetic
+from reproduce.measures.synthetic import SGD, micro_batch, synthetic
 from reproduce.records import Record
 
 __all__ = ["measure", "predicted", "predicted_bytes", "ticks_to_steady"]
@@ -84,8 +84,7 @@ def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
         return predict(
             networks.build(cell, dataset.num_classes),
             methods.by_name(cell.method),
-            torch.empty(cell.batch_size, 3, cell.image_size, cell.image_size),
-            torch.empty(cell.batch_size, dtype=torch.int64),
+            *micro_batch(cell, dataset.num_classes),
             accumulation=cell.accumulation,
             optimizer=SGD,
         )

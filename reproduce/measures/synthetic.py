@@ -2,7 +2,7 @@
 
 So no data set has to be there, and none is in these measurements.
 
-This module exports SGD, Synthetic, synthetic.
+This module exports SGD, Synthetic, micro_batch, synthetic.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from petra_core.recipe import sgd
 from petra_core.stages import Stage
-from reproduce import networks
+from reproduce import networks, transformers
 from reproduce.cells import MeasuredCell
-from reproduce.execution import MEMORY_FORMAT
+from reproduce.execution import MEMORY_FORMAT, laid_out
 
-__all__ = ["SGD", "Synthetic", "synthetic"]
+__all__ = ["SGD", "Synthetic", "micro_batch", "synthetic"]
 
 #: The paper's optimizer, at a rate at which random images and random gradients cannot make the weights run away.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -29,8 +29,8 @@ class Synthetic(NamedTuple):
 
     Attributes:
         stages: stem to head.
-        images: [batch, 3, height, width].
-        labels: int64 [batch].
+        images: [batch, 3, height, width]; for a network that reads text int64 [batch, tokens].
+        labels: int64 [batch]; for text [batch, tokens].
 
     """
 
@@ -44,7 +44,15 @@ def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterato
     """The cell's network and micro-batch on `device`; the global random state is afterwards as it was before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(cell.seed)
-        images = torch.randn(cell.batch_size, 3, cell.image_size, cell.image_size)
-        labels = torch.randint(classes, (cell.batch_size,))
+        images, labels = micro_batch(cell, classes)
         stages = [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in networks.build(cell, classes)]
-        yield Synthetic(stages, images.to(device, memory_format=MEMORY_FORMAT), labels.to(device))
+        yield Synthetic(stages, laid_out(images.to(device)), labels.to(device))
+
+
+def micro_batch(cell: MeasuredCell, classes: int) -> tuple[Tensor, Tensor]:
+    """Random images with labels, or tokens with targets, from torch's generator, on its default device."""
+    if transformers.reads_text(cell.model):
+        shape = cell.batch_size, cell.image_size
+        return torch.randint(classes, shape), torch.randint(classes, shape)
+    images = torch.randn(cell.batch_size, 3, cell.image_size, cell.image_size)
+    return images, torch.randint(classes, (cell.batch_size,))

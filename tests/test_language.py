@@ -1,0 +1,258 @@
+"""Masked language modelling on the text that comes with Python: the text, the masks, and training on it."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from petra_core.models import sequential
+from reproduce import networks
+from reproduce.cells import CellError, StageCostCell, TrainingCell
+from reproduce.cli import main
+from reproduce.data import text
+from reproduce.data.errors import DataError
+from reproduce.data.manifest import built_in
+from reproduce.data.sample_hash import INITIALISATION, derived_seed, sample_hashes
+from reproduce.data.sources import open_data
+from reproduce.data.text import IGNORED, MASK, Corpus, TextEvaluation, TextLoader
+from reproduce.execution import Context, Stopped, execute
+from reproduce.measures import stage_costs
+from reproduce.records import Record, Status
+
+CPU = torch.device("cpu")
+SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30
+
+CELL = TrainingCell(
+    scale="custom",
+    dataset="pydoc",
+    image_size=16,
+    model="revroberta_micro",
+    stem="bytes",
+    width=6,
+    method="PETRA",
+    accumulation=2,
+    batch_size=16,
+    epochs=2,
+    warmup_epochs=0.0,
+    drops=(),
+    drop_factor=0.1,
+    learning_rate=0.01,
+    momentum=0.9,
+    weight_decay=0.01,
+    augmentation="mask",
+    loader="memory",
+    precision="float32",
+    seed=0,
+    optimizer="adamw",
+)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A text of a thousand bytes in the place of Python's."""
+    corpus = text.split(SHORT)
+    monkeypatch.setattr(text, "pydoc", lambda: corpus)
+    return corpus
+
+
+# --- the text
+
+
+def test_no_paragraph_to_validate_on_was_trained_on() -> None:
+    corpus = text.pydoc()
+    train, test = (bytes(part).decode(errors="ignore") for part in (corpus.train, corpus.test))
+    known = {" ".join(paragraph.split()) for paragraph in train.split("\n\n")}
+    assert len(test) > 20_000
+    assert not [p for p in test.split("\n\n")[1:] if " ".join(p.split()) in known]
+    assert hashlib.sha256(bytes(corpus.train) + bytes(corpus.test)).hexdigest() == corpus.sha256
+
+
+def test_paragraphs_are_kept_at_their_first_place() -> None:
+    assert text.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
+
+
+def test_a_python_without_the_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pydoc_data", None)
+    with pytest.raises(DataError, match=r"this Python comes without it\. Take a complete Python"):
+        text.pydoc.__wrapped__()
+
+
+# --- the masks
+
+
+def test_masks_are_berts() -> None:
+    tokens = torch.full((500, 200), 65, dtype=torch.uint8)
+    inputs, targets = text.masked(tokens, sample_hashes(0, 0, 1, 500))
+    chosen = targets != IGNORED
+    assert torch.equal(inputs[~chosen], tokens[~chosen].long())
+    assert (targets[chosen] == 65).all()
+    assert chosen.double().mean().item() == pytest.approx(0.15, abs=0.005)
+    found = inputs[chosen]
+    hidden, left = (found == MASK).double().mean().item(), (found == 65).double().mean().item()
+    assert hidden == pytest.approx(0.8, abs=0.02)
+    assert left == pytest.approx(0.1, abs=0.02)
+    replaced = found[(found != MASK) & (found != 65)]
+    assert len(replaced.unique()) == 255
+    assert len({tuple(row) for row in chosen.tolist()}) == 500  # every sequence has its own
+
+
+def test_batches_are_functions_of_seed_epoch_and_position() -> None:
+    content = text.split(SHORT).train
+
+    def batches(seed: int, epoch: int, start: int = 0) -> list[list[int]]:
+        loader = TextLoader(content, 16, 8, seed=seed, device=CPU)
+        return [x.flatten().tolist() for x, _ in loader.epoch(epoch, start)]
+
+    whole = batches(0, 3)
+    assert batches(0, 3, start=2) == whole[2:]  # none of those before has to be drawn
+    assert batches(0, 4) != whole != batches(1, 3)
+    x, y = next(iter(TextLoader(content, 16, 8, seed=0, device=CPU).epoch(0)))
+    known = (x != MASK) & (y == IGNORED)
+    rows = {bytes(content[i : i + 16]) for i in range(0, len(content) - 15, 16)}
+    for tokens, targets, seen in zip(x, y, known, strict=True):  # what is not a target is the text
+        assert any(all(row[i] == tokens[i] for i in range(16) if seen[i]) for row in rows)
+        assert any(all(row[i] == (tokens if seen[i] else targets)[i] for i in range(16)) for row in rows)
+
+
+def test_validation_is_the_same_for_every_seed(short: Corpus) -> None:
+    first, second = (open_data(replace(CELL, seed=seed), CPU) for seed in (0, 1))
+    (x, y), (other_x, other_y) = (next(iter(data.test)) for data in (first, second))
+    assert torch.equal(x, other_x)
+    assert torch.equal(y, other_y)
+    assert first.test.samples == int((y != IGNORED).sum())
+    assert first.provenance == second.provenance
+    assert first.provenance["files"] == {"pydoc_data.topics": short.sha256}
+    assert first.provenance.keys() > built_in("pydoc").keys()
+
+
+def test_a_unigram_predictor_is_counted_not_guessed() -> None:
+    train, hidden = np.frombuffer(b"aaab" * 63, np.uint8), np.array([97, 97, 98, 99])
+    found = text.unigram(train, hidden)
+    assert found.accuracy == 50
+    counts = np.array([190, 190, 64, 1])  # each counted once too often; 252 + 256 in all
+    assert found.bits_per_byte == pytest.approx(-np.log2(counts / 508).mean())
+
+
+# --- training
+
+
+def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) -> Record:
+    """To the end, or stopped after so many ticks."""
+    record, asked = Record(folder, cell), iter(range(10**6))
+    try:
+        execute(record, Context(should_stop=lambda: ticks is not None and next(asked) + 1 >= ticks))
+    except Stopped:
+        assert ticks is not None
+    return record
+
+
+def without_times(lines: Any) -> list[dict[str, Any]]:
+    times = ("train_seconds", "evaluation_seconds", "images_per_second")
+    return [{name: value for name, value in line.items() if name not in times} for line in lines]
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bits(short: Corpus, tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole")
+    stopped = train(tmp_path / "stopped", ticks=13)
+    assert stopped.state().status is Status.PARTIAL
+    resumed = train(tmp_path / "stopped")
+    assert without_times(resumed.metrics()) == without_times(whole.metrics())
+    result = whole.result()
+    assert result is not None
+    last = whole.metrics()[-1]
+    assert (result["test_accuracy"], result["test_bits_per_byte"]) == (
+        last["test_accuracy"],
+        last["test_bits_per_byte"],
+    )
+    assert result["data"]["files"] == {"pydoc_data.topics": short.sha256}
+
+
+def test_a_run_does_not_go_on_with_another_text(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, ticks=5)
+    monkeypatch.setattr(text, "pydoc", lambda: text.split(SHORT.replace("better", "beeter")))
+    with pytest.raises(Exception, match="was trained on other files of pydoc than those that are there now"):
+        train(tmp_path)
+
+
+def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
+    """Of a network that stays as it was drawn both measures can be had by hand, position by position."""
+    metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).metrics()[-1]
+    torch.manual_seed(derived_seed(CELL.seed, INITIALISATION))
+    model = sequential(networks.build(CELL, 256))
+    ((inputs, targets),) = TextEvaluation(short.test, 16, 512, CPU)
+    logits = model(inputs).detach().double()
+    found, bits = [], []
+    for row, column in (targets != IGNORED).nonzero().tolist():
+        own, target = logits[row, column], int(targets[row, column])
+        found.append(int(own.argmax()) == target)
+        bits.append(float((own.logsumexp(0) - own[target]) / np.log(2)))
+    assert metrics["test_accuracy"] == 100 * np.mean(found)
+    assert metrics["test_bits_per_byte"] == pytest.approx(np.mean(bits), rel=1e-6)
+
+
+def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> None:
+    record = train(tmp_path, replace(CELL, width=24, method="BACKPROPAGATION", accumulation=1, epochs=5))
+    first, *_, last = record.metrics()
+    result = record.result()
+    assert result is not None
+    assert last["test_bits_per_byte"] < first["test_bits_per_byte"] - 0.1
+    assert last["test_bits_per_byte"] < 5  # a guess among all bytes would take 8
+
+
+# --- what is refused, and what is told
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, and pydoc is text; choose one of "),
+        ({"model": "revnet18", "stem": "cifar"}, "revnet18 takes images, and pydoc is text"),
+        ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
+        ({"dataset": "pydocs"}, "no data set 'pydocs'; did you mean pydoc?"),
+        ({"model": "revroberta_mikro"}, "no model 'revroberta_mikro'; did you mean revroberta_micro"),
+        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
+        ({"image_size": 4}, "image_size, the bytes of a sequence, must be between 8 and 1024 for pydoc, got 4"),
+        ({"augmentation": "none"}, "augmentation must be mask for pydoc"),
+        ({"loader": "ffcv"}, "loader must be memory for pydoc"),
+        ({"width": 7}, "7 channels cannot be shared out to 3 heads"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CellError) as caught:
+        replace(CELL, **changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"batch_size": 5000}, "sequences of 16 bytes"), ({"image_size": 512}, "")]
+)
+def test_a_text_that_is_too_short_is_told(short: Corpus, changes: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message + r".*Choose a smaller batch, or shorter sequences"):
+        open_data(replace(CELL, **changes), CPU)
+
+
+def test_the_list_says_which_text_it_is() -> None:
+    shown = CliRunner().invoke(main, ["data", "list"]).output
+    assert f"SHA-256 {text.pydoc().sha256}" in shown
+    assert "ready: it comes with Python" in shown
+
+
+def test_its_stages_can_be_timed() -> None:
+    cell = StageCostCell(
+        scale="custom",
+        dataset="pydoc",
+        **{name: getattr(CELL, name) for name in ("image_size", "model", "stem", "width", "method")},
+        accumulation=1,
+        batch_size=2,
+        seed=0,
+        repetitions=1,
+    )
+    rows = stage_costs.timed(cell, CPU)
+    assert json.loads(json.dumps(rows))[1]["invertible"]
+    assert rows[0]["bytes_up"] == 2 * 2 * 16 * 6 * 4  # two streams of [2, 16, 6] float32
