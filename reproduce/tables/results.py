@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from reproduce import benchmark_records
 from reproduce.benchmark_records import Benchmark, BenchmarkError
 from reproduce.cells import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
+from reproduce.data.text import SOURCE
 from reproduce.records import Record, RecordError, State, Status, scan
 
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
@@ -53,6 +54,11 @@ class Run(Generic[CellT]):
     def done(self) -> bool:
         """Whether the result is there and good."""
         return self.state.status is Status.DONE
+
+    @property
+    def text(self) -> str:
+        """SHA-256 of the text that a finished run was trained on; empty of all others."""
+        return str(self.result.get("data", {}).get("files", {}).get(SOURCE, ""))
 
 
 @dataclass(frozen=True)
