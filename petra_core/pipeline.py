@@ -64,6 +64,7 @@ class Pipeline:
         micro_batches: how many have entered.
         optimizers: of the stages that have one.
         trace: is told of every action, if there is one; see `petra_core.tracing`.
+        conductor: does the actions of a tick; with `petra_core.concurrency.InOrder()` none runs beside another.
 
     Raises:
         TypeError: something among the stages is no stage.
@@ -98,7 +99,7 @@ class Pipeline:
                 "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
             )
         self._channel = channel
-        self._conductor = conductor(method, alone=channel is None)
+        self.conductor = conductor(method, alone=channel is None)
         self._own = range(len(self.stages)) if channel is None else channel.stages
         if channel is not None and channel.count != len(self.stages):
             raise ValueError(f"the channel is for {channel.count} stages, the network has {len(self.stages)}")
@@ -309,12 +310,12 @@ class Pipeline:
         tick = self._clock.tick(enter=enter)
         if self._channel is not None:
             self._channel.begin(number, tick)
-        with self._conductor.tick():
+        with self.conductor.tick():
             for worker in self._in_turn:
                 self._collect(worker, before=number)
                 for action in tick[worker.index]:
                     work = functools.partial(self._act, worker, action, sent)
-                    found = self._conductor.run(worker, action, work, self.trace)
+                    found = self.conductor.run(worker, action, work, self.trace)
                     loss = found if found is not None else loss
         for index, message in sent:
             self._deliver(self._workers[index - self._own.start], message)
