@@ -6,7 +6,8 @@ exit code says which it was: what a process knows to be final ends the run at on
 or that lost another one, leads to a new start, from the last checkpoint.
 
 When one fails all others lose it, and in R replicas R heads see the same loss that is not finite. One message is
-enough: the first process that has something to say leaves a mark in a folder of this start, and the others are silent.
+enough: the first process that has something to say leaves a mark, in a folder of this start or, under torchrun, in the
+store at which its processes met, and the others are silent.
 
 This module exports LOST, Failure, first_to_tell, free_port, launch.
 """
@@ -19,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import click
+import torch.distributed as dist
 
 __all__ = ["LOST", "Failure", "first_to_tell", "free_port", "launch"]
 
@@ -30,6 +33,7 @@ LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexi
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
 LOOPBACK = "127.0.0.1"
+STORE_PATIENCE = timedelta(seconds=5)
 MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark
 
 
@@ -43,15 +47,28 @@ class Failure(click.ClickException):
 
 
 def first_to_tell() -> bool:
-    """Whether no other process has said yet what went wrong; true of all that were started by something else."""
+    """Whether no other process has said yet what went wrong; true of all where they have no place for a mark."""
     folder = os.environ.get(MARKS)
     if folder is None:
-        return True
+        return _first_in_store()
     try:
         Path(folder, "told").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
+
+
+def _first_in_store() -> bool:
+    """The same in torchrun's store, which its agent keeps, so that it outlives the processes."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return True
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
+        return int(store.add(f"petra/told/{attempt}", 1)) == 1
+    except (dist.DistError, RuntimeError, KeyError, ValueError):
+        return True  # better said twice than not at all
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:

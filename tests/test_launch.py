@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from petra_core import checkpoint
-from reproduce.launch import free_port
+from reproduce.launch import MARKS, first_to_tell, free_port
 from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
 
@@ -180,3 +181,18 @@ def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
     assert [process.returncode for process in team] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
+
+
+def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # by the agent
+    monkeypatch.delenv(MARKS, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(kept.port))
+    assert first_to_tell()
+    assert first_to_tell()  # nothing says that torchrun keeps a store there
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert [first_to_tell() for _ in range(3)] == [True, False, False]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert [first_to_tell() for _ in range(2)] == [True, False]
+    monkeypatch.setenv("MASTER_PORT", "no port")
+    assert first_to_tell()
