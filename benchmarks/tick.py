@@ -5,10 +5,15 @@ A tick of a full pipeline does the work of one micro-batch at every stage: one f
 one update. The plain step does it without rebuilding. In units in which a forward costs 1 and a backward 2 the ratio
 is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible.
 
+With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, which evaluates a reversible stage twice in
+its backward, once to invert it and once for the graph. PETRA makes one evaluation serve both; in the units above that
+is 4/5 of the time, and the aim is 0.85.
+
 The two are timed in turn within one process, so that whatever else slows the machine slows both, and the result is the
 median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
+    python -m benchmarks.tick --threads 2 --against APPROXIMATE_INPUTS --record tick-double
 """
 
 import argparse
@@ -60,6 +65,14 @@ def plain_step(stages: Sequence[Stage], x: Tensor, y: Tensor) -> Callable[[], ob
     return step
 
 
+def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor) -> Pipeline:
+    """A pipeline that has taken so many micro-batches that every stage is busy."""
+    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0)
+    for _ in range(2 * len(stages)):
+        pipeline.step(x, y)
+    return pipeline
+
+
 def timed(function: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, the device's work included."""
     if device.type == "cuda":
@@ -99,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )
+    parser.add_argument(
+        "--against", default=PLAIN, help=f"a method whose tick is the other side (default: an {PLAIN})"
+    )
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
 
@@ -116,24 +132,26 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     setting = f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}"
     print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
     medians = {}
+    other_side, rival = PLAIN, None
+    if options.against != PLAIN:
+        rival = methods.by_name(options.against)
+        other_side = f"tick of {rival.title}"
     for name in options.methods:
         method = methods.by_name(name)
-        plain = plain_step(stages(), x, y)
-        pipeline = Pipeline(stages(), method, optimizer=sgd, seed=0)
-        for _ in range(2 * len(pipeline.stages)):  # until it is full
-            pipeline.step(x, y)
-        plain()
-        times = paired(partial(pipeline.step, x, y), plain, options.pairs, device)
+        other = plain_step(stages(), x, y) if rival is None else partial(full_pipeline(stages(), rival, x, y).step, x, y)
+        pipeline = full_pipeline(stages(), method, x, y)
+        other()
+        times = paired(partial(pipeline.step, x, y), other, options.pairs, device)
         medians[str(method)] = statistics.median(a / b for a, b in times)
         held = pipeline.memory().now(*HELD)
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")
         group = f"{setting}, {method.title}"
         for tick, step in times:
             recorder.add(group, "tick", "time", "s", tick)
-            recorder.add(group, PLAIN, "time", "s", step)
+            recorder.add(group, other_side, "time", "s", step)
         recorder.add(group, "tick", "held between ticks", "MB", held / 1e6)
-        recorder.comparisons.append(Comparison(group, "time", "tick", PLAIN))
-        del plain, pipeline
+        recorder.comparisons.append(Comparison(group, "time", "tick", other_side))
+        del other, pipeline
         gc.collect()
     _print_foretold(stages, x, y)
     recorder.finish()
