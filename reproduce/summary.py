@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: What a heading says of an experiment, where there are several that differ in it.
 TOLD = {
     "dataset": "{}",
-    "image_size": "{} pixels",
+    "image_size": "size {}",
     "batch_size": "batch {}",
     "epochs": "{} epochs",
     "warmup_epochs": "warm-up {:g} epochs",
@@ -64,7 +64,9 @@ def shortfalls(scale: Scale, outcome: Outcome, root: Path) -> list[str]:
     for cell, state in outcome.states.items():
         accuracy = _result(cell, state, root).get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
-            found.append(f"{cell.slug}: {state if accuracy is None else f'{accuracy:.2f} %'}")
+            reached = state if accuracy is None else f"{accuracy:.2f} %"
+            own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
+            found.append(f"{cell.slug}: {reached}" + (f" (expected: above {own:g} %)" if own is not None else ""))
     return found
 
 

@@ -64,8 +64,9 @@ def train(
     code: dict[str, Any] = CLEAN,
     patch: str = "",
     data: dict[str, Any] | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> Record:
-    """A training record that ends at `accuracy` percent, or is left after `epochs` of them."""
+    """A training record that ends at `accuracy` percent, or is left after `epochs` of them; `extra` of the result."""
     record = begin(cell, root, code=code, patch=patch)
     noise = random.Random(cell.identity)
     lines = []
@@ -104,6 +105,7 @@ def train(
                 "peak_bytes": 1_234_567,
                 "stages": [],
                 "data": built_in(cell.dataset) if data is None else data,
+                **(extra or {}),
             }
         )
     return record

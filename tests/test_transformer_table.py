@@ -1,22 +1,28 @@
-"""PETRA on a transformer beside backpropagation: the cells, and what is said of their runs."""
+"""PETRA on transformers beside backpropagation: the cells, and what is said of their runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from petra_core import methods
-from reproduce import networks
+from reproduce import networks, scales
 from reproduce.cells import TrainingCell
-from reproduce.tables import results, transformers
+from reproduce.data.manifest import built_in
+from reproduce.records import State, Status
+from reproduce.tables import results, transformer_errors, transformers
 from reproduce.tables.content import Table
 from reproduce.tables.experiments import experiments
+from reproduce.tables.transformers import Study
+from reproduce.transformers import MODELS
 from tests import fake_records
 
 
 def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> None:
-    cells = transformers.cells("small")
+    cells = transformers.IMAGES.cells
     assert len(set(cells)) == len(cells) == 2 * 3 * 3
-    assert transformers.cells("smoke") == transformers.cells("paper") == []
+    assert set(cells) < set(transformers.cells("small"))
+    assert transformers.cells("paper") == []
     rates = {cell.accumulation: cell.learning_rate for cell in cells if isinstance(cell, TrainingCell)}
     assert rates == pytest.approx({1: 5e-4, 4: 1e-3, 16: 2e-3})
     assert cells[0].name == "cifar10-revvit_tiny-w48-backpropagation-k1-adamw-s0-63156d89c1f6"
@@ -25,10 +31,29 @@ def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> No
     assert all(stage.invertible for stage in stages[1:-1])
 
 
+@pytest.mark.parametrize("study", transformers.STUDIES, ids=lambda study: study.key)
+def test_every_study_compares_with_backpropagation(study: Study) -> None:
+    assert study.compared[0] is methods.BACKPROPAGATION
+    assert methods.PETRA in study.compared
+    assert {cell.scale for cell in study.cells} == {study.scale}
+    assert len(set(study.cells)) == len(study.compared) * len(study.accumulations) * len(study.seeds)
+
+
+def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
+    smoke = scales.by_name("smoke")
+    done = State(Status.DONE)
+    for study in transformers.STUDIES:
+        if study.scale == "smoke":
+            cell = study.cell(methods.PETRA, 1)
+            assert 0 < smoke.target(cell) < smoke.target_accuracy
+            assert smoke.falls_short(cell, done, smoke.target(cell))
+            assert not smoke.falls_short(cell, done, smoke.target(cell) + 0.1)
+
+
 def test_runs_are_compared_by_k_and_seed(tmp_path: Path) -> None:
     for seed in range(3):
         for method, reached in ((methods.BACKPROPAGATION, 60.0), (methods.PETRA, 58.0 + 0.01 * seed)):
-            fake_records.train(transformers._cell(method, 4, seed), tmp_path, reached + seed)
+            fake_records.train(transformers.IMAGES.cell(method, 4, seed), tmp_path, reached + seed)
     known = results.read(tmp_path)
     (experiment,) = experiments(known.training)
     assert experiment.described.endswith("batch·k/256, adamw, float32")
@@ -46,4 +71,81 @@ def test_runs_are_compared_by_k_and_seed(tmp_path: Path) -> None:
 def test_without_runs_it_says_so(tmp_path: Path) -> None:
     found = transformers.section(results.read(tmp_path))
     assert "No transformer has been trained yet." in found.blocks
+    assert "The reconstruction error of transformers has not been measured yet." in found.blocks
     assert found.coverage == "not run"
+
+
+LANGUAGE = next(study for study in transformers.STUDIES if study.key == "language-small")
+
+
+def text_data(sha256: str, accuracy: float = 18.0) -> dict[str, Any]:
+    unigram = {"accuracy": accuracy, "bits_per_byte": 4.5}
+    return {**built_in("pydoc"), "files": {"pydoc_data.topics": sha256}, "unigram": unigram}
+
+
+def test_runs_on_two_texts_are_never_in_one_table(tmp_path: Path) -> None:
+    for seed, sha256 in enumerate(("aaaa00", "aaaa00", "bbbb00")):
+        for method, reached in ((methods.BACKPROPAGATION, 50.0), (methods.PETRA, 48.0 + 0.1 * seed)):
+            cell = LANGUAGE.cell(method, 1, seed)
+            fake_records.train(cell, tmp_path, reached, data=text_data(sha256), extra={"test_bits_per_byte": 2.5})
+    found = transformers.section(results.read(tmp_path))
+    tables = [block for block in found.blocks if isinstance(block, Table)]
+    assert [table.key for table in tables] == ["language-small-aaaa00", "language-small-bbbb00"]
+    assert "SHA-256 aaaa00" in tables[0].caption
+    assert "Python 3.11.7" in tables[0].caption
+    titles = ["A guess", "Frequencies of bytes", "Backpropagation", "PETRA"]
+    for table, n in zip(tables, (2, 1), strict=True):
+        assert [row[0].text for row in table.rows] == titles
+        entries = {f"{c.group} {c.name}": e for c, e in zip(table.columns, table.rows[3], strict=True)}
+        assert (
+            entries["k = 1 last epoch, %"].text.endswith(f"({n})") or f"({n} of" in entries["k = 1 last epoch, %"].text
+        )
+        assert entries["k = 1 bits per byte"].raw == 2.5
+        assert entries["k = 16 bits per byte"].text == "not run"
+        assert {line["text_sha256"] for line in table.data or ()} == {("aaaa00", "bbbb00")[2 - n]}
+    guess, frequencies = tables[0].rows[:2]
+    assert (guess[1].raw, guess[4].raw) == (100 / 256, 8.0)
+    assert (frequencies[1].raw, frequencies[4].raw) == (18.0, 4.5)
+
+
+def test_an_unfinished_run_is_told_with_every_text(tmp_path: Path) -> None:
+    fake_records.train(LANGUAGE.cell(methods.PETRA, 4), tmp_path, 40.0, epochs=2)
+    (table,) = (b for b in transformers.section(results.read(tmp_path)).blocks if isinstance(b, Table))
+    assert [row[0].text for row in table.rows] == [
+        "Backpropagation",
+        "PETRA",
+    ]  # no run has said what bytes alone can do
+    assert any(entry.text.startswith("2 of ") for entry in table.rows[1])
+    assert "SHA-256" not in table.caption
+
+
+def test_errors_of_rebuilt_inputs_are_shown_by_depth_and_arithmetic(tmp_path: Path) -> None:
+    for precision, error in (("float32", 1e-6), ("bf16", 1e-2)):
+        for seed in (0, 1):
+            cell = transformer_errors._cell("revvit_micro12", precision, seed)
+            record = fake_records.begin(cell, tmp_path)
+            measured = {
+                f"{cause}/input": [None, *[error * (2 if cause == "training" else 1)] * 12, None]
+                for cause in ("rounding", "rounding_bfloat16", "training")
+            }
+            for epoch in range(1, cell.epochs + 1):
+                record.append({"epoch": epoch, "probes": 2, "measured": measured})
+            record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
+    found = transformers.section(results.read(tmp_path))
+    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    assert [row[0].raw for row in table.rows] == [4, 12, 24, 48]
+    assert all(MODELS[model].depth == depth for model, depth in transformer_errors.MODELS.items())
+    values = {f"{c.group} {c.name}".strip(): e.raw for c, e in zip(table.columns, table.rows[1], strict=True)}
+    assert values == {
+        "blocks": 12,
+        "J": 14,
+        "float32 rounding": pytest.approx(1e-6),
+        "float32 training": pytest.approx(2e-6),
+        "bfloat16 by autocast rounding": pytest.approx(1e-2),
+        "bfloat16 by autocast training": pytest.approx(2e-2),
+        "bfloat16 streams rounding": pytest.approx(1e-6),
+    }
+    assert table.rows[1][2].text.endswith("(2)")
+    assert table.rows[3][2].text == "not run"
+    assert len(table.data or ()) == 2 * 2 * 12
+    assert "4 of 24 runs measured" in found.coverage

@@ -213,7 +213,8 @@ class TextEvaluation:
         self.samples = int((self._targets != IGNORED).sum())
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from zip(self._inputs.split(self._batch_size), self._targets.split(self._batch_size), strict=True)
+        inputs, targets = (torch.split(whole, self._batch_size) for whole in (self._inputs, self._targets))
+        yield from zip(inputs, targets, strict=True)
 
     def hidden(self) -> NDArray[np.int64]:
         """The bytes that are to be found, [samples]."""

@@ -2,9 +2,11 @@
 
 A scale says how close to the paper a result is; results of different scales never share a column.
 
-    smoke   real images that come with a dependency, networks a few channels wide, minutes on two cores: shows that
-            every method trains, and how loudly it fails where it does not; says nothing about the paper's accuracies
-    small   CIFAR-10, narrow networks, few epochs, hours on two cores: differences between methods can be seen
+    smoke   real images that come with a dependency and text that comes with Python, networks a few channels wide,
+            minutes on two cores: shows that every method trains, and how loudly it fails where it does not; says
+            nothing about the paper's accuracies
+    small   CIFAR-10, narrow networks, few epochs, hours on two cores: differences between methods can be seen; of
+            language the same text as at smoke, for longer
     paper   the paper's settings
 
 How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
@@ -13,7 +15,8 @@ figures that show them, and put together by `reproduce.grids`.
 This module exports SCALES, Scale, by_name.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from reproduce.cells import Cell, CellError, TrainedCell, near_matches
 from reproduce.records import State, Status
@@ -30,6 +33,7 @@ class Scale:
         title: for people.
         target_accuracy: percent that a run is expected to exceed.
         target_accumulations: at these k; empty: nothing is expected.
+        own_targets: another target, by model.
 
     """
 
@@ -37,13 +41,18 @@ class Scale:
     title: str
     target_accuracy: float = 0.0
     target_accumulations: tuple[int, ...] = ()
+    own_targets: Mapping[str, float] = field(default_factory=dict)
+
+    def target(self, cell: TrainedCell) -> float:
+        """Percent that is expected of the cell at such k."""
+        return self.own_targets.get(cell.model, self.target_accuracy)
 
     def falls_short(self, cell: Cell, state: State, test_accuracy: float | None) -> bool:
         """Whether something was expected of the cell's accuracy that its result, if there is one, does not fulfil."""
-        if not self.expects(cell):
+        if not isinstance(cell, TrainedCell) or not self.expects(cell):
             return False
         if state.status is Status.DONE:
-            return test_accuracy is None or test_accuracy <= self.target_accuracy
+            return test_accuracy is None or test_accuracy <= self.target(cell)
         return state.status is Status.FAILED
 
     def expects(self, cell: Cell) -> bool:
@@ -55,7 +64,14 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("smoke", "Smoke: handwritten digits, narrow networks, minutes", 90.0, (1, 4)),
+        Scale(
+            "smoke",
+            "Smoke: handwritten digits and Python's manual, narrow networks, minutes",
+            90.0,
+            (1, 4),
+            # Of the text's bytes the most frequent is 18 %, and copying what is shown of the masked ones gives 26 %.
+            {"revvit_micro2": 75.0, "revroberta_micro2": 28.0},
+        ),
         Scale("small", "Small: CIFAR-10, narrow networks, a few epochs, hours on two cores"),
         Scale("paper", "Paper: the paper's networks, data sets and recipe"),
     )

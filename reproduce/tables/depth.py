@@ -15,7 +15,7 @@ from reproduce import scales
 from reproduce.cells import Cell, ReconstructionCell, TrainingCell
 from reproduce.measures.reconstruction import CAUSES
 from reproduce.scales import paper, small, smoke
-from reproduce.statistics import MARGIN_POINTS, Judgement, Verdict
+from reproduce.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.tables import depth_plots
 from reproduce.tables.content import (
     Block,
@@ -168,7 +168,7 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
 
 
-def _bottom(found: Depths, place: Place, key: str) -> Any:
+def _bottom(found: Depths, place: Place, key: str) -> Estimate | None:
     return over_seeds({seed: p[key][BOTTOM] for seed, p in found.errors(place).items() if key in p})
 
 
@@ -273,7 +273,7 @@ def _error_table(found: Depths) -> Table:
         line.append(number(len(found.errors(place)), 0, tone=Tone.PLAIN))
         for key in keys:
             error = _bottom(found, place, key)
-            line.append(_error_entry(error) if error is not None else missing("not run"))
+            line.append(error_entry(error) if error is not None else missing("not run"))
         body.append(line)
     return Table(
         key=f"depth-{found.scale}-errors",
@@ -294,7 +294,8 @@ def _error_table(found: Depths) -> Table:
     )
 
 
-def _error_entry(error: Any) -> Entry:
+def error_entry(error: Estimate) -> Entry:
+    """A relative error, to two digits, ± half the interval."""
     words = _two_digits(error.mean) + ("" if error.half_width is None else f" ± {_two_digits(error.half_width)}")
     return Entry(words, error.mean, Tone.OURS, "one seed: no interval" if error.half_width is None else "")
 
