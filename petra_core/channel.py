@@ -8,8 +8,12 @@ This module exports Channel.
 """
 
 import abc
+import contextlib
 
-from petra_core.schedule import Tick
+from torch import nn
+
+from petra_core.schedule import Tick, Turn
+from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.worker import Message
 
@@ -22,11 +26,15 @@ class Channel(abc.ABC):
     Attributes:
         stages: the stages that this rank owns, consecutive.
         count: J, the stages of all ranks.
+        replicas: of each stage, the ranks that take its micro-batches in turn; empty where no stage has several.
+        replica: number of this rank among those that have the same stages.
 
     """
 
     stages: range
     count: int
+    replicas: tuple[int, ...]
+    replica: int
 
     @abc.abstractmethod
     def begin(self, number: int, tick: Tick) -> None:
@@ -34,16 +42,30 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
-        """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival."""
+        """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival.
+
+        Of the ranks that have that stage it goes to the one whose turn the micro-batch is.
+        """
 
     @abc.abstractmethod
-    def collect(self, stage: int, before: int) -> list[Message]:
-        """Messages to this rank's `stage` that were sent in ticks before `before`, oldest first; waits for them."""
+    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
+        """What `stage`, of this rank, needs in its turn from others; None: all that was sent in the ticks begun so far.
+
+        Oldest first; waits for the messages.
+        """
+
+    @abc.abstractmethod
+    def average_gradients(self, index: int, version: int, stage: Stage) -> None:
+        """Replace the gradients of a stage by their mean over its replicas; all of them call this, before an update."""
+
+    @abc.abstractmethod
+    def averaged_statistics(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Context in which running statistics are their mean over the replicas; all of them enter it."""
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """In an evaluation: what the rank below sends up; on the lowest rank `streams`."""
+        """In an evaluation, on the first of replicas: what the rank below sends up; on the lowest rank `streams`."""
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
-        """In an evaluation: send `streams` up to the next rank. Returns on every rank what the highest one has."""
+        """In an evaluation, on the first of replicas: send `streams` up. Returns on every rank what the highest has."""

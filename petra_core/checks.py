@@ -1,19 +1,21 @@
-"""What a pipeline checks: its stages before it begins, and where a loss that is not finite comes from.
+"""What a pipeline checks: its stages, micro-batches and states, and where a loss that is not finite comes from.
 
-This module exports Losses, check_stages, non_finite.
+This module exports Losses, Shapes, check_channel, check_stages, check_state, non_finite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from petra_core.errors import NonFiniteError
+from petra_core.channel import Channel
+from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.residual import check_residual
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.worker import Worker
 
-__all__ = ["Losses", "check_stages", "non_finite"]
+__all__ = ["Losses", "Shapes", "check_channel", "check_stages", "check_state", "non_finite"]
 
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
 LOOKED_AT_TOGETHER = 32
@@ -51,6 +53,48 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
+
+
+def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
+    """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
+    if channel is None:
+        return
+    if seed is None:
+        raise ValueError(
+            "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
+        )
+    if channel.count != stages:
+        raise ValueError(f"the channel is for {channel.count} stages, the network has {stages}")
+    if replicas is not None:
+        raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")
+
+
+def check_state(state: Any, here: Mapping[str, Any], *, stages: int, own: range, seeded: bool) -> None:
+    """Check that a state is that of a pipeline like this one.
+
+    Args:
+        state: of a pipeline, or what is taken for it.
+        here: what it must have in common with this pipeline.
+        stages: J.
+        own: the stages of this process.
+        seeded: whether this pipeline has random streams of its own.
+
+    Raises:
+        CheckpointError: it is not.
+
+    """
+    if not isinstance(state, Mapping) or "format" not in state:
+        raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
+    for key, value in here.items():
+        if state[key] != value:
+            raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
+    if len(state["workers"]) != stages:
+        raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
+    missing = [index for index in own if state["workers"][index] is None]
+    if missing:
+        raise CheckpointError(f"the state is another process's: stages {missing} are not in it")
+    if (state["random"] is None) != seeded:
+        raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
 
 
 def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker]) -> NonFiniteError:
@@ -102,3 +146,26 @@ class Losses:
     def clear(self) -> None:
         """Forget them."""
         self._waiting.clear()
+
+
+class Shapes:
+    """What all micro-batches of a run have in common.
+
+    Attributes:
+        first: shape and dtype of each tensor of the first micro-batch; None before there is one.
+
+    """
+
+    def __init__(self) -> None:
+        self.first: list[tuple[list[int], str]] | None = None
+
+    def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
+        """Compare a micro-batch with the first. Raises: ValueError: it has other shapes or dtypes."""
+        found = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+        if self.first is None:
+            self.first = found
+        elif found != self.first:
+            raise ValueError(
+                f"micro-batch {micro_batch} has shapes and dtypes {found}, those before it had {self.first}; "
+                f"all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
+            )

@@ -25,51 +25,31 @@ Results depend on the order of each stage's own actions and on the contents of t
 they are, bit for bit, those of one process. What is sent has the strides that it has in one process too, because other
 strides may mean other kernels, which round differently.
 
-This module exports ChannelError, ProcessChannel, new_group.
+This module exports ProcessChannel.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from math import gcd, lcm
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import nn
 
+from petra_core.ages import of_stages
 from petra_core.channel import Channel
-from petra_core.errors import PetraError
-from petra_core.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
-from petra_core.schedule import Kind, Tick
-from petra_core.shares import owned
+from petra_core.groups import CPU, PATIENCE, new_group
+from petra_core.layout import HEADER_BYTES, flat, header_of, layouts_in
+from petra_core.peers import Inlet, Outlet, Peer
+from petra_core.replicas import Replicas
+from petra_core.schedule import Kind, Tick, Turn
+from petra_core.shares import owned, places
+from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.worker import Message
 
-__all__ = ["ChannelError", "ProcessChannel", "new_group"]
-
-#: Messages in one direction that may be on their way. Gloo says that one has arrived only to who waits for it, and what
-#: is not waited for is kept for ever. Once a pipeline is full, the message before the last has arrived in any case: the
-#: neighbour used it before it sent what was just received. One that fills is held up, not for long.
-MAY_TRAVEL = 2
-ALONE = -1  # in place of the number of a micro-batch: of an evaluation, or of the greeting
-CPU = torch.device("cpu")
-PATIENCE = timedelta(minutes=5)
-
-
-class ChannelError(PetraError, RuntimeError):
-    """A message did not come, or does not fit."""
-
-
-def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
-    """A group of some ranks, in which tensors of the device `wire` are sent; every one of them calls this.
-
-    Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
-    """
-    backend = "nccl" if wire.type == "cuda" else "gloo"
-    group = dist.new_group(list(ranks), patience, backend, use_local_synchronization=True)
-    assert not isinstance(group, int)  # that stands for a rank which is not in the group
-    return group
+__all__ = ["ProcessChannel"]
 
 
 class ProcessChannel(Channel):
@@ -78,13 +58,14 @@ class ProcessChannel(Channel):
     Every rank of the pipeline makes one, in the same order among other collective calls.
 
     Args:
-        partition: the number of stages of each rank of the pipeline, such as (4, 3, 3).
+        partition: the number of stages of each part of the pipeline, such as (4, 3, 3).
+        replicas: of each part, the ranks that have it; None: one each. Those of a part are numbered one after another.
         ranks: the pipeline's, in torch.distributed's default group, rising; None: all.
         wire: the device on which messages are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
         patience: how long a message is waited for.
 
     Raises:
-        ValueError: the partition does not fit the number of ranks, or gives a rank no stage.
+        ValueError: partition and replicas do not fit the number of ranks, or give a rank no stage.
         RuntimeError: torch.distributed is not initialised.
         ChannelError: a neighbour does not answer.
 
@@ -94,6 +75,7 @@ class ProcessChannel(Channel):
         self,
         partition: Sequence[int],
         *,
+        replicas: Sequence[int] | None = None,
         ranks: Sequence[int] | None = None,
         wire: torch.device = CPU,
         patience: timedelta = PATIENCE,
@@ -101,246 +83,137 @@ class ProcessChannel(Channel):
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group before")
         ranks = range(dist.get_world_size()) if ranks is None else ranks
-        self._place, self._top = list(ranks).index(dist.get_rank()), len(ranks) - 1
-        self.stages, self.count = owned(partition, len(ranks))[self._place], sum(partition)
+        place = list(ranks).index(dist.get_rank())
+        parts = places(partition, replicas, len(ranks))
+        number = next(number for number, part in enumerate(parts) if place in part)
+        self._part = parts[number]
+        self.stages, self.count = owned(partition, len(parts))[number], sum(partition)
+        counts = [len(part) for part in parts]
+        self.replicas = of_stages(partition, counts) if max(counts) > 1 else ()
+        self.replica = place - self._part.start
         self._wire = wire
         up, down, self._all = (new_group(ranks, wire, patience) for _ in range(3))
-        below = _Peer(self._place - 1, self.stages.start - 1, self.stages.start, patience)
-        above = _Peer(self._place + 1, self.stages.stop, self.stages.stop - 1, patience)
-        self._from_below, self._to_below = _Inlet(below, up, wire), _Outlet(below, down, wire)
-        self._from_above, self._to_above = _Inlet(above, down, wire), _Outlet(above, up, wire)
+        self._twins = Replicas([ranks[twin] for twin in self._part], wire=wire, patience=patience)
+        if self.replicas and self._twins.count == 1:
+            new_group([ranks[place]], wire, patience)  # torch names groups by their number: all ranks must have as many
+        self._top = parts[-1].start
+        self._leads = place == self._top
+        self._from_below: dict[int, Inlet] = {}  # by place
+        self._to_below: dict[int, Outlet] = {}
+        self._from_above: dict[int, Inlet] = {}
+        self._to_above: dict[int, Outlet] = {}
+        self._below = parts[number - 1] if number > 0 else range(0)
+        self._above = parts[number + 1] if number < len(parts) - 1 else range(0)
+        for other in self._neighbours(self._below):
+            peer = Peer(other, self.stages.start - 1, self.stages.start, patience)
+            self._from_below[other] = Inlet(peer, up, wire)
+            self._to_below[other] = Outlet(peer, down, wire, self._may_travel(self._below))
+        for other in self._neighbours(self._above):
+            peer = Peer(other, self.stages.stop, self.stages.stop - 1, patience)
+            self._from_above[other] = Inlet(peer, down, wire)
+            self._to_above[other] = Outlet(peer, up, wire, self._may_travel(self._above))
         self._greet()
+
+    def _neighbours(self, part: range) -> list[int]:
+        """The places in another part whose turn some micro-batch is that has its turn here."""
+        return [other for other in part if (other - part.start - self.replica) % gcd(len(part), len(self._part)) == 0]
+
+    def _may_travel(self, part: range) -> int:
+        """Micro-batches on their way to one neighbour in another part, in one direction.
+
+        Once a pipeline is full, so many ticks lie between a forward and the one whose gradient has just come back, that
+        what is older has arrived in any case: the neighbour has used it. One that fills is held up, not for long.
+        """
+        ticks = 2 * (len(part) + len(self._part)) - 2
+        return -(-ticks // lcm(len(part), len(self._part)))
 
     def _greet(self) -> None:
         """Connect to the neighbours: upwards, then downwards, so that nobody waits for one who waits for him."""
         hello = torch.zeros(1)
-        if self._place > 0:
-            self._from_below.take_alone()
-        if self._place < self._top:
-            self._to_above.send_alone((hello,))
-            self._from_above.take_alone()
-        if self._place > 0:
-            self._to_below.send_alone((hello,))
+        for inlet in self._from_below.values():
+            inlet.take_alone()
+        for outlet in self._to_above.values():
+            outlet.send_alone((hello,))
+        for inlet in self._from_above.values():
+            inlet.take_alone()
+        for outlet in self._to_below.values():
+            outlet.send_alone((hello,))
 
     def begin(self, number: int, tick: Tick) -> None:
         """Post the receives of what the neighbours send in this tick."""
-        if self.stages.start > 0:
+        del number
+        if self._below:
             for action in tick[self.stages.start - 1]:
-                if action.kind is Kind.FORWARD:
-                    self._from_below.post(number, action.number)
-        if self.stages.stop < self.count:
+                if action.kind is Kind.FORWARD and self._is_own(action.number):
+                    self._from_below[_whose(action.number, self._below)].post(action.number)
+        if self._above:
             for action in tick[self.stages.stop]:
-                if action.kind is Kind.BACKWARD:
-                    self._from_above.post(number, action.number)
+                if action.kind is Kind.BACKWARD and self._is_own(action.number):
+                    self._from_above[_whose(action.number, self._above)].post(action.number)
+
+    def _is_own(self, micro_batch: int) -> bool:
+        return micro_batch % len(self._part) == self.replica
 
     def send(self, stage: int, message: Message) -> None:
         """Post the send of a message; the tensors are kept until they are gone."""
-        (self._to_below if stage < self.stages.start else self._to_above).send(message)
+        if stage < self.stages.start:
+            self._to_below[_whose(message.micro_batch, self._below)].send(message)
+        else:
+            self._to_above[_whose(message.micro_batch, self._above)].send(message)
 
-    def collect(self, stage: int, before: int) -> list[Message]:
-        """Wait for what was sent to `stage` before tick `before`."""
+    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
+        """Wait for what `stage` needs in its turn, or for all that is on its way here."""
+        needed: dict[Kind, int | None] = dict.fromkeys((Kind.FORWARD, Kind.BACKWARD))
+        if turn is not None:
+            needed = {action.kind: action.number for action in turn}
         messages = []
-        if stage == self.stages.start:
-            messages += self._from_below.take(before)
-        if stage == self.stages.stop - 1:
-            messages += self._from_above.take(before)
+        if stage == self.stages.start and Kind.FORWARD in needed:
+            messages += _taken(self._from_below, needed[Kind.FORWARD])
+        if stage == self.stages.stop - 1 and Kind.BACKWARD in needed:
+            messages += _taken(self._from_above, needed[Kind.BACKWARD])
         return messages
 
+    def average_gradients(self, index: int, version: int, stage: Stage) -> None:
+        """By an all-reduce among the ranks of the part."""
+        self._twins.average_gradients(index, version, stage)
+
+    def averaged_statistics(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Likewise."""
+        return self._twins.averaged_statistics(model)
+
     def close(self) -> None:
-        """Wait until everything that was sent has arrived; to be called before the process group is destroyed."""
-        for outlet in (self._to_below, self._to_above):
+        """Wait until everything that was sent has arrived; to be called before the process group is destroyed.
+
+        What has arrived and is not collected yet is lost.
+        """
+        for inlet in (*self._from_below.values(), *self._from_above.values()):
+            inlet.take(None)  # the neighbour waits for that
+        for outlet in (*self._to_below.values(), *self._to_above.values()):
             outlet.wait()
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Wait for the rank below."""
-        return self._from_below.take_alone() if self._place > 0 else streams
+        """Wait for the first rank of the part below."""
+        return self._from_below[self._below.start].take_alone() if self._below else streams
 
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send up, and take part in the highest rank's broadcast."""
-        if self._place < self._top:
-            self._to_above.send_alone(streams)
-        is_top = self._place == self._top
-        header = header_of(streams, None) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        """Send up, from the first rank of a part to that of the next, and take part in the highest one's broadcast."""
+        if self._above and self.replica == 0:
+            self._to_above[self._above.start].send_alone(streams)
+        header = header_of(streams, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         header = header.to(self._wire)
         dist.broadcast(header, group=self._all, group_src=self._top)
-        if not is_top:
+        if not self._leads:
             streams = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
         for stream in streams:
             dist.broadcast(flat(stream.to(self._wire)), group=self._all, group_src=self._top)
         return streams
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """A neighbour.
-
-    Attributes:
-        place: its rank in the pipeline.
-        stage: its stage at the border.
-        own: our stage there.
-        patience: how long it is waited for.
-
-    """
-
-    place: int
-    stage: int
-    own: int
-    patience: timedelta
-
-    def lost(self, micro_batch: int, group: dist.ProcessGroup, error: RuntimeError) -> ChannelError:
-        """The error that says who lost whom, and over what."""
-        what = f"micro-batch {micro_batch}" if micro_batch != ALONE else "an evaluation, or the first contact"
-        return ChannelError(
-            f"stage {self.own} on rank {dist.get_rank()} lost stage {self.stage} on rank "
-            f"{dist.get_global_rank(group, self.place)} over the message of {what}: that process has died, or has been "
-            f"silent for {self.patience.total_seconds():g} s ({error})"
-        )
+def _whose(micro_batch: int, part: range) -> int:
+    """The place whose turn it is."""
+    return part[micro_batch % len(part)]
 
 
-@dataclass
-class _Pending:
-    """A message on its way."""
-
-    tick: int
-    micro_batch: int
-    streams: Streams | None = None
-    gradients: Streams | None = None
-    header: Tensor | None = None  # until the layout is known
-    works: list[Any] = field(default_factory=list)
-
-
-class _Inlet:
-    """Messages in one direction from one neighbour, in order."""
-
-    def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
-        self._peer, self._group, self._wire = peer, group, wire
-        self._layouts: Layouts | None = None
-        self._pending: deque[_Pending] = deque()
-
-    def post(self, tick: int, micro_batch: int) -> None:
-        """Expect the next message, in this tick and of this micro-batch."""
-        if self._layouts is None and self._pending:
-            self._agree(self._pending[0])
-        pending = _Pending(tick, micro_batch)
-        self._pending.append(pending)
-        if self._layouts is None:
-            pending.header = self._post_header(pending)
-        else:
-            self._post_payload(pending, self._layouts)
-
-    def take(self, before: int) -> list[Message]:
-        """The messages of ticks before that; waits for them."""
-        messages = []
-        while self._pending and self._pending[0].tick < before:
-            pending = self._pending[0]
-            if pending.header is not None:
-                self._agree(pending)
-            self._wait(pending)
-            self._pending.popleft()
-            messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
-        return messages
-
-    def take_alone(self) -> Streams:
-        """The streams of a message outside the schedule, whose layout comes with it."""
-        pending = _Pending(ALONE, ALONE)
-        header = self._post_header(pending)
-        self._wait(pending)
-        self._post_payload(pending, layouts_in(header))
-        self._wait(pending)
-        assert pending.streams is not None
-        return pending.streams
-
-    def _post_header(self, pending: _Pending) -> Tensor:
-        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=self._wire)
-        self._receive(header, pending)
-        return header
-
-    def _post_payload(self, pending: _Pending, layouts: Layouts) -> None:
-        pending.streams, pending.gradients = (
-            None if side is None else tuple(layout.empty(self._wire) for layout in side) for side in layouts
-        )
-        for tensor in (*(pending.streams or ()), *(pending.gradients or ())):
-            self._receive(flat(tensor), pending)
-
-    def _receive(self, tensor: Tensor, pending: _Pending) -> None:
-        try:
-            pending.works.append(dist.irecv(tensor, group=self._group, group_src=self._peer.place))
-        except RuntimeError as error:
-            raise self._peer.lost(pending.micro_batch, self._group, error) from error
-
-    def _agree(self, pending: _Pending) -> None:
-        assert pending.header is not None
-        self._wait(pending)
-        self._layouts = layouts_in(pending.header)
-        pending.header = None
-        self._post_payload(pending, self._layouts)
-
-    def _wait(self, pending: _Pending) -> None:
-        try:
-            for work in pending.works:
-                work.wait()
-        except RuntimeError as error:
-            raise self._peer.lost(pending.micro_batch, self._group, error) from error
-        pending.works.clear()
-
-
-class _Outlet:
-    """Messages in one direction to one neighbour, in order."""
-
-    def __init__(self, peer: _Peer, group: dist.ProcessGroup, wire: torch.device) -> None:
-        self._peer, self._group, self._wire = peer, group, wire
-        self._layouts: Layouts | None = None
-        self._sending: deque[tuple[int, Any, Tensor]] = deque()  # micro-batch, work, memory
-        self._recent: deque[int] = deque(maxlen=MAY_TRAVEL)
-
-    def send(self, message: Message) -> None:
-        """Post a message whose layout is that of the first.
-
-        Raises:
-            ChannelError: it has another layout.
-
-        """
-        streams, gradients = dense(message.streams, self._wire), dense(message.gradients, self._wire)
-        layouts: Layouts = (layout_of(streams), layout_of(gradients))
-        if self._layouts is None:
-            self._layouts = layouts
-            self._post(header_of(streams, gradients).to(self._wire), message.micro_batch)
-        elif layouts != self._layouts:
-            raise ChannelError(
-                f"the message of micro-batch {message.micro_batch} from stage {self._peer.own} to stage "
-                f"{self._peer.stage} has the layout {layouts}, those before it had {self._layouts}; all micro-batches "
-                f"of a run must be alike"
-            )
-        for tensor in (*(streams or ()), *(gradients or ())):
-            self._post(flat(tensor), message.micro_batch)
-
-    def send_alone(self, streams: Streams) -> None:
-        """Post a message outside the schedule, its layout with it."""
-        whole = dense(streams, self._wire)
-        assert whole is not None
-        self._post(header_of(whole, None).to(self._wire), ALONE)
-        for stream in whole:
-            self._post(flat(stream), ALONE)
-
-    def wait(self) -> None:
-        """Wait until all is gone."""
-        while self._sending:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        micro_batch, work, _ = self._sending.popleft()
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._peer.lost(micro_batch, self._group, error) from error
-
-    def _post(self, tensor: Tensor, micro_batch: int) -> None:
-        if micro_batch not in self._recent:
-            self._recent.append(micro_batch)
-        while self._sending and (self._sending[0][1].is_completed() or self._sending[0][0] not in self._recent):
-            self._let_go()
-        try:
-            work = dist.isend(tensor, group=self._group, group_dst=self._peer.place)
-        except RuntimeError as error:
-            raise self._peer.lost(micro_batch, self._group, error) from error
-        self._sending.append((micro_batch, work, tensor))
+def _taken(inlets: Mapping[int, Inlet], last: int | None) -> list[Message]:
+    """What the inlets have brought up to the last micro-batch, in order."""
+    return sorted((m for inlet in inlets.values() for m in inlet.take(last)), key=lambda message: message.micro_batch)

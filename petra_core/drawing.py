@@ -58,7 +58,8 @@ class _Drawing:
     def __init__(self, schedule: Schedule, highlight: int | None, title: str | None) -> None:
         self.schedule = schedule
         self.highlight = highlight
-        self.title = title or f"{schedule.method.title}, J = {schedule.stages}, k = {schedule.accumulation}"
+        replicas = f", replicas {', '.join(map(str, schedule.replicas))}" if schedule.replicas else ""
+        self.title = title or f"{schedule.method.title}, J = {schedule.stages}, k = {schedule.accumulation}{replicas}"
         actions = [action for tick in schedule.ticks for turn in tick for action in turn]
         self.kinds = [kind for kind in Kind if any(action.kind is kind for action in actions)]
         micro_batches = sorted({action.number for action in actions if action.kind is not Kind.UPDATE})

@@ -10,17 +10,9 @@ micro-batches make one batch and one update.
     zero_bubble      the same as one_f_one_b with the gradients of the weights apart, done where a device would wait
                      (ZB-H1, Qi et al. 2023)
 
-A stage too heavy for one device can be *replicated* over r of them (PipeDream, Narayanan et al. 2019): micro-batch m is
-the (m mod r)-th replica's, which has r ticks for a turn. Since replicas wait for each other at every update, they work
-side by side from then on: the first of r micro-batches waits for the last, r - 1 ticks. So messages arrive 2r - 1 ticks
-after the earliest tick at which a turn could begin, and this is the order in which everything is done:
-
-    forward at stage j      at tick m + f_j     f_0 = 0,            f_{j+1} = f_j + 2 r_j - 1
-    backward at stage j     at tick m + b_j     b_{J-1} = f_{J-1},  b_j = b_{j+1} + 2 r_{j+1} - 1
-
-which without replicas is the clock's rule; the delay of stage j is b_j - f_j micro-batches. An update waits for the
-last backward of every replica, since their gradients are added up; each replica then does it by itself. So k is a
-multiple of r.
+A stage too heavy for one device can be replicated over several that take its micro-batches in turn: PipeDream's remedy.
+Such schedules, too, are the clock's (`petra_core.ages` has the rule). A replica does the forwards and backwards that
+are its own, and every update, which waits for the last backward of every replica since their gradients are added up.
 
 Stages are numbered from 0, micro-batches through all batches.
 
@@ -28,11 +20,11 @@ This module exports delays, gpipe, interleaved, merged, of_method, one_f_one_b, 
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 
+from petra_core.ages import ages, of_stages
 from petra_core.methods import Method
-from petra_core.schedule import Kind, generate, in_turn
-from petra_core.shares import owned
+from petra_core.schedule import Kind, Turn, generate
+from petra_core.shares import in_turn, owned
 from petra_core.timeline import INSTANT, Cost, Link, Operation
 
 __all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
@@ -75,26 +67,31 @@ def of_method(
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
     parts = owned(partition, len(partition), len(costs))
-    if replicas is not None and any(count != 1 for count in replicas):
-        _check_replicas(method, partition, replicas, accumulation)
-        return _replicated(costs, parts, replicas, micro_batches, accumulation, exchange)
-    ticks = generate(method, len(costs), micro_batches, accumulation).ticks
+    replicas = [1] * len(parts) if replicas is None else replicas
+    if len(replicas) != len(parts) or min(replicas) < 1:
+        raise ValueError(
+            f"each of the {len(parts)} parts has at least one replica, got {tuple(replicas)} for {tuple(partition)}"
+        )
+    ticks = generate(method, len(costs), micro_batches, accumulation, of_stages(partition, replicas)).ticks
     return [
         [
-            operation
+            _update(stage, tick[stage], action.number, replica, count, costs[stage], exchange)
+            if action.kind is Kind.UPDATE
+            else _operation(action.kind.value, stage, action.number, costs)
             for tick in ticks
             for stage in in_turn(own, len(costs))
             for action in tick[stage]
             if action.kind is not Kind.RECONSTRUCT  # is part of the backward
-            for operation in (_operation(action.kind.value, stage, action.number, costs),)
+            if action.kind is Kind.UPDATE or action.number % count == replica
         ]
-        for own in parts
+        for own, count in zip(parts, replicas, strict=True)
+        for replica in range(count)
     ]
 
 
 def delays(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
     """Of each stage, the micro-batches that enter it between the forward and the backward of one: b_j - f_j."""
-    forward, backward = _ticks(partition, replicas)
+    forward, backward = ages(sum(partition), of_stages(partition, replicas))
     return [b - f for f, b in zip(forward, backward, strict=True)]
 
 
@@ -193,59 +190,13 @@ def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
 CHUNKS = 2  # of a device, under `interleaved`
 
 
-def _replicated(
-    costs: Sequence[Cost],
-    parts: Sequence[range],
-    replicas: Sequence[int],
-    micro_batches: int,
-    accumulation: int,
-    exchange: Link,
-) -> Devices:
-    """The rule of the module docstring, tick by tick."""
-    forward, backward = _ticks([len(own) for own in parts], replicas)
-    devices: Devices = []
-    for own, count in zip(parts, replicas, strict=True):
-        for replica in range(count):
-            operations: list[Operation] = []
-            for tick in range(micro_batches + backward[0]):
-                for stage in in_turn(own, len(costs)):
-                    up, down = tick - forward[stage], tick - backward[stage]
-                    if 0 <= up < micro_batches and up % count == replica:
-                        operations.append(_operation("F", stage, up, costs))
-                    if not 0 <= down < micro_batches:
-                        continue
-                    if down % count == replica:
-                        operations.append(_operation("B", stage, down, costs))
-                    update, rest = divmod(down + 1, accumulation)
-                    if rest == 0:
-                        seconds = costs[stage].update + exchange.all_reduce(costs[stage].weights, count)
-                        last = tuple((("B", stage, m), 0) for m in range(down - count + 1, down + 1))
-                        operations.append(Operation(("U", stage, (update - 1) * count + replica), seconds, last))
-            devices.append(operations)
-    return devices
-
-
-def _ticks(partition: Sequence[int], replicas: Sequence[int]) -> tuple[list[int], list[int]]:
-    """f_j and b_j of every stage."""
-    ticks = [2 * count - 1 for size, count in zip(partition, replicas, strict=True) for _ in range(size)]
-    forward = [0, *accumulate(ticks[:-1])]
-    backward = accumulate(reversed(ticks[1:]), initial=forward[-1])
-    return forward, list(backward)[::-1]
-
-
-def _check_replicas(method: Method, partition: Sequence[int], replicas: Sequence[int], accumulation: int) -> None:
-    if len(replicas) != len(partition) or min(replicas) < 1:
-        raise ValueError(
-            f"each of the {len(partition)} parts has at least one replica, got {tuple(replicas)} for {tuple(partition)}"
-        )
-    if not method.pipelined:
-        raise ValueError(f"{method} lets one micro-batch pass at a time: its replicas would wait for each other")
-    for count in replicas:
-        if accumulation % count:
-            raise ValueError(
-                f"{count} replicas share the k={accumulation} micro-batches of an update unequally (remainder "
-                f"{accumulation % count}); k must be a multiple of the number of replicas"
-            )
+def _update(stage: int, turn: Turn, number: int, replica: int, count: int, cost: Cost, exchange: Link) -> Operation:
+    """The update of one of a stage's replicas, which waits for the backwards of all."""
+    [last] = [action.number for action in turn if action.kind is Kind.BACKWARD]
+    needs = tuple((("B", stage, m), 0) for m in range(last - count + 1, last + 1))
+    return Operation(
+        ("U", stage, number * count + replica), cost.update + exchange.all_reduce(cost.weights, count), needs
+    )
 
 
 def _one_f_one_b(device: int, devices: int, micro_batches: int) -> list[Step]:

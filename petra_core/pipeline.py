@@ -21,15 +21,16 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import Losses, check_stages
+from petra_core.checks import Losses, Shapes, check_channel, check_stages, check_state
 from petra_core.concurrency import conductor
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
-from petra_core.randomness import RandomState, capture, restore
-from petra_core.schedule import Action, Clock, Kind, Recording, in_turn
-from petra_core.stages import Stage
+from petra_core.randomness import capture, restore
+from petra_core.schedule import Action, Clock, Kind, Recording, Turn
+from petra_core.shares import in_turn
+from petra_core.stages import Stage, in_evaluation_mode
 from petra_core.tape import Value, as_streams
 from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
@@ -59,6 +60,9 @@ class Pipeline:
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
             makes the pipeline with the same arguments and takes the same steps; it trains its own stages, and the
             others may be on the meta device. Needs a seed. None: all stages are trained here.
+        replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
+            does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
+            how many there are. None: one each.
 
     Attributes:
         micro_batches: how many have entered.
@@ -86,6 +90,7 @@ class Pipeline:
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
+        replicas: Sequence[int] | None = None,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
@@ -93,30 +98,32 @@ class Pipeline:
         self.accumulation = check_accumulation(accumulation)
         check_messages(messages)
         self.micro_batches = 0
-        self._clock = Clock(method, len(self.stages), accumulation)
-        if channel is not None and seed is None:
-            raise ValueError(
-                "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
-            )
+        check_channel(channel, len(self.stages), seed, replicas)
         self._channel = channel
         self.conductor = conductor(method, alone=channel is None)
         self._own = range(len(self.stages)) if channel is None else channel.stages
-        if channel is not None and channel.count != len(self.stages):
-            raise ValueError(f"the channel is for {channel.count} stages, the network has {len(self.stages)}")
+        self._clock = clock = Clock(
+            method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
+        )
+        # Of the devices that take turns at the own stages this process is one, or all of them.
+        self._replica, self._count = (0, 1) if channel is None else (channel.replica, clock.devices(self._own.start))
+        hooks = [] if channel is None or self._count == 1 else [channel.average_gradients]
+        hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._workers = [
             Worker(
                 self.stages[index],
                 index,
                 method,
-                accumulation,
+                accumulation // self._count,
                 optimizer,
                 seed=seed,
+                replicas=range(clock.devices(index)) if channel is None else (self._replica,),
                 autocast=autocast,
                 messages=messages,
                 hand_down=index > 0 and reconstructing[index - 1],
                 below_head=index == len(self.stages) - 2,
-                before_update=before_update,
+                before_update=hooks,
                 after_backward=after_backward,
             )
             for index in self._own
@@ -124,7 +131,7 @@ class Pipeline:
         self._in_turn = [self._workers[index - self._own.start] for index in in_turn(self._own, len(self.stages))]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
-        self._shapes: list[tuple[list[int], str]] | None = None  # of a micro-batch, so that a change is noticed
+        self._shapes = Shapes()
         self._losses = Losses(self._workers)
         self._recordings: list[Recording] = []
         self.trace: Trace | None = None
@@ -140,6 +147,11 @@ class Pipeline:
         """Micro-batches that have entered and whose last backward is still to come."""
         return self._clock.in_flight
 
+    @property
+    def depth(self) -> int:
+        """Ticks from the entry of a micro-batch to its last backward."""
+        return self._clock.depth
+
     def step(self, inputs: Value, target: Tensor) -> Tensor | None:
         """Let one micro-batch enter: one tick, or all ticks of that micro-batch if the method lets one pass at a time.
 
@@ -152,7 +164,7 @@ class Pipeline:
 
         Returns:
             The loss (a scalar, detached) of the micro-batch that reached the head in this tick; None while the pipeline
-            fills, and in processes that do not own the head.
+            fills, and in processes that do not own the head, or do not have this micro-batch of its replicas.
 
         Raises:
             ChannelError: another process has died or hangs.
@@ -161,12 +173,12 @@ class Pipeline:
 
         """
         streams = as_streams(inputs)
-        self._check_shapes((*streams, target))
+        self._shapes.check(self.micro_batches, (*streams, target))
         first, last = self._workers[0], self._workers[-1]
         number = self.micro_batches
-        if first.index == 0:
+        if first.index == 0 and self._is_own(number):
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)), first.from_below)
-        if last.is_head:
+        if last.is_head and self._is_own(number):
             last.receive(Message(number, (target.detach().clone(),)), last.targets)
         self.micro_batches += 1
         losses = [self._tick(enter=True)]
@@ -191,23 +203,28 @@ class Pipeline:
     def evaluate(self, inputs: Value) -> Tensor:
         """The network's output (logits) with the current weights, in evaluation mode.
 
-        What is in flight is not touched. Over several processes all take part, and all get the output.
+        What is in flight is not touched. Over several processes all take part, and all get the output; of a stage's
+        replicas the first works, with the mean of their running statistics.
         """
-        training = [module for worker in self._workers for module in worker.stage.modules() if module.training]
-        for module in training:
-            module.training = False
-        try:
-            streams = as_streams(inputs)
-            if self._channel is not None:
+        works = self._replica == 0
+        streams = as_streams(inputs)
+        with in_evaluation_mode([worker.stage for worker in self._workers]), self.averaged_statistics():
+            if self._channel is not None and works:
                 streams = self._channel.evaluation_input(streams)
-            for worker in self._workers:
+            for worker in self._workers if works else ():
                 streams = worker.evaluate(streams)
             if self._channel is not None:
                 streams = self._channel.evaluation_output(streams)
-        finally:
-            for module in training:
-                module.training = True
         return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
+
+    def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which running statistics are their mean over the replicas of each stage; all processes enter it.
+
+        Each replica moves its own by the micro-batches that are its own. One process has but one, moved by all.
+        """
+        if self._channel is None:
+            return contextlib.nullcontext()
+        return self._channel.averaged_statistics(nn.ModuleList(worker.stage for worker in self._workers))
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use `learning_rate` for every parameter, from the next tick on."""
@@ -223,7 +240,8 @@ class Pipeline:
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
         """Record the ticks executed inside the context; `recording.schedule` can be printed, validated and drawn."""
-        recording = Recording(self.method, len(self.stages), self.accumulation, self._clock.tick_number)
+        clock = self._clock
+        recording = Recording(self.method, len(self.stages), self.accumulation, clock.tick_number, clock.replicas)
         self._recordings.append(recording)
         try:
             yield recording
@@ -233,8 +251,8 @@ class Pipeline:
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that a bitwise resume needs, also when the pipeline is full.
 
-        Over several processes each has the state of its own stages, and None for the others: `merged` makes one of
-        them, which is that of a pipeline in one process.
+        Over several processes each has the state of its own stages, and None for the others; put together they are that
+        of a pipeline in one process, unless stages are replicated: each replica's state is of use to that replica only.
 
         Tensors and plain data only (`torch.load(weights_only=True)` reads it). Without a seed it holds the state of
         torch's global generators, which `load_state_dict` then sets.
@@ -255,8 +273,8 @@ class Pipeline:
                 "accumulation": self.accumulation,
                 "clock": self._clock.state_dict(),
                 "micro_batches": self.micro_batches,
-                "shapes": self._shapes,
-                "random": None if self._seeded else self._global_random(),
+                "shapes": self._shapes.first,
+                "random": None if self._seeded else [capture(device) for device in self._random_devices()],
                 "workers": [states.get(index) for index in range(len(self.stages))],
             }
         )
@@ -266,25 +284,16 @@ class Pipeline:
         """Continue from `state`, in a pipeline made with the same stages and settings.
 
         Raises:
-            CheckpointError: the state is of another format, method, k or number of stages, or its tensors do not fit.
+            CheckpointError: the state is of another format, method, k, or number of stages or of their replicas, or its
+                tensors do not fit.
 
         """
-        if not isinstance(state, Mapping) or "format" not in state:
-            raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
         here = {"format": STATE_FORMAT, "method": self.method.name, "accumulation": self.accumulation}
-        for key, value in here.items():
-            if state[key] != value:
-                raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
-        if len(state["workers"]) != len(self.stages):
-            raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {len(self.stages)}")
-        missing = [index for index in self._own if state["workers"][index] is None]
-        if missing:
-            raise CheckpointError(f"the state is another process's: stages {missing} are not in it")
-        if (state["random"] is None) != self._seeded:
-            raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
+        check_state(state, here, stages=len(self.stages), own=self._own, seeded=self._seeded)
         state = copied(state)
         self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
         self._collect_all()  # what is on its way here is part of what is forgotten
+        self._clock.load_state_dict(state["clock"])
         for worker in self._workers:
             try:
                 worker.load_state_dict(state["workers"][worker.index])
@@ -292,9 +301,8 @@ class Pipeline:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
                 ) from error
-        self._clock.load_state_dict(state["clock"])
         self.micro_batches = state["micro_batches"]
-        self._shapes = state["shapes"]
+        self._shapes.first = state["shapes"]
         self._losses.clear()
         if state["random"] is not None:
             for device, random in zip(self._random_devices(), state["random"], strict=True):
@@ -312,8 +320,9 @@ class Pipeline:
             self._channel.begin(number, tick)
         with self.conductor.tick():
             for worker in self._in_turn:
-                self._collect(worker, before=number)
-                for action in tick[worker.index]:
+                turn = tuple(a for a in tick[worker.index] if a.kind is Kind.UPDATE or self._is_own(a.number))
+                self._collect(worker, number, turn)
+                for action in turn:
                     work = functools.partial(self._act, worker, action, sent)
                     found = self.conductor.run(worker, action, work, self.trace)
                     loss = found if found is not None else loss
@@ -353,19 +362,23 @@ class Pipeline:
             assert self._channel is not None
             self._channel.send(stage, message)
 
-    def _collect(self, worker: Worker, before: int) -> None:
-        """Deliver what other processes sent to a worker in ticks before that one."""
+    def _is_own(self, micro_batch: int) -> bool:
+        """Whether it is this process's turn."""
+        return micro_batch % self._count == self._replica
+
+    def _collect(self, worker: Worker, tick: int, turn: Turn | None) -> None:
+        """Deliver what a worker needs in its turn from other processes; without a turn, all that they have sent."""
         if self._channel is not None:
             if self.trace is not None:
                 self.trace.begin(worker.device)
-            for message in self._channel.collect(worker.index, before):
+            for message in self._channel.collect(worker.index, turn):
                 self._deliver(worker, message)
             if self.trace is not None:
-                self.trace.end(WAIT, worker.index, before, worker.device)
+                self.trace.end(WAIT, worker.index, tick, worker.device)
 
     def _collect_all(self) -> None:
         for worker in self._workers:
-            self._collect(worker, before=self._clock.tick_number)
+            self._collect(worker, self._clock.tick_number, None)
 
     def _deliver(self, worker: Worker, message: Message) -> None:
         worker.receive(message, worker.from_below if message.gradients is None else worker.from_above)
@@ -375,16 +388,6 @@ class Pipeline:
         before, self._unfinished_tick = self._unfinished_tick, True
         self._losses.look()
         self._unfinished_tick = before
-
-    def _check_shapes(self, tensors: Sequence[Tensor]) -> None:
-        shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-        if self._shapes is None:
-            self._shapes = shapes
-        elif shapes != self._shapes:
-            raise ValueError(
-                f"micro-batch {self.micro_batches} has shapes and dtypes {shapes}, those before it had {self._shapes}; "
-                f"all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
-            )
 
     def _refuse_after_broken_tick(self) -> None:
         if self._unfinished_tick:
@@ -396,6 +399,3 @@ class Pipeline:
     def _random_devices(self) -> list[torch.device]:
         cuda = sorted({worker.device for worker in self._workers if worker.device.type == "cuda"}, key=str)
         return [torch.device("cpu"), *cuda]
-
-    def _global_random(self) -> list[RandomState]:
-        return [capture(device) for device in self._random_devices()]

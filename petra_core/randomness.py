@@ -54,20 +54,22 @@ class Draws:
 
 
 class RandomStream:
-    """The source of one stage's random numbers: its own, seeded by (seed, stage), or the global generators.
+    """The source of one stage's random numbers: its own, seeded by (seed, stage, replica), or the global generators.
 
     Args:
         device: the stage's device.
         seed: None for the global generators.
         stage: number of the stage; different stages of one seed draw independent numbers.
+        replica: number among the replicas of the stage; likewise.
 
     """
 
-    def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
+    def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
         self._device = device
         self.own: RandomState | None = None
         if seed is not None:
-            number = int(np.random.SeedSequence(seed, spawn_key=(stage,)).generate_state(1, np.uint64)[0]) >> 1
+            key = (stage, replica) if replica else (stage,)  # the first draws as one alone does
+            number = int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]) >> 1
             devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
             self.own = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
 

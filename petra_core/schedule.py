@@ -11,6 +11,7 @@ The rule (arXiv 2406.02052, Algorithm 1; a message takes one tick). A micro-batc
     backward at stage j     at tick e + 2(J-1) - j       so the head, j = J-1, does both in one tick
 
 so its *age* alone, t - e, says where it is, and one list of 2J-1 micro-batches by age is all that a clock remembers.
+Where stages are replicated over several devices messages take longer, and the list is longer (`petra_core.ages`).
 Within a turn the order is forward F, then reconstruction R of the graph and backward B (of an older micro-batch, except
 at the head), then the update U if this was the stage's k-th backward. PETRA with J = 3 stages and k = 1:
 
@@ -29,10 +30,11 @@ The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-ba
 import enum
 import re
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from petra_core.ages import ages, check_replicas
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method, by_name, check_accumulation
 
@@ -45,7 +47,6 @@ __all__ = [
     "Tick",
     "Turn",
     "generate",
-    "in_turn",
 ]
 
 
@@ -89,14 +90,16 @@ class Clock:
         method: decides whether graphs are rebuilt and whether micro-batches follow each other at every tick.
         stages: J, at least 1 (a lone head).
         accumulation: k, in 1..32.
+        replicas: of each stage, the devices that take its micro-batches in turn; None: one each.
 
     Attributes:
+        replicas: likewise; empty where no stage has more than one.
         tick_number: ticks done so far, which is the number of the tick to come.
         in_flight: micro-batches that have entered and whose backward at stage 0 is still to come.
 
     """
 
-    def __init__(self, method: Method, stages: int, accumulation: int) -> None:
+    def __init__(self, method: Method, stages: int, accumulation: int, replicas: Sequence[int] | None = None) -> None:
         if isinstance(stages, bool) or not isinstance(stages, int):
             raise TypeError(f"the number of stages J must be an int, got {stages!r}")
         if stages < 1:
@@ -104,16 +107,28 @@ class Clock:
         self.method = method
         self.stages = stages
         self.accumulation = check_accumulation(accumulation)
+        self.replicas = check_replicas(method, stages, accumulation, replicas)
         self.tick_number = 0
         self.in_flight = 0
         self._entered = 0
+        forward, backward = ages(stages, self.replicas)
+        self._ages = list(zip(forward, backward, strict=True))
         # Micro-batch by age; the last place is that of a micro-batch at its backward at stage 0.
-        self._by_age: deque[int | None] = deque([None] * (2 * stages - 1), maxlen=2 * stages - 1)
+        self._by_age: deque[int | None] = deque([None] * (backward[0] + 1), maxlen=backward[0] + 1)
 
     @property
     def may_enter(self) -> bool:
         """Whether a micro-batch may enter at the next tick."""
         return self.method.pipelined or self.in_flight == 0
+
+    @property
+    def depth(self) -> int:
+        """Ticks from the entry of a micro-batch to its last backward."""
+        return len(self._by_age) - 1
+
+    def devices(self, stage: int) -> int:
+        """How many take the micro-batches of a stage in turn."""
+        return self.replicas[stage] if self.replicas else 1
 
     def tick(self, *, enter: bool) -> Tick:
         """Advance by one tick.
@@ -143,8 +158,8 @@ class Clock:
         by_age = list(self._by_age)
         ahead = int(self.method.overlapped)  # ticks by which R comes before B
         return tuple(
-            self._turn(stage, by_age[stage], by_age[backward - ahead], by_age[backward])
-            for stage, backward in enumerate(range(2 * self.stages - 2, self.stages - 2, -1))
+            self._turn(stage, by_age[forward], by_age[backward - ahead], by_age[backward])
+            for stage, (forward, backward) in enumerate(self._ages)
         )
 
     def _turn(self, stage: int, forward: int | None, rebuilt: int | None, backward: int | None) -> Turn:
@@ -167,28 +182,30 @@ class Clock:
             "method": self.method.name,
             "stages": self.stages,
             "accumulation": self.accumulation,
+            **({"replicas": list(self.replicas)} if self.replicas else {}),
             "tick_number": self.tick_number,
             "entered": self._entered,
             "by_age": list(self._by_age),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another clock of the same method, J and k was.
+        """Go on from where another clock of the same method, J, k and replicas was.
 
         Raises:
             CheckpointError: the state belongs to another pipeline, or is none.
 
         """
         own = self.state_dict()
-        if state.keys() != own.keys():
+        if state.keys() - {"replicas"} != own.keys() - {"replicas"}:
             raise CheckpointError(
                 f"the state of a clock has the keys {', '.join(own)}, got {', '.join(map(str, state))}; "
                 f"it was written by another version or is no clock's"
             )
-        for key in ("method", "stages", "accumulation"):
-            if state[key] != own[key]:
+        for key in ("method", "stages", "accumulation", "replicas"):
+            theirs, ours = (side.get(key, "one each") for side in (state, own))
+            if theirs != ours:
                 raise CheckpointError(
-                    f"the state has {key} {state[key]!r}, this pipeline has {own[key]!r}; make the pipeline with the "
+                    f"the state has {key} {theirs!r}, this pipeline has {ours!r}; make the pipeline with the "
                     f"settings of the run that is resumed"
                 )
         if len(state["by_age"]) != len(self._by_age):
@@ -213,6 +230,7 @@ class Schedule:
         accumulation: k.
         ticks: one `Tick` after the other.
         first_tick: number of the first of them; above 0 where a run was recorded from its middle.
+        replicas: of each stage, the devices that take its micro-batches in turn; empty where no stage has several.
 
     """
 
@@ -221,6 +239,7 @@ class Schedule:
     accumulation: int
     ticks: tuple[Tick, ...]
     first_tick: int = 0
+    replicas: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.ticks:  # there is nothing to number, and all empty schedules print alike
@@ -250,13 +269,14 @@ class Schedule:
                 f"ticks {start} to {stop - 1} are not all in the schedule's {self.first_tick} to {end - 1}"
             )
         ticks = self.ticks[start - self.first_tick : stop - self.first_tick]
-        return Schedule(self.method, self.stages, self.accumulation, ticks, start)
+        return replace(self, ticks=ticks, first_tick=start)
 
     def __str__(self) -> str:
         rows = [[" ".join(map(str, turn)) or "-" for turn in tick] for tick in self.ticks]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         digits = len(str(self.first_tick + len(self.ticks) - 1))
-        lines = [f"{self.method} J={self.stages} k={self.accumulation}"]
+        replicas = f" r={','.join(map(str, self.replicas))}" if self.replicas else ""
+        lines = [f"{self.method} J={self.stages} k={self.accumulation}{replicas}"]
         for number, row in enumerate(rows, self.first_tick):
             cells = " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             lines.append(f"tick {number:>{digits}} | {cells}".rstrip())
@@ -282,13 +302,15 @@ class Schedule:
             raise ValueError(f"line {number}: found {header!r}, expected the header, like {_HEADER_EXAMPLE!r}")
         try:
             method, accumulation = by_name(match["method"]), check_accumulation(int(match["accumulation"]))
+            stages = int(match["stages"])
+            counts = [int(count) for count in match["replicas"].split(",")] if match["replicas"] else None
+            replicas = check_replicas(method, stages, accumulation, counts)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        stages = int(match["stages"])
         if stages < 1:
             raise ValueError(f"line {number}: found J={stages}, expected at least one stage")
         first_tick, ticks = _parse_ticks(lines[1:], stages)
-        return cls(method, stages, accumulation, ticks, first_tick)
+        return cls(method, stages, accumulation, ticks, first_tick, replicas)
 
 
 @dataclass
@@ -299,16 +321,17 @@ class Recording:
     stages: int
     accumulation: int
     first_tick: int
+    replicas: tuple[int, ...] = ()
     ticks: list[Tick] = field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
         """The executed ticks as a schedule."""
-        return Schedule(self.method, self.stages, self.accumulation, tuple(self.ticks), self.first_tick)
+        return Schedule(self.method, self.stages, self.accumulation, tuple(self.ticks), self.first_tick, self.replicas)
 
 
 _HEADER_EXAMPLE = "PETRA J=4 k=1"
-_HEADER = re.compile(r"(?P<method>\w+)\s+J=(?P<stages>\d+)\s+k=(?P<accumulation>\d+)")
+_HEADER = re.compile(r"(?P<method>\w+)\s+J=(?P<stages>\d+)\s+k=(?P<accumulation>\d+)(\s+r=(?P<replicas>\d+(,\d+)*))?")
 _LABEL = re.compile(r"tick\s+(\d+)")
 _ACTION = re.compile(r"([FRBU])(\d+)")
 
@@ -347,7 +370,9 @@ def _parse_turn(cell: str, line: int, stage: int) -> Turn:
     return tuple(actions)
 
 
-def generate(method: Method, stages: int, micro_batches: int, accumulation: int) -> Schedule:
+def generate(
+    method: Method, stages: int, micro_batches: int, accumulation: int, replicas: Sequence[int] | None = None
+) -> Schedule:
     """The schedule of a whole run: micro-batches enter as soon as they may, then the pipeline drains.
 
     Args:
@@ -355,6 +380,7 @@ def generate(method: Method, stages: int, micro_batches: int, accumulation: int)
         stages: J.
         micro_batches: how many enter; none gives a schedule without ticks.
         accumulation: k. It need not divide `micro_batches`; the rest stays accumulated without an update.
+        replicas: of each stage, the devices that take its micro-batches in turn; None: one each.
 
     Raises:
         ValueError: an argument is out of range.
@@ -362,21 +388,11 @@ def generate(method: Method, stages: int, micro_batches: int, accumulation: int)
     """
     if micro_batches < 0:
         raise ValueError(f"the number of micro-batches cannot be negative, got {micro_batches}")
-    clock = Clock(method, stages, accumulation)
+    clock = Clock(method, stages, accumulation, replicas)
     ticks = []
     to_enter = micro_batches
     while to_enter or clock.in_flight:
         enter = to_enter > 0 and clock.may_enter
         to_enter -= enter
         ticks.append(clock.tick(enter=enter))
-    return Schedule(method, stages, accumulation, tuple(ticks))
-
-
-def in_turn(own: range, stages: int) -> list[int]:
-    """The stages `own` of one process in the order in which it runs them within a tick.
-
-    Any order would do: a message is used in a later tick than it is sent in. Stages with a neighbour in another process
-    come last, so that what they wait for, and what they send, has the time of all others to travel in.
-    """
-    border = {stage for stage, other in ((own.start, own.start - 1), (own.stop - 1, own.stop)) if 0 <= other < stages}
-    return sorted(own, key=lambda stage: stage in border)
+    return Schedule(method, stages, accumulation, tuple(ticks), replicas=clock.replicas)

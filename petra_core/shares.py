@@ -1,12 +1,12 @@
 """How the stages of a network are shared among ranks: consecutive runs, and no rank without a stage.
 
-This module exports even_partition, owned.
+This module exports even_partition, in_turn, owned, places.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["even_partition", "owned"]
+__all__ = ["even_partition", "in_turn", "owned", "places"]
 
 
 def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
@@ -44,3 +44,36 @@ def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> li
             f"a partition of {stages} stages has that sum, got {tuple(partition)} with the sum {sum(partition)}"
         )
     return [range(end - size, end) for end, size in zip(accumulate(partition), partition, strict=True)]
+
+
+def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int) -> list[range]:
+    """The ranks that have each part, those of its replicas one after the other.
+
+    Args:
+        partition: the number of stages of each part.
+        replicas: of each part the number of ranks that have it; None: one each.
+        ranks: how many there are.
+
+    Raises:
+        ValueError: there are not so many ranks, or a part has none.
+
+    """
+    counts = [1] * len(partition) if replicas is None else list(replicas)
+    if len(counts) != len(partition) or min(counts, default=0) < 1:
+        raise ValueError(
+            f"each of the {len(partition)} parts has at least one replica, got {tuple(counts)} for {tuple(partition)}"
+        )
+    if sum(counts) != ranks:
+        words = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
+        raise ValueError(f"the parts {tuple(partition)}{words} are for {sum(counts)} ranks, and there are {ranks}")
+    return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
+
+
+def in_turn(own: range, stages: int) -> list[int]:
+    """The stages `own` of one process in the order in which it runs them within a tick.
+
+    Any order would do: a message is used in a later tick than it is sent in. Stages with a neighbour in another process
+    come last, so that what they wait for, and what they send, has the time of all others to travel in.
+    """
+    border = {stage for stage, other in ((own.start, own.start - 1), (own.stop - 1, own.stop)) if 0 <= other < stages}
+    return sorted(own, key=lambda stage: stage in border)

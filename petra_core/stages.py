@@ -21,11 +21,12 @@ that F reads, since the other only passes through an addition.
 The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
 serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
 
-This module exports Stage, ReversibleStage, BufferedStage, HeadStage, merge.
+This module exports Stage, ReversibleStage, BufferedStage, HeadStage, in_evaluation_mode, merge.
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -46,7 +47,7 @@ from petra_core.tape import (
 
 StageWeights = Mapping[str, Tensor]  # parameters of a stage's function by name, in place of its own
 
-__all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "merge"]
+__all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluation_mode", "merge"]
 
 
 class Stage(nn.Module, abc.ABC):
@@ -287,3 +288,16 @@ def merge(stages: Sequence[Stage]) -> Stage:
     if any(isinstance(part, HeadStage) for part in parts[:-1]):
         raise ValueError("a HeadStage can only be the last of the stages that are merged")
     return stages[0] if len(stages) == 1 else _MergedStage(stages)
+
+
+@contextlib.contextmanager
+def in_evaluation_mode(stages: Sequence[Stage]) -> Iterator[None]:
+    """Context in which the stages' modules are in evaluation mode; afterwards each is as it was."""
+    training = [module for stage in stages for module in stage.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

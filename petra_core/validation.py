@@ -9,10 +9,12 @@ path that every micro-batch has to take through 2J *stations*, of which station 
 Each station serves micro-batches in the order of their numbers, so one count a station, "how many have passed", says
 all: a station can serve micro-batch m at a tick only if m have passed it so far (none lost, doubled or overtaken), and
 more than m had passed the station before it when the tick began (its message takes a tick; only the step from F to B
-of the head takes none). Longer delays are allowed: a slow schedule is a valid one.
+of the head takes none). Longer delays are allowed: a slow schedule is a valid one. Where a stage is replicated over r
+devices that take turns, each has r ticks for a turn, and so long does its message take.
 """
 
 import itertools
+from collections import deque
 
 from petra_core.errors import ScheduleError
 from petra_core.schedule import Action, Kind, Schedule, Tick, Turn
@@ -25,7 +27,8 @@ _ORDER = tuple(Kind)  # F, R, B, U: the order within a turn
 def validate(schedule: Schedule, *, complete: bool = True) -> None:
     """Check every rule that a schedule has to keep.
 
-    - A micro-batch takes the path above, first in first out at each station, a tick at least from one to the next.
+    - A micro-batch takes the path above, first in first out at each station, a tick at least from one to the next, and
+      r ticks from a stage that has r replicas.
     - The head does forward and backward of a micro-batch in the same tick.
     - A turn has at most one each of F, R, B, U, in this order.
     - R is there, for the micro-batch of the B that follows it, exactly if the method keeps no graphs and the stage is
@@ -60,15 +63,17 @@ class _Walk:
         for number, tick in enumerate(schedule.ticks, schedule.first_tick):
             if len(tick) != schedule.stages:
                 raise ScheduleError(f"tick {number} has the turns of {len(tick)} stages, expected J={schedule.stages}")
+        # At the beginning of this tick and of those before, as far back as a message may have been sent.
+        self.before: deque[tuple[int, ...]] = deque(maxlen=max(schedule.replicas, default=1))
         self.passed = self._counts_before() if schedule.first_tick else [0] * (2 * schedule.stages)
 
     def tick(self, number: int, tick: tuple[Turn, ...]) -> None:
-        before = tuple(self.passed)
+        self.before.append(tuple(self.passed))
         for stage, turn in enumerate(tick):
             self._check_turn(number, stage, tick)
             for action in turn:
                 if action.kind in (Kind.FORWARD, Kind.BACKWARD):
-                    self._check_step(number, stage, action, before)
+                    self._check_step(number, stage, action)
 
     def finish(self) -> None:
         entered, left = self.passed[0], self.passed[-1]
@@ -121,8 +126,8 @@ class _Walk:
                 f"{where}: the turn {text!r} at k={k}: expected {wanted} (every k-th backward of a stage)"
             )
 
-    def _check_step(self, tick: int, stage: int, action: Action, before: tuple[int, ...]) -> None:
-        """One micro-batch at one station; `before` are the counts when the tick began."""
+    def _check_step(self, tick: int, stage: int, action: Action) -> None:
+        """One micro-batch at one station."""
         m = action.number
         what = f"tick {tick}, stage {stage}, {action}"
         station = self._station(action.kind, stage)
@@ -133,14 +138,25 @@ class _Walk:
         if m > self.passed[station]:
             raise ScheduleError(f"{what}: expected micro-batch {self.passed[station]} first (first in, first out)")
         if station == 0:
-            if not self.schedule.method.pipelined and m > before[-1]:
+            left = self.before[-1][-1]
+            if not self.schedule.method.pipelined and m > left:
                 raise ScheduleError(
                     f"{what}: {self.schedule.method} lets one micro-batch pass at a time, "
-                    f"but {self._name(len(before) - 1, before[-1])} is not in an earlier tick"
+                    f"but {self._name(len(self.passed) - 1, left)} is not in an earlier tick"
                 )
-        elif station != self.schedule.stages and m >= before[station - 1]:
-            raise ScheduleError(f"{what}: needs {self._name(station - 1, m)} in an earlier tick (a message takes one)")
+        elif station != self.schedule.stages:
+            self._check_arrived(what, station - 1, m)
         self.passed[station] = m + 1
+
+    def _check_arrived(self, what: str, station: int, m: int) -> None:
+        """A message from the station must have been sent long enough ago."""
+        source = station if station < self.schedule.stages else 2 * self.schedule.stages - 1 - station
+        ticks = self.schedule.replicas[source] if self.schedule.replicas else 1
+        if m >= self.before[max(0, len(self.before) - ticks)][station]:
+            when = "in an earlier tick (a message takes one)"
+            if ticks > 1:
+                when = f"at least {ticks} ticks before (each of {ticks} replicas takes so long for a turn)"
+            raise ScheduleError(f"{what}: needs {self._name(station, m)} {when}")
 
     def _station(self, kind: Kind, stage: int) -> int:
         return stage if kind is Kind.FORWARD else 2 * self.schedule.stages - 1 - stage

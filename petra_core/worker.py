@@ -13,7 +13,7 @@ last to the first, so that one block's graph is alive at a time:
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +111,15 @@ class Worker:
         stage: the stage.
         index: its number j.
         method: the training method.
-        accumulation: k, backwards to one update.
+        accumulation: backwards to one update: k, of replicas the share of one.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
+        replicas: the numbers of the stage's replicas that this worker is: one, or in place of all of them 0, 1, 2, …
         autocast: dtype of automatic mixed precision, or None.
         messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         below_head: whether the stage above is the head.
-        before_update: called as (index, version, stage) when `.grad` holds the mean of k gradients.
+        before_update: called one after the other as (index, version, stage), when `.grad` holds the mean gradient.
         after_backward: called with every backward of the stage.
 
     """
@@ -132,11 +133,12 @@ class Worker:
         optimizer: OptimizerFactory | None,
         *,
         seed: int | None,
+        replicas: Sequence[int] = (0,),
         autocast: torch.dtype | None,
         messages: torch.dtype | None = None,
         hand_down: bool,
         below_head: bool = False,
-        before_update: BeforeUpdate | None,
+        before_update: Sequence[BeforeUpdate],
         after_backward: AfterBackward | None,
     ) -> None:
         self.stage = stage
@@ -152,7 +154,7 @@ class Worker:
         self._accumulation = accumulation
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
-        self._stream = RandomStream(self.device, seed, index)
+        self._streams = [RandomStream(self.device, seed, index, replica) for replica in replicas]
         self._messages = messages
         own = (p.dtype for p in stage.parameters() if p.is_floating_point())
         self._widen = None if messages is None else next(own, torch.float32)  # what arrives narrowed, to this
@@ -180,9 +182,10 @@ class Worker:
         target = self._take(self.targets, micro_batch) if self.is_head else None
         streams = widened(message.streams, self._widen)
         assert streams is not None
+        stream = self._streams[micro_batch % len(self._streams)]
         for part in self.parts:
             goal = None if target is None or part is not self.parts[-1] else target.streams
-            streams = part.forward(micro_batch, streams, goal[0] if goal else None, self.version, self._stream)
+            streams = part.forward(micro_batch, streams, goal[0] if goal else None, self.version, stream)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
@@ -250,8 +253,8 @@ class Worker:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if self._accumulation > 1 and gradients:
             torch._foreach_div_(gradients, self._accumulation)
-        if self._before_update is not None:
-            self._before_update(self.index, self.version, self.stage)
+        for hook in self._before_update:
+            hook(self.index, self.version, self.stage)
         if self.optimizer is not None:
             self.optimizer.step()
             if self.version == 0:
@@ -295,7 +298,7 @@ class Worker:
             "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
             "version": self.version,
             "parts": [part.state_dict() for part in self.parts],
-            "random": self._stream.own,
+            "random": [stream.own for stream in self._streams] if len(self._streams) > 1 else self._streams[0].own,
             **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
         }
 
@@ -308,7 +311,9 @@ class Worker:
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
         self.version = state["version"]
-        self._stream.own = None if state["random"] is None else tuple(state["random"])
+        random = state["random"] if len(self._streams) > 1 else [state["random"]]
+        for stream, own in zip(self._streams, random, strict=True):
+            stream.own = None if own is None else tuple(own)
         for kind in ("inputs", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         for part, part_state in zip(self.parts, state["parts"], strict=True):

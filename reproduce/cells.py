@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import methods
+from petra_core.ages import check_replicas
 from reproduce import transformers
 from reproduce.cell_base import Cell, CellError, near_matches
 from reproduce.data import catalogue
@@ -82,6 +83,8 @@ class TrainedCell(Cell):
         replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
             (`petra_core.replicas`): R times the samples of an update.
         optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
+        stage_replicas: of each stage, the processes that take its micro-batches in turn; empty where no stage has
+            several. It makes gradients later (`petra_core.ages`), and so another cell.
 
     """
 
@@ -107,6 +110,7 @@ class TrainedCell(Cell):
     messages: str = "float32"
     replicas: int = 1
     optimizer: str = "sgd"
+    stage_replicas: tuple[int, ...] = ()
 
     @property
     def epochs_expected(self) -> int:
@@ -137,7 +141,8 @@ class TrainedCell(Cell):
         replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
         optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
         words = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
-        return f"{words}{replicas}{optimizer}-s{self.seed}"
+        turns = "-replicated" if self.stage_replicas else ""
+        return f"{words}{replicas}{turns}{optimizer}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +369,7 @@ def _check_data(cell: TrainedCell) -> None:
 
 
 def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
-    """The cell's data set, whose name is then written as the catalogue does."""
+    """The cell's data set, whose name is then written as the catalogue does; the network can read it."""
     try:
         dataset = catalogue.by_name(cell.dataset)
     except ValueError as error:
@@ -381,9 +386,13 @@ def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
 
 
 def _check_method(cell: TrainedCell | MeasuredCell) -> None:
-    """Write the method's name as the engine does, and check k."""
+    """Write the method's name as the engine does, and check k, and the replicas of stages."""
     try:
-        object.__setattr__(cell, "method", methods.by_name(cell.method).name)
+        method = methods.by_name(cell.method)
+        object.__setattr__(cell, "method", method.name)
         methods.check_accumulation(cell.accumulation)
+        if isinstance(cell, TrainedCell):
+            replicas = check_replicas(method, len(cell.stage_replicas), cell.accumulation, cell.stage_replicas)
+            object.__setattr__(cell, "stage_replicas", replicas)  # empty where each is one
     except ValueError as error:
         raise CellError(str(error)) from None

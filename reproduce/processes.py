@@ -5,7 +5,8 @@ by `reproduce.launch`. The first thing they do is to compare what they are about
 the code or another configuration would train something that nobody asked for.
 
 They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
-replica r. Rank 0 leads.
+replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
+these are P processes all the same.
 
 This module exports Processes, join.
 """
@@ -22,14 +23,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from petra_core.distributed import ChannelError, ProcessChannel
+from petra_core.distributed import ProcessChannel
+from petra_core.groups import ChannelError
 from petra_core.replicas import Replicas
 from petra_core.sharded import Folder
+from petra_core.shares import places
 from petra_core.stages import Stage
 from reproduce import provenance, wiring
 from reproduce.cells import TrainedCell
 from reproduce.execution import UnsupportedError
 from reproduce.records import Record
+from reproduce.sharing import Shares
 from reproduce.storage import explain_full_disk
 from reproduce.team import Team, stage_name
 
@@ -38,12 +42,12 @@ __all__ = ["Processes", "join"]
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 
-def join(cell: TrainedCell, partition: Sequence[int], device: torch.device, patience: timedelta) -> "Processes":
+def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: timedelta) -> "Processes":
     """Meet the other processes.
 
     Args:
         cell: what is to be trained.
-        partition: stages of each process of a replica.
+        shares: which processes of a replica have which stages.
         device: of this process.
         patience: how long another process may be silent before it is taken for lost.
 
@@ -57,7 +61,7 @@ def join(cell: TrainedCell, partition: Sequence[int], device: torch.device, pati
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
     dist.init_process_group(wiring.backend(device.type, nccl_available=nccl_available), timeout=patience)
-    mine = {"cell": cell.canonical, "partition": tuple(partition), **_versions()}
+    mine = {"cell": cell.canonical, "partition": str(shares), **_versions()}
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, (mine, (socket.gethostname(), str(device)), nccl_available))
     first = everybody[0][0]
@@ -68,7 +72,7 @@ def join(cell: TrainedCell, partition: Sequence[int], device: torch.device, pati
             raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {words}")
     places = [place for _, place, _ in everybody]
     wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
-    return Processes(partition, device, wired, patience)
+    return Processes(shares, device, wired, patience)
 
 
 def _versions() -> dict[str, Any]:
@@ -85,26 +89,26 @@ class Processes(Team):
     """The processes of torch.distributed's default group; there are P·R of them.
 
     Args:
-        partition: stages of each of the P processes of a replica.
+        shares: which of the P processes of a replica have which stages.
         device: of this process.
         wired: over what they talk.
         patience: how long another process may be silent.
 
     """
 
-    def __init__(
-        self, partition: Sequence[int], device: torch.device, wired: wiring.Wiring, patience: timedelta
-    ) -> None:
+    def __init__(self, shares: Shares, device: torch.device, wired: wiring.Wiring, patience: timedelta) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
         self.notice = wired.note
-        self._partition, self._nccl, self._patience = tuple(partition), wired.nccl, patience
+        self._shares, self._nccl, self._patience = shares, wired.nccl, patience
         self._wire = device if wired.nccl else torch.device("cpu")
-        shape = (self.size // len(partition), len(partition))
+        shape = (self.size // shares.processes, shares.processes)
         # For its coordinates. Groups come from `new_group`: those of a mesh have torch's patience, half an hour.
         self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
         self.replicas = Replicas(self._ranks("replica"), wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
+        self._parts = places(shares.partition, shares.replicas, shares.processes)
+        self.head = self.replicas.index * shares.replicas[-1]
 
     def _ranks(self, direction: str) -> list[int]:
         """The ranks of this process's row or column of the mesh."""
@@ -116,7 +120,8 @@ class Processes(Team):
         """The number of processes, who has which stages, and over what they talk."""
         return {
             "processes": self.size,
-            "partition": list(self._partition),
+            "partition": list(self._shares.partition),
+            **({"part_replicas": list(self._shares.replicas)} if self._shares.of_stages else {}),
             "backend": "nccl" if self._nccl else "gloo",
         }
 
@@ -132,25 +137,32 @@ class Processes(Team):
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
         """The own stages on the device, the others on meta; all on the device where one process has a whole replica."""
-        if len(self._partition) == 1:
+        if self._shares.processes == 1:
             return [stage.to(device) for stage in stages], None
         self._channel = ProcessChannel(
-            self._partition, ranks=self._ranks("stage"), wire=self._wire, patience=self._patience
+            self._shares.partition,
+            replicas=self._shares.replicas,
+            ranks=self._ranks("stage"),
+            wire=self._wire,
+            patience=self._patience,
         )
         own = self._channel.stages
+        if own.stop == len(stages):
+            self.head += self._channel.replica
         return [s.to(device) if j in own else s.to("meta") for j, s in enumerate(stages)], self._channel
 
     def from_heads(self, values: Tensor) -> Tensor:
         """By asking everybody."""
         everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
         dist.all_gather(everybody, values.cpu())
-        return torch.stack(everybody[len(self._partition) - 1 :: len(self._partition)]).to(values.device)
+        heads = [row for rank, row in enumerate(everybody) if rank % self._shares.processes in self._parts[-1]]
+        return torch.stack(heads).to(values.device)
 
     def rows(self, own: Sequence[Any]) -> list[Any]:
-        """Those of everybody in the first replica, put together."""
+        """Those of everybody in the first replica, and of the first process of each of its parts, put together."""
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, list(own))
-        return [row for theirs in everybody[: len(self._partition)] for row in theirs]
+        return [row for part in self._parts for row in everybody[part.start]]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         """What the leader says, now and then: all are at the same micro-batch then, whatever the clocks say."""
@@ -169,8 +181,8 @@ class Processes(Team):
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         """Each its own stages, the leader what is common."""
-        replica = self.replicas.index
-        parts = {stage_name(index, replica): state for index, state in enumerate(workers) if state is not None}
+        replica, turn = self.replicas.index, 0 if self._channel is None else self._channel.replica
+        parts = {stage_name(index, replica, turn): state for index, state in enumerate(workers) if state is not None}
         if self.leads:
             parts["common"] = {**common, "stages": len(workers)}
         with explain_full_disk(f"to write {record.shards}"):
@@ -181,7 +193,8 @@ class Processes(Team):
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On the leader all, elsewhere nothing."""
         everybody: list[Any] | None = [None] * self.size if self.leads else None
-        dist.gather_object(dict(state) if self.replicas.index == 0 else {}, everybody)
+        first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
+        dist.gather_object(dict(state) if first else {}, everybody)
         return {name: tensor for theirs in everybody or [] for name, tensor in theirs.items()}
 
     @property

@@ -1,18 +1,71 @@
 """How the stages of one cell are shared among processes, as the command line says it.
 
-This module exports launched, local_device, local_team_size, processes_of_replica, sizes, team_size.
+Stages too heavy for one process can be replicated: `4x2,6` are four stages over two processes, which take their
+micro-batches in turn (`petra_core.ages`), and six on a third. An even or a balanced partition has no such parts.
+
+This module exports Shares, launched, local_device, local_team_size, processes_of_replica, replicated, shares,
+team_size.
 """
 
 import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
-from petra_core.shares import even_partition, owned
+from petra_core.ages import of_stages
+from petra_core.shares import even_partition, owned, places
 from reproduce import networks
 from reproduce.cells import CellError, TrainedCell
 from reproduce.data import catalogue
 
-__all__ = ["launched", "local_device", "local_team_size", "processes_of_replica", "sizes", "team_size"]
+__all__ = [
+    "Shares",
+    "launched",
+    "local_device",
+    "local_team_size",
+    "processes_of_replica",
+    "replicated",
+    "shares",
+    "team_size",
+]
+
+AnyCell = TypeVar("AnyCell", bound=TrainedCell)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which processes of one network have which stages; `str` gives what `--partition` takes.
+
+    Attributes:
+        partition: the number of stages of each part.
+        replicas: of each part, the processes that take its micro-batches in turn.
+
+    """
+
+    partition: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+    @classmethod
+    def of(cls, partition: Sequence[int], replicas: Sequence[int] | None = None) -> "Shares":
+        """Without replicas, one process for each part."""
+        return cls(tuple(partition), (1,) * len(partition) if replicas is None else tuple(replicas))
+
+    @property
+    def processes(self) -> int:
+        """Their number."""
+        return sum(self.replicas)
+
+    @property
+    def of_stages(self) -> tuple[int, ...]:
+        """The replicas of each stage; empty where no stage has several."""
+        return of_stages(self.partition, self.replicas) if max(self.replicas) > 1 else ()
+
+    def __str__(self) -> str:
+        parts = zip(self.partition, self.replicas, strict=True)
+        return ",".join(f"{size}x{count}" if count > 1 else f"{size}" for size, count in parts)
 
 
 def launched() -> bool:
@@ -57,12 +110,13 @@ def local_device(name: str) -> str:
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
-def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
-    """The number of stages of each process.
+def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
+    """Who has which stages.
 
     Args:
         cell: whose network it is.
-        partition: `even`, or the numbers, separated by commas. `balanced` has become numbers before processes start.
+        partition: `even`, or the numbers of stages, separated by commas, each perhaps with a number of processes that
+            take turns, such as 4x2. `balanced` has become numbers before processes start.
         processes: how many.
 
     Raises:
@@ -73,7 +127,7 @@ def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
         count = len(networks.build(cell, catalogue.by_name(cell.dataset).num_classes))
     if partition == "even":
         try:
-            return even_partition(count, processes)
+            return Shares.of(even_partition(count, processes))
         except ValueError as error:
             raise CellError(f"{cell.model} has {count} stages: {error}") from None
     if partition == "balanced":
@@ -81,18 +135,33 @@ def sizes(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
             "--partition balanced is found by timing the stages before processes start, which --processes does; with "
             "torchrun, give the numbers that `python -m reproduce partition` prints"
         )
-    try:
-        found = tuple(int(size) for size in partition.split(","))
-    except ValueError:
+    parts = [re.fullmatch(r"(\d+)(?:x(\d+))?", part.strip()) for part in partition.split(",")]
+    if None in parts:
         raise CellError(
-            f"a partition is even, balanced, or numbers separated by commas such as 2,3,5; got {partition!r}"
-        ) from None
+            f"a partition is even, balanced, or numbers separated by commas such as 2,3,5, or 4x2,6 for four stages "
+            f"over two processes that take turns; got {partition!r}"
+        )
+    found = Shares.of(
+        [int(part[1]) for part in parts if part is not None],
+        [int(part[2] or 1) for part in parts if part is not None],
+    )
     try:
-        owned(found, processes, count)
+        places(found.partition, found.replicas, processes)
+        owned(found.partition, len(found.partition), count)
     except ValueError as error:
-        even = ",".join(map(str, even_partition(count, min(processes, count))))
+        even = Shares.of(even_partition(count, min(processes, count)))
         raise CellError(
             f"the partition {partition} does not share the {count} stages of {cell.model} among {processes} processes: "
             f"{error}; even would be {even}"
         ) from None
     return found
+
+
+def replicated(cell: AnyCell, shared: Shares) -> AnyCell:
+    """The cell that is trained so: with stages replicated it is another one, since gradients come back later.
+
+    Raises:
+        CellError: the cell's method or k allow no such replicas.
+
+    """
+    return replace(cell, stage_replicas=shared.of_stages)

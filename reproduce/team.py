@@ -35,6 +35,7 @@ class Team(abc.ABC):
         leads: whether this process writes the record and decides.
         size: number of processes.
         replicas: the processes with the same stages, if there are several networks side by side.
+        head: number of the row in `from_heads` that is this process's, if it has a head.
         notice: what a person should know of it; may be empty.
 
     """
@@ -42,6 +43,7 @@ class Team(abc.ABC):
     leads: bool
     size: int
     replicas: Replicas
+    head: int = 0
     notice: str = ""
 
     @property
@@ -76,7 +78,7 @@ class Team(abc.ABC):
 
     @abc.abstractmethod
     def from_heads(self, values: Tensor) -> Tensor:
-        """The values [n] of each replica's head, on every process: [R, n]."""
+        """The values [n] of every process that has a head, on every process: [heads, n]."""
 
     @abc.abstractmethod
     def rows(self, own: Sequence[Any]) -> list[Any]:
@@ -141,8 +143,17 @@ class Alone(Team):
 ALONE = Alone()
 
 
-def load(record: Record, own: range, device: torch.device, replica: int = 0) -> tuple[State, list[Any]] | None:
+def load(
+    record: Record, own: range, device: torch.device, replica: int = 0, turn: int = 0
+) -> tuple[State, list[Any]] | None:
     """What was saved last, by one process or by several, for any number of them to go on from.
+
+    Args:
+        record: of the run.
+        own: the stages that are wanted.
+        device: for their tensors.
+        replica: of the network.
+        turn: of those who have the same stages of it, and take turns, the one whose state is wanted.
 
     Returns:
         What is common, and the workers' states, at least those of the stages `own`; None: nothing was saved.
@@ -156,8 +167,8 @@ def load(record: Record, own: range, device: torch.device, replica: int = 0) -> 
     shards = Folder(record.shards)
     if shards.exists:
         [common] = shards.load(["common"], device).values()
-        states = shards.load([stage_name(index, replica) for index in own], device)
-        return common, [states.get(stage_name(index, replica)) for index in range(common["stages"])]
+        states = shards.load([stage_name(index, replica, turn) for index in own], device)
+        return common, [states.get(stage_name(index, replica, turn)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
         return None
     state = checkpoint.load(record.checkpoint, map_location=device)
@@ -169,6 +180,7 @@ def load(record: Record, own: range, device: torch.device, replica: int = 0) -> 
     return state, workers
 
 
-def stage_name(index: int, replica: int) -> str:
+def stage_name(index: int, replica: int, turn: int = 0) -> str:
     """Of a stage's part in the files of several processes."""
-    return f"replica_{replica}_stage_{index}" if replica else f"stage_{index}"
+    stage = f"stage_{index}_turn_{turn}" if turn else f"stage_{index}"
+    return f"replica_{replica}_{stage}" if replica else stage

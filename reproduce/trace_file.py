@@ -40,7 +40,7 @@ class TraceFile:
         """Called before every step, on all processes alike. Raises: StorageFullError."""
         number = pipeline.micro_batches
         if self._first is None:
-            self._first = number + 2 * len(pipeline.stages)
+            self._first = number + pipeline.depth + 2
         if number == self._first:
             rank = dist.get_rank() if self._team.size > 1 else 0
             self._trace = self._contexts.enter_context(tracing(pipeline, rank))

@@ -93,6 +93,7 @@ class Trainer:
         placed, channel = context.team.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
+        _check_stage_replicas(cell, () if channel is None else channel.replicas)
         replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         self.pipeline = Pipeline(
             placed,
@@ -106,7 +107,7 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
-        self._own = range(len(stages)) if channel is None else channel.stages
+        self._own, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * self.batches)
         self._schedule = LearningRateSchedule(
@@ -183,7 +184,7 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _losses_at_heads(self) -> torch.Tensor:
-        """[R, 2]: sum and number of each replica's losses so far, which only the processes with the heads know."""
+        """[heads, 2]: sum and number of the losses so far, which only the processes with the heads know."""
         number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
         return self._context.team.from_heads(torch.stack([self._loss_sum, number]))
 
@@ -307,7 +308,7 @@ class Trainer:
             CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
 
         """
-        found = load(self._record, self._own, self._context.device, self._replicas.index)
+        found = load(self._record, self._own, self._context.device, self._replicas.index, self._turn)
         if found is None:
             self._keep_metrics(0)
             return
@@ -327,14 +328,25 @@ class Trainer:
         if self._probe is not None:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        # Of each replica; checkpoints from before there were replicas have lone numbers.
+        # Of each head; checkpoints from before there were replicas have lone numbers.
         sums, numbers = (torch.as_tensor(state[name]).reshape(-1) for name in ("loss_sum", "losses"))
-        self._loss_sum, self._losses = sums[self._replicas.index].clone(), int(numbers[self._replicas.index])
+        head = self._context.team.head
+        self._loss_sum, self._losses = sums[head].clone(), int(numbers[head])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:
         if self._context.team.leads:
             self._record.keep_metrics(count)
+
+
+def _check_stage_replicas(cell: TrainedCell, found: tuple[int, ...]) -> None:
+    """Raises: UnsupportedError: the processes that take turns are not those that the cell needs."""
+    if found != cell.stage_replicas:
+        one = [1] * max(len(found), len(cell.stage_replicas))
+        raise UnsupportedError(
+            f"the cell has stages with {list(cell.stage_replicas) or one} replicas, and here are processes for "
+            f"{list(found) or one}: train it with `python -m reproduce train --processes P --partition 4x2,6`, say"
+        )
 
 
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
@@ -352,7 +364,7 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Pipeline, context: Context) -> None:
     """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    with context.team.replicas.averaged_statistics(pipeline.model):
+    with context.team.replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
         own = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
     state = context.team.gather(own)
     if not context.team.leads:

@@ -69,9 +69,10 @@ def test_the_command(tmp_path: Path) -> None:
         "simulated: 12000.000 ms a micro-batch, 1.50 times one device, efficiency 50%",
         "balanced: 1,1,2",
         "simulated: 9000.000 ms a micro-batch, 2.00 times one device, efficiency 67%",
-        "with replicas: 2,2, replicas 2,1",
+        "with replicas: 2x2,2",
         "simulated: 6000.000 ms a micro-batch, 3.00 times one device, efficiency 100%",
         "to train so: --processes 3 --partition 1,1,2",
+        "with replicas: --processes 3 --partition 2x2,2",
     ):
         assert line in said.output.splitlines()
     assert "2: stages 2..3" in (tmp_path / "gantt.svg").read_text()

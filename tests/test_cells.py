@@ -61,6 +61,7 @@ OTHER_VALUES = {
     "seed": 1,
     "messages": "bf16",
     "replicas": 2,
+    "stage_replicas": (2, 1),
     "optimizer": "adamw",
 }
 

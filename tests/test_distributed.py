@@ -15,18 +15,22 @@ import torch.multiprocessing as mp
 from petra_core import Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
+from petra_core.schedule import Turn
 from petra_core.stages import Stage
 from petra_core.worker import Message
 from reproduce.launch import free_port
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.processes import FORKED
 
 PATIENCE = timedelta(seconds=180)
 
 
 def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call `work(rank, *arguments)` in that many processes of one group."""
-    mp.spawn(_in_group, (ranks, free_port(), work, arguments), nprocs=ranks)
+    mp.start_processes(  # as tests.processes says, which has told the server what to import
+        _in_group, (ranks, free_port(), work, arguments), nprocs=ranks, start_method=FORKED.get_start_method()
+    )
 
 
 def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -46,9 +50,9 @@ class Slow(ProcessChannel):
         time.sleep(random.uniform(0, 0.004))
         super().send(stage, message)
 
-    def collect(self, stage: int, before: int) -> list[Message]:
+    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
         time.sleep(random.uniform(0, 0.004))
-        return super().collect(stage, before)
+        return super().collect(stage, turn)
 
 
 def network(stages: int) -> list[Stage]:
@@ -148,7 +152,7 @@ def send_many(rank: int) -> None:
         channel = ProcessChannel((2, 1))
         pipeline = make(3, method, 1, None, channel)
         toys.train(pipeline, toys.batches(20), drain=False)
-        outlet = channel._to_above if rank == 0 else channel._to_below
+        [outlet] = (channel._to_above if rank == 0 else channel._to_below).values()
         assert 0 < len({micro_batch for micro_batch, _, _ in outlet._sending}) <= 2
         channel.close()
 
@@ -164,7 +168,7 @@ class Weighing(ProcessChannel):
     def send(self, stage: int, message: Message) -> None:
         for tensor in (*(message.streams or ()), *(message.gradients or ())):
             assert tensor.dtype is torch.bfloat16
-        outlet = self._to_below if stage < self.stages.start else self._to_above
+        [outlet] = (self._to_below if stage < self.stages.start else self._to_above).values()
         before = len(outlet._sending)
         super().send(stage, message)
         sent = [tensor for _, _, tensor in outlet._sending][before:] if before == 0 else []

@@ -116,18 +116,6 @@ def test_stages_of_a_device_are_done_one_after_the_other_those_at_the_border_las
     assert [operation.name for operation in order[1]][-2:] == [("B", 3, 3), ("U", 3, 3)]
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_rule_of_replicas_without_replicas_is_the_clock_s(stages: int, k: int) -> None:
-    costs = [Cost(1, 2, 1, up=3, down=4)] * stages
-    partition = (2, *[1] * (stages - 2)) if stages > 2 else (1,) * stages
-    usual = orders.of_method(methods.PETRA, costs, partition, 7, k)
-    owned = [range(sum(partition[:p]), sum(partition[: p + 1])) for p in range(len(partition))]
-    by_rule = orders._replicated(costs, owned, [1] * len(partition), 7, k, Link())
-    stripped = [[o if o.name[0] != "U" else Operation(o.name, o.seconds) for o in own] for own in by_rule]
-    assert stripped == usual
-
-
 def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
     """Its four units would set the pace alone; two replicas keep up with stages of two."""
     costs = [Cost(1, 1), Cost(1, 3, update=1), Cost(1, 1)]

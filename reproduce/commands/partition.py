@@ -19,6 +19,7 @@ from reproduce.commands.common import CORES, checked
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, grouped
 from reproduce.scales import smoke
+from reproduce.sharing import Shares
 from reproduce.storage import write_atomically, write_json
 
 NETWORK, METHOD, SHARES, RUN = (
@@ -43,7 +44,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--replicate",
     is_flag=True,
     show_default=False,
-    help="Also show what it would give to put heavy stages on several devices; modelled.",
+    help="Also show what it would give to put heavy stages on several devices that take turns; modelled.",
 )
 @SHARES(
     "--bandwidth",
@@ -96,9 +97,16 @@ def partition(
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, found, plan, link)]))
     best = plans["balanced"]
-    sizes = ",".join(map(str, best.partition))
-    click.echo(f"\nto train so: --processes {processes} --partition {sizes}")
+    click.echo(f"\nto train so: {_options(best)}")
+    if replicate:
+        click.echo(f"with replicas: {_options(plans['with replicas'])}")
     _write(found, best, link, svg, trace)
+
+
+def _options(plan: Plan) -> str:
+    """Those with which `train` follows a plan."""
+    shares = Shares.of(plan.partition, plan.replicas)
+    return f"--processes {shares.processes} --partition {shares}"
 
 
 def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
@@ -137,9 +145,7 @@ def stage_lines(found: Balance) -> Iterator[str]:
 
 def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[str]:
     """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
-    sizes = ",".join(map(str, plan.partition))
-    replicas = f", replicas {','.join(map(str, plan.replicas))}" if plan.devices > len(plan.partition) else ""
-    yield f"{name}: {sizes}{replicas}"
+    yield f"{name}: {Shares.of(plan.partition, plan.replicas)}"
     yield str(plan)
     filling, count = _micro_batches(found)
     timeline = found.simulated(plan, link, count)

@@ -9,7 +9,7 @@ import click
 import torch
 
 from petra_core import CheckpointError, methods
-from petra_core.distributed import PATIENCE
+from petra_core.groups import PATIENCE
 from petra_core.recipe import learning_rate
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
@@ -70,7 +70,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @DATA("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
 @DATA("--data-workers", type=click.IntRange(1), default=1, help="Threads or processes that decode images.")
-@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
+@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.KNOWN)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @METHOD(
     "--replicas",
@@ -114,7 +114,8 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     "--partition",
     default="even",
     metavar="SIZES",
-    help="Stages of each process, such as 2,3,5; even: in number; balanced: in time, by timing them first.",
+    help="Stages of each process, such as 2,3,5, or 4x2,6: four over two processes that take turns, at the price of "
+    "more delay, and six on a third; even: in number; balanced: in time, by timing them first.",
 )
 @RUN(
     "--patience",
@@ -160,11 +161,14 @@ def train(
         if partition == "balanced":
             partition = checked(lambda: _balanced(cell, processes, device, threads))
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
-        checked(lambda: sharing.sizes(cell, partition, processes))  # a mistake is told once, not by every process
+        # A mistake is told once, not by every process.
+        checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     where = checked(lambda: devices.check(sharing.local_device(device)))
     torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
-    team = _join(cell, processes, partition, where, timedelta(minutes=patience))
+    shares = checked(lambda: _shares(cell, processes, partition))
+    cell = checked(lambda: sharing.replicated(cell, shares))
+    team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:
@@ -204,13 +208,20 @@ def _balanced(cell: TrainingCell, processes: int, device: str, threads: int | No
     return found
 
 
-def _join(cell: TrainingCell, asked: int, partition: str, device: torch.device, patience: timedelta) -> Team:
+def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
+    """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
+    alone = not sharing.launched()
+    if alone and partition == "balanced":
+        partition = "even"  # of one process both are all
+    return sharing.shares(cell, partition, 1 if alone else sharing.processes_of_replica(asked, cell.replicas))
+
+
+def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
     """The team that this process belongs to."""
     if not sharing.launched():
         return ALONE
     from reproduce import processes
 
-    shares = checked(lambda: sharing.sizes(cell, partition, sharing.processes_of_replica(asked, cell.replicas)))
     try:
         return processes.join(cell, shares, device, patience)
     except UnsupportedError as error:

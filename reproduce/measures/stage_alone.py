@@ -107,7 +107,7 @@ class StageAlone:
             seed=0,
             autocast=None,
             hand_down=feed.hand_down,
-            before_update=None,
+            before_update=(),
             after_backward=None,
         )
         self.bytes_up = self.bytes_down = 0

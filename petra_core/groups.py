@@ -1,0 +1,32 @@
+"""Groups of ranks, and the error of a rank that lost another: what all traffic over torch.distributed shares.
+
+This module exports CPU, PATIENCE, ChannelError, new_group.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from petra_core.errors import PetraError
+
+__all__ = ["CPU", "PATIENCE", "ChannelError", "new_group"]
+
+CPU = torch.device("cpu")
+PATIENCE = timedelta(minutes=5)
+
+
+class ChannelError(PetraError, RuntimeError):
+    """A message did not come, or does not fit."""
+
+
+def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
+    """A group of some ranks, in which tensors of the device `wire` are sent; every one of them calls this.
+
+    Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
+    """
+    backend = "nccl" if wire.type == "cuda" else "gloo"
+    group = dist.new_group(list(ranks), patience, backend, use_local_synchronization=True)
+    assert not isinstance(group, int)  # that stands for a rank which is not in the group
+    return group
