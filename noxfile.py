@@ -164,6 +164,21 @@ def reproduce_imagenet(session: nox.Session) -> None:
     run_and_report(session, "paper", "--only=dataset=imagenet")
 
 
+@nox.session(name="reproduce-pareprop")
+def reproduce_pareprop(session: nox.Session) -> None:
+    """Measure PaReprop beside reversible backpropagation and backpropagation on transformers, then write the report.
+
+    Arguments go to `python -m benchmarks.pareprop`, as in `-- --networks revswin_tiny --size 224 --batches 64`. A run
+    of other networks, or of another machine, is kept beside the first with `-- --record pareprop-NAME`.
+    """
+    install(session)
+    options = session.posargs
+    record = [] if "--record" in options else ["--record"]
+    session.run("python", "-m", "benchmarks.pareprop", *record, *options)
+    if not {"--help", "-h"} & set(options):
+        reproduce(session, "report", *records_option(options))
+
+
 @nox.session
 def records(session: nox.Session) -> None:
     """See to records: `-- list`, `-- check`, `-- merge SOURCE...` brings those of other machines here."""

@@ -12,9 +12,10 @@ its own actions and on messages of ticks before. Two graphs are alive at most, t
 
 On the CPU the reconstruction runs in a second thread. PyTorch leaves Python's lock while it computes, so both compute
 at once, each thread with a team of `torch.get_num_threads()` of its own: half as many as the machine has cores is what
-makes a fair use of it. What PyTorch keeps for each thread is carried over: autocast. (Gradients are switched on where a
-graph is made.) Random numbers have one generator in the whole process, and replaying dropout puts it back and forth, so
-a reconstruction that draws is done before the backward, not beside it; nothing else is different.
+makes a fair use of it. What PyTorch keeps for each thread is carried over: autocast, and the size of the team, which a
+thread would keep from its first computation on. (Gradients are switched on where a graph is made.) Random numbers have
+one generator in the whole process, and replaying dropout puts it back and forth, so a reconstruction that draws is done
+before the backward, not beside it; nothing else is different.
 
 On a GPU one thread is enough, since kernels are only enqueued: stage j has its work put into stream j mod 2, so that
 neighbours are in different ones, and autograd puts the kernels of a backward where those of its graph were. Each tick
@@ -119,9 +120,11 @@ class SideBySide(InOrder):
                 return super().run(worker, action, work, trace)
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
             return super().run(worker, action, work, trace)
-        precision = _autocast_of_this_thread(worker.device)
+        precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
 
         def beside() -> Tensor | None:
+            if torch.get_num_threads() != team:
+                torch.set_num_threads(team)
             with precision:
                 return super(SideBySide, self).run(worker, action, work, None)
 

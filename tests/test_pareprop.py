@@ -111,6 +111,28 @@ def test_training_with_narrow_messages_and_autocast_of_the_caller() -> None:
     assert trained(net, PAREPROP, data, messages=torch.bfloat16)[0] != expected[0]
 
 
+def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
+    """A thread keeps the number of its first computation, whatever torch is told later."""
+    seen: list[tuple[bool, int]] = []
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = toys.residual(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((threading.current_thread() is threading.main_thread(), torch.get_num_threads()))
+            y: Tensor = self.function(x)
+            return y
+
+    net = [stage.double() for stage in (toys.stem(2), ReversibleStage(Counting()), toys.head(2))]
+    p = Pipeline(net, PAREPROP, optimizer=toys.sgd)
+    for threads in (1, 2, 1):
+        torch.set_num_threads(threads)
+        toys.train(p, toys.batches(1))
+    assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
+
+
 def test_it_stops_and_goes_on() -> None:
     net, data = toys.network(5), toys.batches(6)
     whole = toys.pipeline(net, PAREPROP, accumulation=2)

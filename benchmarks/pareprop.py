@@ -1,0 +1,218 @@
+"""Throughput and memory of PaReprop, reversible backpropagation and backpropagation on reversible transformers.
+
+PaReprop (arXiv 2306.09342) rebuilds a block beside the gradient of the block above, so that the one evaluation more of
+reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all three
+methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
+
+In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
+round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
+others have. Memory is the allocator's peak over a step, the network included, temporaries of operations too
+(`benchmarks.allocation`); on the CPU PaReprop does it in one thread for that, every reconstruction before the backward
+beside it, which is the order that holds most. The largest batch under a budget is foretold from shapes alone
+(`petra_core.memory`), which knows no temporaries; with --find it is found too, by the allocator.
+
+The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
+models with a published gain more than that. Runs on a CPU have none.
+
+Usage, with the defaults for the CPU, and on a GPU (in one line):
+
+    python -m benchmarks.pareprop --threads 2 --record
+
+    python -m benchmarks.pareprop --device cuda --size 224 --length 512 --batches 16 64 256 --budget 70000 --find
+    --networks revvit_small revvit_base revmvit_base revswin_tiny revswin_base revroberta_base --record pareprop-h200
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.allocation import Allocations
+from benchmarks.memory import largest
+from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.tick import timed
+from petra_core import Pipeline, Stage, methods
+from petra_core.concurrency import InOrder
+from petra_core.memory import footprints, graphs_at_once, of_footprints
+from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
+from petra_core.models import revroberta
+from petra_core.models.revroberta import SIZES as TEXT_SIZES
+from petra_core.recipe import sgd
+from reproduce import transformers
+from reproduce.benchmark_records import Benchmark, Comparison
+from reproduce.tables.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of
+
+CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
+OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+CLASSES = 10
+TOKENS = 256  # bytes
+NETWORKS = ("revvit_micro", "revvit_micro12", "revmvit_micro", "revswin_micro", "revroberta_micro")
+SLOWER_AT_MOST = 0.98
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained: a network as revvit_micro, pixels of an image's side, tokens of a text, samples, method."""
+
+    network: str
+    size: int
+    length: int
+    batch: int
+    method: Method
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the network takes tokens, not images."""
+        return self.network.startswith("revroberta_")
+
+    @property
+    def group(self) -> str:
+        """How records call network and batch."""
+        return group_of(self.network, self.batch)
+
+    def stages(self) -> list[Stage]:
+        """The network, on torch's default device. Raises ValueError: there is none of that name."""
+        if self.reads_text:
+            name = self.network.partition("_")[2]
+            return revroberta(name, vocabulary=TOKENS, length=self.length, dropout=0.0)
+        if self.network not in transformers.MODELS:
+            known = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
+            raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(known))}")
+        stem = transformers.default_stem(self.network, self.size)
+        return transformers.build(self.network, stem, transformers.default_width(self.network), self.size, CLASSES)
+
+    def micro_batch(self) -> tuple[Tensor, Tensor]:
+        """Images [batch, 3, size, size] and labels [batch], or tokens and targets [batch, length]."""
+        if self.reads_text:
+            shape = (self.batch, self.length)
+            return torch.randint(TOKENS, shape), torch.randint(TOKENS, shape)
+        return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
+
+
+def stepping(run: Run, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
+    """A step of the run, and nothing that is made only at the first."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        stages, batch = run.stages(), run.micro_batch()
+    pipeline = Pipeline(stages, run.method, optimizer=OPTIMIZER, seed=0)
+    if not side_by_side:
+        pipeline.conductor = InOrder()
+    step = partial(pipeline.step, *batch)
+    step()
+    return step
+
+
+def allocated(run: Run, device: torch.device) -> int:
+    """The allocator's peak over two steps, in bytes."""
+    gc.collect()
+    with Allocations(device) as allocations:
+        # The profiler follows the thread that it was entered in.
+        stepping(run, device, side_by_side=device.type == "cuda")()
+    return allocations.peak
+
+
+def foretold(run: Run) -> int:
+    """The same from shapes: what lasts, gradients and messages of one stage (messages of two that overlap), graphs."""
+    with torch.device("meta"):
+        found = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=OPTIMIZER)
+    lasting = sum(own.always - own.trainable + own.kept for own in found) + max(own.trainable for own in found)
+    messages = [own.peak["messages"] for own in of_footprints(found, run.method)]
+    beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
+    return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(found, run.method)
+
+
+def measure_throughput(recorder: Recorder, run: Run, device: torch.device, threads: int, rounds: int) -> None:
+    """Samples a second of every method, round by round."""
+    steps = {}
+    for method in CONTESTANTS:
+        torch.set_num_threads(threads_of(method, threads, device))
+        steps[method] = stepping(replace(run, method=method), device)
+    for number in range(rounds):
+        for place in range(len(CONTESTANTS)):
+            method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
+            torch.set_num_threads(threads_of(method, threads, device))
+            seconds = timed(steps[method], device)
+            recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / seconds)
+    gain = gain_of(run.network)
+    low = None if device.type != "cuda" else SLOWER_AT_MOST if gain is None else 1 + gain / 100
+    for first, second, bound in (
+        (PAREPROP, REVERSIBLE_BACKPROPAGATION, low),
+        (REVERSIBLE_BACKPROPAGATION, BACKPROPAGATION, None),
+        (PAREPROP, BACKPROPAGATION, None),
+    ):
+        recorder.comparisons.append(Comparison(run.group, THROUGHPUT, first.title, second.title, low=bound))
+
+
+def threads_of(method: Method, threads: int, device: torch.device) -> int:
+    """Of each thread that computes, so that all methods have the same cores."""
+    return threads // 2 if method.overlapped and device.type == "cpu" else threads
+
+
+def measure_memory(recorder: Recorder, run: Run, device: torch.device) -> None:
+    """Peaks of every method."""
+    for method in CONTESTANTS:
+        own = replace(run, method=method)
+        recorder.add(run.group, method.title, ALLOCATED, "B", allocated(own, device))
+        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", foretold(own))
+
+
+def measure_budget(recorder: Recorder, run: Run, device: torch.device, limit: int, *, find: bool) -> None:
+    """The largest batch of every method under so many bytes."""
+    for method in CONTESTANTS:
+        own = replace(run, method=method)
+
+        def fits(batch: int, peak: Callable[[Run], int], own: Run = own) -> bool:
+            return peak(replace(own, batch=batch)) <= limit
+
+        guess = largest(partial(fits, peak=foretold), by_a_line(own, limit))
+        recorder.add(run.network, method.title, FORETOLD, "samples", guess)
+        if find:
+            found = largest(partial(fits, peak=partial(allocated, device=device)), guess)
+            recorder.add(run.network, method.title, FOUND, "samples", found)
+
+
+def by_a_line(run: Run, limit: int) -> int:
+    """About the largest batch of which `foretold` is at most `limit`: bytes grow in proportion to samples."""
+    here, twice = (foretold(replace(run, batch=factor * run.batch)) for factor in (1, 2))
+    return max(1, run.batch + (limit - here) * run.batch // (twice - here))
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="by family and size")
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32], help="samples of a step (default 8 32)")
+    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32)")
+    parser.add_argument("--length", type=int, default=64, help="tokens of a text (default 64)")
+    parser.add_argument("--rounds", type=int, default=15, help="steps of each method that are timed (default 15)")
+    parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
+    parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
+    parser.add_argument("--threads", type=int, default=2, help="of all methods, even (default 2)")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
+    )
+    add_options(parser, "pareprop")
+    options = parser.parse_args(arguments)
+    if options.threads < 2 or options.threads % 2:
+        parser.error(f"--threads {options.threads}: PaReprop shares them between two, so they are an even number")
+
+    device = torch.device(options.device)
+    recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
+    for network in options.networks:
+        for batch in options.batches:
+            run = Run(network, options.size, options.length, batch, methods.PAREPROP)
+            measure_throughput(recorder, run, device, options.threads, options.rounds)
+            torch.set_num_threads(options.threads)
+            measure_memory(recorder, run, device)
+        measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
+    return recorder.finish()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

@@ -1,0 +1,57 @@
+"""Seconds of a micro-batch of a RevViT: what PaReprop and PETRA gain over reversible backpropagation, each its way."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from petra_core import Stage, models
+from petra_core.methods import PAREPROP, PETRA, REVERSIBLE_BACKPROPAGATION
+
+from .setting import CLASSES, DEVICES, FULL, THREADS, Network, step_of_full_pipeline
+
+
+@dataclass(frozen=True)
+class RevViT(Network):
+    """A RevViT of `depth` blocks and `width` channels a stream; patches of 4 pixels."""
+
+    def stages(self, device: torch.device) -> list[Stage]:
+        """The stages, one a block."""
+        size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
+        stages = models.revvit(size, num_classes=CLASSES, image_size=self.size, patch=4)
+        return [stage.to(device) for stage in stages]
+
+
+@functools.lru_cache(maxsize=1)
+def _step(network: RevViT, method: str, device: str) -> Callable[[], None]:
+    step = step_of_full_pipeline(network, method, device)[1]
+    if method == PAREPROP.name and device == "cpu":
+        torch.set_num_threads(max(1, THREADS // 2))
+    return step
+
+
+class _Steps:
+    params = ([method.name for method in (REVERSIBLE_BACKPROPAGATION, PAREPROP, PETRA)], DEVICES)
+    param_names = ("method", "device")
+    version = "1"
+    network = RevViT(4, width=48, batch=8, size=16)
+
+    def setup(self, method: str, device: str) -> None:
+        self.step = _step(self.network, method, device)
+
+    def time_step(self, method: str, device: str) -> None:
+        self.step()
+
+
+class Narrow(_Steps):
+    """A few channels wide: the engine's own share is large."""
+
+
+if FULL:
+
+    class Paper(_Steps):
+        """RevViT-S, 64 images of CIFAR's size."""
+
+        network = RevViT(12, width=384, batch=64, size=32)
+        timeout = 1800
