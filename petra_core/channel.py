@@ -64,8 +64,8 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """In an evaluation, on the first of replicas: what the rank below sends up; on the lowest rank `streams`."""
+        """In an evaluation: what the rank below sends up to the first of replicas; elsewhere `streams`."""
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
-        """In an evaluation, on the first of replicas: send `streams` up. Returns on every rank what the highest has."""
+        """In an evaluation: the first of replicas sends `streams` up. Returns on every rank what the highest has."""

@@ -19,6 +19,18 @@ at their first message, and both wait for that: in a pipeline that goes on full 
 for each other. So all greet each other once, upwards and downwards, before the clock runs. (Gloo has been tried as far
 as the tests go; NCCL has been written by its documentation, and no machine with two GPUs has run it.)
 
+A part of the pipeline that is too heavy for one rank may be that of several, which take its micro-batches in turn, in
+time for which the clock provides (`petra_core.ages`):
+
+    rank 0  stages 0..2, micro-batches 0 2 4 …  ◀──▶  ┌──────────────────────────┐
+      ↕ mean gradients at every update                │ rank 2  stages 3..5, all │
+    rank 1  stages 0..2, micro-batches 1 3 5 …  ◀──▶  └──────────────────────────┘
+
+Everybody sends a message to the rank whose turn the micro-batch is. Before an update the gradients are averaged as over
+the replicas of data parallelism (`petra_core.replicas`), only that these have shared one stream of micro-batches. That
+changes the order in which gradients are summed, and each replica has running statistics of its own; all else is, up to
+that rounding, what one process does under the same clock.
+
 A neighbour that is silent for longer than `patience` is taken for lost, whether it has died or hangs.
 
 Results depend on the order of each stage's own actions and on the contents of the messages alone, never on timing:
@@ -192,11 +204,11 @@ class ProcessChannel(Channel):
             outlet.wait()
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Wait for the first rank of the part below."""
-        return self._from_below[self._below.start].take_alone() if self._below else streams
+        """On the first rank of a part, wait for that of the part below."""
+        return self._from_below[self._below.start].take_alone() if self._below and self.replica == 0 else streams
 
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send up, from the first rank of a part to that of the next, and take part in the highest one's broadcast."""
+        """On the first rank of a part, send up to that of the next. On all, take part in the highest's broadcast."""
         if self._above and self.replica == 0:
             self._to_above[self._above.start].send_alone(streams)
         header = header_of(streams, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)

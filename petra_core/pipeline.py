@@ -107,7 +107,7 @@ class Pipeline:
         )
         # Of the devices that take turns at the own stages this process is one, or all of them.
         self._replica, self._count = (0, 1) if channel is None else (channel.replica, clock.devices(self._own.start))
-        hooks = [] if channel is None or self._count == 1 else [channel.average_gradients]
+        hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._workers = [
@@ -206,12 +206,11 @@ class Pipeline:
         What is in flight is not touched. Over several processes all take part, and all get the output; of a stage's
         replicas the first works, with the mean of their running statistics.
         """
-        works = self._replica == 0
         streams = as_streams(inputs)
         with in_evaluation_mode([worker.stage for worker in self._workers]), self.averaged_statistics():
-            if self._channel is not None and works:
+            if self._channel is not None:
                 streams = self._channel.evaluation_input(streams)
-            for worker in self._workers if works else ():
+            for worker in self._workers if self._replica == 0 else ():
                 streams = worker.evaluate(streams)
             if self._channel is not None:
                 streams = self._channel.evaluation_output(streams)

@@ -1,16 +1,19 @@
 """Stages replicated over several processes that take turns: the training of one process under the same clock."""
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.ages import ages, of_stages
 from petra_core.distributed import ProcessChannel
 from petra_core.errors import CheckpointError, ScheduleError
+from petra_core.groups import ChannelError
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams
 from petra_core.schedule import Clock, Kind, Schedule, generate
@@ -189,7 +192,7 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
 BATCHES = 17
 
 
-def as_one(rank: int, parts: Parts, k: int, which: tuple[Method, ...]) -> None:
+def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
     """Losses, weights, evaluation and the resumed run of the processes, against one that does what all would do."""
     partition, counts = parts
     stages = without_batchnorm(sum(partition))
@@ -222,13 +225,19 @@ def as_one(rank: int, parts: Parts, k: int, which: tuple[Method, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "k"),
-    [(((2, 2), (2, 1)), 2), (((1, 3, 1), (1, 2, 1)), 4), (((2, 2), (2, 2)), 2), (((1, 1, 2), (1, 3, 1)), 3)],
-    ids=str,
+    ("parts", "k", "which"),
+    [
+        (((2, 2), (2, 1)), 2, [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS]),
+        (((1, 3, 1), (1, 2, 1)), 4, [methods.PETRA]),
+        (((2, 2), (2, 2)), 2, [methods.PETRA]),
+        (((1, 1, 2), (1, 3, 1)), 3, [methods.APPROXIMATE_INPUTS]),
+        (((3,), (2,)), 2, [methods.PETRA]),
+    ],
+    ids=["first", "middle", "head", "three", "data-parallel"],
 )
 @pytest.mark.slow
-def test_several_processes_train_as_one_does_under_the_same_clock(parts: Parts, k: int) -> None:
-    in_processes(sum(parts[1]), as_one, parts, k, (methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS))
+def test_several_processes_train_as_one_does_under_the_same_clock(parts: Parts, k: int, which: list[Method]) -> None:
+    in_processes(sum(parts[1]), as_one, parts, k, which)
 
 
 def odd_ones(rank: int) -> None:
@@ -265,14 +274,11 @@ def test_replicas_have_statistics_of_their_own_and_evaluate_with_the_mean() -> N
 
 
 def lose(rank: int) -> None:
-    from datetime import timedelta
-
-    from petra_core.groups import ChannelError
-
     channel = ProcessChannel((2, 2), replicas=(2, 1), patience=timedelta(seconds=2))
     pipeline = make(without_batchnorm(4), methods.PETRA, 2, None, channel)
     data = toys.batches(20)
     toys.train(pipeline, data[:10], drain=False)
+    dist.barrier()
     if rank == 1:
         return  # without a word
     who = (
