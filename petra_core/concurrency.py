@@ -4,8 +4,8 @@ Reversible backpropagation evaluates every block once more than backpropagation,
 the device differentiates block i, then rebuilds block i - 1, then differentiates it. But a reconstruction needs only
 the input that was rebuilt one block higher, not its gradient (arXiv 2306.09342). So PAREPROP has the two in one tick:
 
-    tick 2 | R0    | F0 B0 U0       the graph of stage 0 is made while the head is at work, from the output of stage 0
-    tick 3 | B0 U0 | -              that it has held; further down from what the R above has sent ahead
+    tick 1 | R0    | F0 B0 U0       the graph of stage 0 is made while the head is at work, from the output of stage 0
+    tick 2 | B0 U0 | -              that it has held; further down from what the R above has sent ahead
 
 and the order in which they really run does not matter: they belong to different stages, and a stage's results depend on
 its own actions and on messages of ticks before. Two graphs are alive at most, that of the B and that of the R.
@@ -137,12 +137,16 @@ class SideBySide(InOrder):
         """That of the worker; at the first work of a tick it is made to wait for what comes before the tick."""
         device = worker.device
         if device not in self._streams:
-            self._streams[device] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+            self._streams[device] = (_new_stream(device), _new_stream(device))
         if device not in self._forked:
             self._forked.add(device)
             for stream in self._streams[device]:
                 stream.wait_stream(torch.cuda.current_stream(device))
         return self._streams[device][worker.index % 2]
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
