@@ -69,7 +69,7 @@ SCALES = {
             "Smoke: handwritten digits and Python's manual, narrow networks, minutes",
             90.0,
             (1, 4),
-            # Of the text's bytes the most frequent is 18 %, and copying what is shown of the masked ones gives 26 %.
+            # Always guessing the most frequent byte finds 23 % of those that are masked in the text of Python 3.11.
             {"revvit_micro2": 75.0, "revroberta_micro2": 28.0},
         ),
         Scale("small", "Small: CIFAR-10, narrow networks, a few epochs, hours on two cores"),

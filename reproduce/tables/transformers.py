@@ -125,7 +125,7 @@ def _smoke_text(method: Method, k: int, seed: int) -> dict[str, Any]:
 
 
 def _small_text(method: Method, k: int, seed: int) -> dict[str, Any]:
-    longer = {"batch_size": 16, "epochs": 12, "warmup_epochs": 1.0, "drops": (10,)}
+    longer: dict[str, Any] = {"batch_size": 16, "epochs": 12, "warmup_epochs": 1.0, "drops": (10,)}
     return small.settings("revnet18", method, k, seed, **TEXT, **longer)
 
 
