@@ -74,7 +74,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--epocs", "3"], "No such option"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
         (["train", "-k", "0"], "accumulation k=0 is outside 1..32"),
-        (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA?"),
+        (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
         (["train", "--model", "revnet19"], "no model 'revnet19'; did you mean revnet18"),
         (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
         (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
