@@ -65,7 +65,9 @@ def _first_in_store() -> bool:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
+            address, port, is_master=False, timeout=STORE_PATIENCE
+        )
         return int(store.add(f"petra/told/{attempt}", 1)) == 1
     except (dist.DistError, RuntimeError, KeyError, ValueError):
         return True  # better said twice than not at all
