@@ -41,6 +41,11 @@ SOME_FAILED, BUDGET_ENDED = 1, 3
 
 def install(session: nox.Session, *groups: str) -> None:
     """The suite itself, its dependencies and those of the dependency groups, all as pinned."""
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        # Images of containers often set it. Then each process compiles all of torch anew, which takes longer than most
+        # tests; what is compiled can be kept in the session's own folder.
+        session.env["PYTHONDONTWRITEBYTECODE"] = ""
+        session.env["PYTHONPYCACHEPREFIX"] = str(Path(session.virtualenv.location, "compiled"))
     of_groups = [f"--group={group}" for group in groups]
     session.install("--editable", ".", *of_groups, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
 

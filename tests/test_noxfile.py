@@ -1,5 +1,7 @@
 """The sessions: each runs its cells and ends with the report of the same records, also after failures."""
 
+from types import SimpleNamespace
+
 import pytest
 from nox.command import CommandFailed
 
@@ -13,6 +15,8 @@ class Session:
     def __init__(self, *posargs, code=0):
         self.posargs = list(posargs)
         self.commands = []
+        self.env = {}
+        self.virtualenv = SimpleNamespace(location="/environments/of-the-session")
         self._code = code
 
     def install(self, *arguments):
@@ -87,3 +91,14 @@ def test_a_plan_writes_no_report(option):
     session = Session(option)
     noxfile.reproduce_small.func(session)
     assert session.commands == [("run", "small", option)]
+
+
+def test_what_is_compiled_is_kept_where_the_machine_would_not_keep_it(monkeypatch):
+    session = Session()
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    noxfile.install(session)
+    assert session.env == {}
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    noxfile.install(session)
+    assert session.env["PYTHONDONTWRITEBYTECODE"] == ""
+    assert session.env["PYTHONPYCACHEPREFIX"] == "/environments/of-the-session/compiled"
