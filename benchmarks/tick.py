@@ -112,9 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )
-    parser.add_argument(
-        "--against", default=PLAIN, help=f"a method whose tick is the other side (default: an {PLAIN})"
-    )
+    parser.add_argument("--against", default=PLAIN, help=f"a method whose tick is the other side (default: an {PLAIN})")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
 
@@ -138,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         other_side = f"tick of {rival.title}"
     for name in options.methods:
         method = methods.by_name(name)
-        other = plain_step(stages(), x, y) if rival is None else partial(full_pipeline(stages(), rival, x, y).step, x, y)
+        other = plain_step(stages(), x, y)
+        if rival is not None:
+            other = partial(full_pipeline(stages(), rival, x, y).step, x, y)
         pipeline = full_pipeline(stages(), method, x, y)
         other()
         times = paired(partial(pipeline.step, x, y), other, options.pairs, device)
