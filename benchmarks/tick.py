@@ -136,8 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         other_side = f"tick of {rival.title}"
     for name in options.methods:
         method = methods.by_name(name)
-        other = plain_step(stages(), x, y)
-        if rival is not None:
+        if rival is None:
+            other = plain_step(stages(), x, y)
+        else:
             other = partial(full_pipeline(stages(), rival, x, y).step, x, y)
         pipeline = full_pipeline(stages(), method, x, y)
         other()

@@ -37,8 +37,8 @@ class Channel(abc.ABC):
     replica: int
 
     @abc.abstractmethod
-    def begin(self, number: int, tick: Tick) -> None:
-        """Tick `number` begins: get ready for what the neighbours will send in it."""
+    def begin(self, tick: Tick) -> None:
+        """A tick begins: get ready for what the neighbours will send in it."""
 
     @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:

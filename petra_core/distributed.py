@@ -151,9 +151,8 @@ class ProcessChannel(Channel):
         for outlet in self._to_below.values():
             outlet.send_alone((hello,))
 
-    def begin(self, number: int, tick: Tick) -> None:
+    def begin(self, tick: Tick) -> None:
         """Post the receives of what the neighbours send in this tick."""
-        del number
         if self._below:
             for action in tick[self.stages.start - 1]:
                 if action.kind is Kind.FORWARD and self._is_own(action.number):

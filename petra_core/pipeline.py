@@ -316,7 +316,7 @@ class Pipeline:
         number = self._clock.tick_number
         tick = self._clock.tick(enter=enter)
         if self._channel is not None:
-            self._channel.begin(number, tick)
+            self._channel.begin(tick)
         with self.conductor.tick():
             for worker in self._in_turn:
                 turn = tuple(a for a in tick[worker.index] if a.kind is Kind.UPDATE or self._is_own(a.number))
