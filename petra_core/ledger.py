@@ -26,7 +26,7 @@ KINDS = ("parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_w
 
 def payload(tensors: Iterable[Tensor]) -> int:
     """Bytes of the elements of `tensors`."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum([tensor.nbytes for tensor in tensors])
 
 
 class SavedTensors:

@@ -133,6 +133,7 @@ class Part:
                 entry.tape = self._reconstruct(outputs, entry, weights)
             else:
                 entry.tape = self.stage.retrace(entry.kept, weights)
+                entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
@@ -278,12 +279,12 @@ class Part:
         if sums:
             torch._foreach_add_(sums, terms)
 
-    @contextlib.contextmanager
-    def _measuring(self, *inputs: Tensor) -> Iterator[None]:
+    def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Measure the bytes of the graph that is recorded inside, the first time."""
-        if self._graph_bytes is not None:
-            yield
-            return
+        return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
+
+    @contextlib.contextmanager
+    def _measured(self, inputs: Streams) -> Iterator[None]:
         stashed = [tensor for weights in self._versions.values() for tensor in weights.values()]
         known = [*inputs, *self.stage.function.parameters(), *self.stage.function.buffers(), *stashed]
         with SavedTensors(known) as saved:

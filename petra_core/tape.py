@@ -10,9 +10,11 @@ Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and different
 
 import abc
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
@@ -87,21 +89,34 @@ class Tape(abc.ABC):
         """
 
 
+@dataclass(frozen=True)
+class _End:
+    """Where a graph ends: its result without the result's memory, which the graph itself may have no use for."""
+
+    edge: GradientEdge
+    dtype: torch.dtype
+
+
+def _end(result: Tensor) -> _End | None:
+    """The end of the graph of `result`; None if it has no graph."""
+    return _End(get_gradient_edge(result), result.dtype) if result.requires_grad else None
+
+
 def _differentiate(
-    results: Sequence[Tensor],
+    ends: Sequence[_End | None],
     leaves: Sequence[Tensor],
     parameters: Sequence[Tensor],
-    grad_results: Sequence[Tensor | None],
+    grad_results: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
     """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
     wanted = [*leaves, *parameters]
-    reached = [(r, g) for r, g in zip(results, grad_results, strict=True) if r.requires_grad]
+    reached = [(end, grad) for end, grad in zip(ends, grad_results, strict=True) if end is not None]
     if not wanted or not reached:
         found: tuple[Tensor | None, ...] = (None,) * len(wanted)
     else:
         # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
-        seeds = [None if g is None else g.to(r.dtype) for r, g in reached]
-        found = torch.autograd.grad([r for r, _ in reached], wanted, seeds, allow_unused=True)
+        seeds = [grad.to(end.dtype) for end, grad in reached]
+        found = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
     of_leaves = tuple(
         torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)
         for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
@@ -128,13 +143,13 @@ class ModuleTape(Tape):
         self.inputs = detached(leaves)
         self.outputs = detached(results)
         self._leaves = leaves
-        self._results = results
+        self._ends = [_end(result) for result in results]
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
-        of_leaves, of_parameters = _differentiate(self._results, leaves, parameters, grad_outputs)
+        of_leaves, of_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
         if not input_gradient:
             return None, of_parameters
         found = iter(of_leaves)
@@ -150,14 +165,14 @@ class CouplingTape(Tape):
         self.inputs = inputs
         self.outputs = outputs
         self.leaf = leaf
-        self._residual = residual
+        self._end = _end(residual)
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         grad_y, grad_y_tilde = grad_outputs
         leaves = [self.leaf] if input_gradient else []
-        of_leaves, of_parameters = _differentiate([self._residual], leaves, parameters, [grad_y])
+        of_leaves, of_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
         if not input_gradient:
             return None, of_parameters
         return (of_leaves[0] + grad_y_tilde, grad_y), of_parameters

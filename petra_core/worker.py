@@ -76,7 +76,9 @@ class Message:
         return payload((*(self.streams or ()), *(self.gradients or ())))
 
     def to(self, device: torch.device) -> "Message":
-        """The message on `device`."""
+        """The message on `device`; itself if it is there."""
+        if all(tensor.device == device for tensor in (*(self.streams or ()), *(self.gradients or ()))):
+            return self
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
 
     def state_dict(self) -> dict[str, Any]:
