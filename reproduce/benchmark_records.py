@@ -42,6 +42,11 @@ class BenchmarkError(Exception):
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(f"{path}: {message}. It was left as it is; run the benchmark again to replace it")
         self.path = path
+        self._message = message
+
+    def __reduce__(self) -> tuple[type["BenchmarkError"], tuple[Path, str]]:
+        """How it is pickled; an exception of several arguments has to say so."""
+        return BenchmarkError, (self.path, self._message)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ This module exports LockedError, Record, RecordError, State, Status, Scan, scan.
 """
 
 import enum
+import functools
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,11 @@ class RecordError(Exception):
         )
         self.path = path
         self.foreign = foreign
+        self._message = message
+
+    def __reduce__(self) -> tuple[Callable[[Path, str], "RecordError"], tuple[Path, str]]:
+        """How it is pickled; an exception of several arguments has to say so."""
+        return functools.partial(RecordError, foreign=self.foreign), (self.path, self._message)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from reproduce import records
-from reproduce.commands.common import FOLDER
+from reproduce.commands.common import CORES, FOLDER
 
 
 @click.command()
@@ -17,9 +17,12 @@ from reproduce.commands.common import FOLDER
     show_default=True,
     help="The page to write.",
 )
-def report(root: Path, output: Path) -> None:
+@click.option(
+    "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
+)
+def report(root: Path, output: Path, jobs: int) -> None:
     """Write the report: one page with every table and figure, from the records that are there."""
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
 
-    build(root, output)
+    build(root, output, jobs=jobs)
     click.echo(f"wrote {output}")

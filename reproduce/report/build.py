@@ -9,7 +9,10 @@ where it was made.
 """
 
 import base64
+import multiprocessing
 import re
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -42,48 +45,56 @@ from reproduce.tables import (
     table6,
     transformers,
 )
-from reproduce.tables.content import Figure, Listing, Table
+from reproduce.tables.content import Figure, Listing, Section, Table
 from reproduce.tables.results import Results, read
 
+#: Each can be made without the others, so several processes can.
+SECTIONS: tuple[Callable[[Results], Section], ...] = (
+    accuracy.section,
+    table1.section,
+    table2.section,
+    table3.section,
+    table4.section,
+    table5.section,
+    table6.section,
+    figure4.section,
+    figure5.section,
+    figure6.section,
+    depth.section,
+    stability.section,
+    invertible.section,
+    scale_study.section,
+    transformers.section,
+    pareprop.section,
+    benchmarks.section,
+    memory.section,
+    lambda _: schedules.section(),  # no record changes it
+    provenance.section,
+)
 
-def build(records_root: Path, output: Path) -> Path:
+
+def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
     """Write the report on all records under `records_root` to the file `output`, and return that path.
+
+    Args:
+        records_root: the folder of records.
+        output: the page.
+        jobs: processes that draw its sections.
 
     Raises:
         StorageFullError: there was no room.
 
     """
     expected = [cell for name in scales.SCALES for cell in grids.by_name(name).cells]
-    html = render(read(records_root, expected))
+    html = render(read(records_root, expected), jobs=jobs)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, html.encode())
     return output
 
 
-def render(results: Results) -> str:
+def render(results: Results, *, jobs: int = 1) -> str:
     """The page."""
-    sections = [
-        accuracy.section(results),
-        table1.section(results),
-        table2.section(results),
-        table3.section(results),
-        table4.section(results),
-        table5.section(results),
-        table6.section(results),
-        figure4.section(results),
-        figure5.section(results),
-        figure6.section(results),
-        depth.section(results),
-        stability.section(results),
-        invertible.section(results),
-        scale_study.section(results),
-        transformers.section(results),
-        pareprop.section(results),
-        benchmarks.section(results),
-        memory.section(results),
-        schedules.section(),
-        provenance.section(results),
-    ]
+    sections = [make(results) for make in SECTIONS] if jobs == 1 else _side_by_side(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     return (
@@ -102,6 +113,25 @@ def render(results: Results) -> str:
             citation=citing.entries(results),
         )
     )
+
+
+def _side_by_side(results: Results, jobs: int) -> list[Section]:
+    """The sections, drawn by so many processes."""
+    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
+    with ProcessPoolExecutor(min(jobs, len(SECTIONS)), context, _receive, (results,)) as pool:
+        return list(pool.map(_make, range(len(SECTIONS))))
+
+
+_received: Results  # in a process of `_side_by_side`
+
+
+def _receive(results: Results) -> None:
+    global _received
+    _received = results
+
+
+def _make(number: int) -> Section:
+    return SECTIONS[number](_received)
 
 
 def _environment() -> jinja2.Environment:

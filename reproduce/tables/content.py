@@ -136,6 +136,9 @@ class Svg(str):
         made.pdf = pdf
         return made
 
+    def __getnewargs__(self) -> tuple[str, bytes]:  # type: ignore[override]  # what __new__ takes, when one is unpickled
+        return str(self), self.pdf
+
 
 @dataclass(frozen=True)
 class Figure:

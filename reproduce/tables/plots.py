@@ -93,6 +93,9 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> Svg:
     """
     stream = io.StringIO()
     drawing.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    drawing.set_layout_engine(
+        "none"
+    )  # it has had its say, and takes longer than the drawing; the PDF is laid out alike
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     root = ElementTree.fromstring(stream.getvalue())
