@@ -60,6 +60,7 @@ class Replicas:
         self.count = len(self._ranks)
         self._group = new_group(ranks, wire, patience) if self.count > 1 else None
         self.index = self._ranks.index(dist.get_rank()) if self.count > 1 else 0
+        self._averaged = False  # whether buffers are means at the moment
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
         """Replace a stage's gradients by their mean over the replicas: for `Pipeline(before_update=...)`.
@@ -81,19 +82,25 @@ class Replicas:
     def averaged_statistics(self, model: nn.Module) -> Iterator[None]:
         """Context in which buffers of floating point, such as running statistics, are their mean over the replicas.
 
-        Afterwards each replica has its own again, the very tensors. Modules on the meta device are left out.
+        Afterwards each replica has its own again, the very tensors. Modules on the meta device are left out. Entered
+        again inside, it does nothing: they are means already.
 
         Raises:
             ChannelError: another replica has died or hangs.
 
         """
+        if self._averaged:
+            yield
+            return
         own = list(_buffers(model)) if self.count > 1 else []
         means = self._means([buffer for _, _, buffer in own], "the statistics of BatchNorm") if own else []
         for (module, name, _), mean in zip(own, means, strict=True):
             module._buffers[name] = mean
+        self._averaged = True
         try:
             yield
         finally:
+            self._averaged = False
             for module, name, buffer in own:
                 module._buffers[name] = buffer
 

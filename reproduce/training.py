@@ -221,7 +221,7 @@ class Trainer:
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        with self._replicas.averaged_statistics(self.pipeline.model):
+        with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics():
             for batch, (images, labels) in enumerate(self._test):
                 if batch % self._replicas.count == self._replicas.index:
                     logits = self.pipeline.evaluate(laid_out(images))

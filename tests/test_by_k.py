@@ -9,31 +9,31 @@ from reproduce import published
 from reproduce.cells import TrainingCell
 from reproduce.scales import paper
 from reproduce.tables import by_k, results, sheets
-from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Grid
+from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Sweep
 from tests import fake_records
 
 
-def sheet(root: Path, grid: Grid) -> sheets.Sheet:
-    laid_out = [cell for dataset in grid.datasets for depth in grid.depths for cell in grid.cells(dataset, depth)]
-    (found,) = sheets.sheets(results.read(root), grid.scale, laid_out)
+def sheet(root: Path, sweep: Sweep) -> sheets.Sheet:
+    laid_out = [cell for dataset in sweep.datasets for depth in sweep.depths for cell in sweep.cells(dataset, depth)]
+    (found,) = sheets.sheets(results.read(root), sweep.scale, laid_out)
     return found
 
 
-@pytest.mark.parametrize("grid", by_k.GRIDS, ids=lambda grid: grid.scale)
-def test_matched_backpropagation_averages_over_the_same_images_as_petra(grid: Grid) -> None:
+@pytest.mark.parametrize("sweep", by_k.SWEEPS, ids=lambda sweep: sweep.scale)
+def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: Sweep) -> None:
     for k in ACCUMULATIONS:
         petra, matched = (
-            grid.cell(grid.datasets[0], "revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION)
+            sweep.cell(sweep.datasets[0], "revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION)
         )
         assert {name for name, value in petra.to_dict().items() if value != matched.to_dict()[name]} == {"method"}
-    baseline = grid.baseline(grid.datasets[0], "revnet18")
+    baseline = sweep.baseline(sweep.datasets[0], "revnet18")
     assert baseline.batch_size == 2 * petra.batch_size  # CIFAR-10: 128 and 64, or half of both
     assert baseline.accumulation == 1
 
 
-@pytest.mark.parametrize("grid", by_k.GRIDS, ids=lambda grid: grid.scale)
-def test_what_the_papers_table_has_comes_first(grid: Grid) -> None:
-    cells = grid.cells(grid.datasets[0], 18, 1)
+@pytest.mark.parametrize("sweep", by_k.SWEEPS, ids=lambda sweep: sweep.scale)
+def test_what_the_papers_table_has_comes_first(sweep: Sweep) -> None:
+    cells = sweep.cells(sweep.datasets[0], 18, 1)
     assert [(cell.model, cell.method) for cell in cells[:3]] == [
         ("revnet18", "PETRA"),
         ("revnet18", "BACKPROPAGATION"),

@@ -10,7 +10,7 @@ from reproduce.cells import TrainingCell
 from reproduce.scales import paper, small
 from reproduce.statistics import estimate
 from reproduce.tables import figure4, results, sheets
-from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, GRIDS, MATCHED, SMALL, Grid
+from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, SMALL, SWEEPS, Sweep
 from reproduce.tables.content import MINUS, Figure, Section, Table, Tone
 from reproduce.tables.statements import Outcome
 from tests import fake_records
@@ -27,9 +27,9 @@ def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseli
             fake_records.train(SMALL.baseline("cifar10", "revnet18", seed), root, baseline + shift)
 
 
-def drawn(root: Path, grid: Grid = SMALL) -> figure4.Curves:
-    (sheet,) = sheets.sheets(results.read(root), grid.scale, figure4.cells(grid.scale))
-    return figure4.curves(grid, sheet, "cifar10")
+def drawn(root: Path, sweep: Sweep = SMALL) -> figure4.Curves:
+    (sheet,) = sheets.sheets(results.read(root), sweep.scale, figure4.cells(sweep.scale))
+    return figure4.curves(sweep, sheet, "cifar10")
 
 
 def section(root: Path) -> Section:
@@ -126,7 +126,7 @@ def test_without_runs_it_says_so(tmp_path: Path) -> None:
 
 
 def test_its_cells_are_those_of_table_2() -> None:
-    for grid in GRIDS:
-        cells = figure4.cells(grid.scale)
-        assert len(cells) == sum(len(grid.seeds(dataset)) for dataset in grid.datasets) * (2 * 6 + 1)
+    for sweep in SWEEPS:
+        cells = figure4.cells(sweep.scale)
+        assert len(cells) == sum(len(sweep.seeds(dataset)) for dataset in sweep.datasets) * (2 * 6 + 1)
         assert {cell.model for cell in cells if isinstance(cell, TrainingCell)} == {"revnet18"}

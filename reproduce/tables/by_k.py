@@ -38,8 +38,8 @@ MATCHED, BASELINE = "matched", "baseline"
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What a scale has of these cells.
+class Sweep:
+    """What a scale has of these cells: all k of some networks and data sets.
 
     Attributes:
         scale: its name.
@@ -84,28 +84,28 @@ class Grid:
         return [matched[0], *baselines, *matched[1:]]
 
 
-PAPER = Grid("paper", paper.DATASETS, (18, 34, 50))
-SMALL = Grid("small", ("cifar10",), (18,))
-GRIDS = (PAPER, SMALL)
+PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50))
+SMALL = Sweep("small", ("cifar10",), (18,))
+SWEEPS = (PAPER, SMALL)
 
 Place = tuple[str, str, int]  # model, what PETRA is compared with, k
 
 
-def differences(grid: Grid, sheet: Sheet, dataset: str) -> Iterator[tuple[Place, Estimate | None]]:
+def differences(sweep: Sweep, sheet: Sheet, dataset: str) -> Iterator[tuple[Place, Estimate | None]]:
     """PETRA less backpropagation at every k: at the same effective batch, and at the paper's batch."""
-    for depth in grid.depths:
+    for depth in sweep.depths:
         model = f"revnet{depth}"
-        baseline = sheet.group(grid.baseline(dataset, model))
+        baseline = sheet.group(sweep.baseline(dataset, model))
         for k in ACCUMULATIONS:
-            ours = sheet.group(grid.cell(dataset, model, PETRA, k)).values(LAST)
-            matched = sheet.group(grid.cell(dataset, model, BACKPROPAGATION, k))
+            ours = sheet.group(sweep.cell(dataset, model, PETRA, k)).values(LAST)
+            matched = sheet.group(sweep.cell(dataset, model, BACKPROPAGATION, k))
             yield (model, MATCHED, k), paired(ours, matched.values(LAST))
             yield (model, BASELINE, k), paired(ours, baseline.values(LAST))
 
 
-def begun(grid: Grid, sheet: Sheet, dataset: str) -> bool:
+def begun(sweep: Sweep, sheet: Sheet, dataset: str) -> bool:
     """Whether anything of a data set has been run."""
-    return sheet.begun(cell for depth in grid.depths for cell in grid.cells(dataset, depth))
+    return sheet.begun(cell for depth in sweep.depths for cell in sweep.cells(dataset, depth))
 
 
 def to_published(group: Group, row: Row) -> Estimate | None:
@@ -114,37 +114,37 @@ def to_published(group: Group, row: Row) -> Estimate | None:
     return paired(ours, dict.fromkeys(ours, row.number("top1_percent")))
 
 
-def table(grid: Grid, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Table:
+def table(sweep: Sweep, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Table:
     """Every network and method of a data set, a group of columns for each k.
 
     Args:
-        grid: what the scale has.
+        sweep: what the scale has.
         sheet: its runs.
         dataset: its name.
         rows: the published values; only the scale `paper` is compared with them.
 
     """
-    judged = judge(dict(differences(grid, sheet, dataset)))
+    judged = judge(dict(differences(sweep, sheet, dataset)))
     published = {row["model"]: row for row in rows if (row["method"], row["dataset"]) == ("petra", dataset)}
     published = published if sheet.scale == "paper" else {}
-    example = grid.cell(dataset, f"revnet{grid.depths[0]}", PETRA, 1)
-    batch = grid.baseline(dataset, example.model).batch_size
+    example = sweep.cell(dataset, f"revnet{sweep.depths[0]}", PETRA, 1)
+    batch = sweep.baseline(dataset, example.model).batch_size
     columns = [Column("network", numeric=False), Column("method", numeric=False)]
     columns += [Column(name, group=f"{batch} images an update") for name in ("best epoch, %", "last epoch, %")]
     columns += [column for k in ACCUMULATIONS for column in _columns(k, bool(published))]
     body = []
-    for depth in grid.depths:
-        for model, method in grid.rows(depth):
+    for depth in sweep.depths:
+        for model, method in sweep.rows(depth):
             line = [text(Network(model, example.stem, example.width).title), text(method.title)]
-            line += _at_papers_batch(sheet, grid.baseline(dataset, model), method)
+            line += _at_papers_batch(sheet, sweep.baseline(dataset, model), method)
             for k in ACCUMULATIONS:
-                group = sheet.group(grid.cell(dataset, model, method, k))
+                group = sheet.group(sweep.cell(dataset, model, method, k))
                 line += [accuracy_entry(group, BEST), accuracy_entry(group, LAST)]
                 line += _compared(model, method, k, judged)
                 if published:
                     line += _beside_published(group, published[model] if method is PETRA else None)
             body.append(line)
-    cells = [cell for depth in grid.depths for cell in grid.cells(dataset, depth)]
+    cells = [cell for depth in sweep.depths for cell in sweep.cells(dataset, depth)]
     return Table(
         grouped=True,
         key=f"table2-{sheet.key}-{dataset}",
@@ -156,12 +156,12 @@ def table(grid: Grid, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Table:
     )
 
 
-def findings(grid: Grid, sheet: Sheet, dataset: str) -> Iterator[Finding]:
+def findings(sweep: Sweep, sheet: Sheet, dataset: str) -> Iterator[Finding]:
     """How PETRA compares at the same effective batch."""
-    judged = judge(dict(differences(grid, sheet, dataset)))
+    judged = judge(dict(differences(sweep, sheet, dataset)))
     words = counted({place: judgement for place, judgement in judged.items() if place[1] == MATCHED})
     if words:
-        example = grid.cell(dataset, f"revnet{grid.depths[0]}", PETRA, 1)
+        example = sweep.cell(dataset, f"revnet{sweep.depths[0]}", PETRA, 1)
         yield Finding(
             f"Table 2: {described(example)}, {sheet.arithmetic}. PETRA against backpropagation on the same RevNet at "
             f"the same effective batch, {words}."

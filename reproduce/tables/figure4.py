@@ -13,7 +13,7 @@ from petra_core import methods
 from reproduce.cells import Cell, TrainingCell
 from reproduce.statistics import Estimate, estimate, judge, paired, verdict
 from reproduce.tables import k_plots, statements
-from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, GRIDS, MATCHED, Grid, fixed_batch
+from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, SWEEPS, Sweep, fixed_batch
 from reproduce.tables.content import Block, Column, Figure, Finding, Section, Table, Tone, missing, number, text
 from reproduce.tables.content import estimate as estimate_entry
 from reproduce.tables.experiments import Group
@@ -36,11 +36,11 @@ def cells(scale: str) -> list[Cell]:
     """
     return [
         cell
-        for grid in GRIDS
-        if grid.scale == scale
-        for dataset in grid.datasets
-        for seed in grid.seeds(dataset)
-        for cell in grid.cells(dataset, DEPTH, seed)
+        for sweep in SWEEPS
+        if sweep.scale == scale
+        for dataset in sweep.datasets
+        for seed in sweep.seeds(dataset)
+        for cell in sweep.cells(dataset, DEPTH, seed)
         if cell.model == NETWORK
     ]
 
@@ -107,18 +107,18 @@ class Curves:
         return combine([is_below(first), is_below(self.change(reference)), is_not_below(last)])
 
 
-def curves(grid: Grid, sheet: Sheet, dataset: str) -> Curves:
+def curves(sweep: Sweep, sheet: Sheet, dataset: str) -> Curves:
     """The final accuracies of a data set."""
 
     def values(group: Group) -> dict[int, float]:
         return group.measured(final_accuracy)
 
     petra, matched = (
-        {k: values(sheet.group(grid.cell(dataset, NETWORK, method, k))) for k in ACCUMULATIONS}
+        {k: values(sheet.group(sweep.cell(dataset, NETWORK, method, k))) for k in ACCUMULATIONS}
         for method in (methods.PETRA, methods.BACKPROPAGATION)
     )
-    baseline = grid.baseline(dataset, NETWORK)
-    example = grid.cell(dataset, NETWORK, methods.PETRA, 1)
+    baseline = sweep.baseline(dataset, NETWORK)
+    example = sweep.cell(dataset, NETWORK, methods.PETRA, 1)
     return Curves(sheet, example, petra, matched, values(sheet.group(baseline)), baseline.batch_size)
 
 
@@ -138,16 +138,16 @@ def section(results: Results) -> Section:
     blocks: list[Block] = [_INTRODUCTION]
     findings: list[Finding] = []
     coverage = ["published curve unknown"]
-    for grid in GRIDS:
-        found = sheets(results, grid.scale, cells(grid.scale))
+    for sweep in SWEEPS:
+        found = sheets(results, sweep.scale, cells(sweep.scale))
         if not found:
-            blocks.append(f"Nothing of this figure has been run at the scale “{grid.scale}” yet.")
+            blocks.append(f"Nothing of this figure has been run at the scale “{sweep.scale}” yet.")
         coverage += [f"{sheet.key}: {sheet.progress}" for sheet in found]
-        for drawn in (curves(grid, sheet, dataset) for sheet in found for dataset in grid.datasets):
+        for drawn in (curves(sweep, sheet, dataset) for sheet in found for dataset in sweep.datasets):
             if drawn.empty:
                 blocks.append(f"No run is finished yet at {drawn.described}.")
             else:
-                blocks += [_figure(drawn), _table(grid, drawn), _claims(drawn)]
+                blocks += [_figure(drawn), _table(sweep, drawn), _claims(drawn)]
                 findings += _findings(drawn)
     return Section("figure4", "Figure 4: accuracy against k", blocks, findings, "; ".join(coverage))
 
@@ -188,7 +188,7 @@ def _figure(drawn: Curves) -> Figure:
     return Figure(drawn.key, title, description, svg, caption)
 
 
-def _table(grid: Grid, drawn: Curves) -> Table:
+def _table(sweep: Sweep, drawn: Curves) -> Table:
     judged = judge({(r, k): drawn.difference(r, k) for r in REFERENCES for k in ACCUMULATIONS})
     columns = [Column("k"), Column("images an update"), Column("PETRA, %")]
     for title in REFERENCES.values():
@@ -196,10 +196,10 @@ def _table(grid: Grid, drawn: Curves) -> Table:
         columns.append(Column("verdict", numeric=False, group=title))
     body = []
     dataset, sheet = drawn.example.dataset, drawn.sheet
-    baseline = mean_entry(sheet.group(grid.baseline(dataset, NETWORK)), drawn.baseline)
+    baseline = mean_entry(sheet.group(sweep.baseline(dataset, NETWORK)), drawn.baseline)
     for k in ACCUMULATIONS:
         petra, matched = (
-            sheet.group(grid.cell(dataset, NETWORK, method, k)) for method in (methods.PETRA, methods.BACKPROPAGATION)
+            sheet.group(sweep.cell(dataset, NETWORK, method, k)) for method in (methods.PETRA, methods.BACKPROPAGATION)
         )
         references = {MATCHED: mean_entry(matched, drawn.matched[k]), BASELINE: baseline}
         line = [number(amount, 0, tone=Tone.PLAIN) for amount in (k, k * drawn.example.batch_size)]
@@ -207,7 +207,7 @@ def _table(grid: Grid, drawn: Curves) -> Table:
         for reference, entry in references.items():
             line += [entry, *judged_entries(judged[reference, k])]
         body.append(line)
-    groups = [sheet.group(cell) for cell in grid.cells(dataset, DEPTH) if cell.model == NETWORK]
+    groups = [sheet.group(cell) for cell in sweep.cells(dataset, DEPTH) if cell.model == NETWORK]
     runs = [run for group in groups for run in group.runs]
     return Table(
         key=drawn.key,

@@ -16,7 +16,7 @@ from reproduce.published import Row
 from reproduce.scales import paper
 from reproduce.statistics import Judgement, judge
 from reproduce.tables import by_k
-from reproduce.tables.by_k import ACCUMULATIONS, BEST, GRIDS, PAPER
+from reproduce.tables.by_k import ACCUMULATIONS, BEST, PAPER, SWEEPS
 from reproduce.tables.content import Block, Column, Entry, Finding, Section, Table, Tone, missing, none, text
 from reproduce.tables.content import published as published_entry
 from reproduce.tables.experiments import Group
@@ -30,18 +30,18 @@ def cells(scale: str) -> list[Cell]:
     """The paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
     return [
         cell
-        for grid in GRIDS
-        if grid.scale == scale
-        for depth in grid.depths
-        for dataset in grid.datasets
-        for seed in grid.seeds(dataset)
-        for cell in grid.cells(dataset, depth, seed)
+        for sweep in SWEEPS
+        if sweep.scale == scale
+        for depth in sweep.depths
+        for dataset in sweep.datasets
+        for seed in sweep.seeds(dataset)
+        for cell in sweep.cells(dataset, depth, seed)
     ]
 
 
 def section(results: Results) -> Section:
     """The published table with ours beside it, then for every scale and data set all k."""
-    found = {grid.scale: sheets(results, grid.scale, cells(grid.scale)) for grid in GRIDS}
+    found = {sweep.scale: sheets(results, sweep.scale, cells(sweep.scale)) for sweep in SWEEPS}
     rows = published.read("table2_accuracy")
     own = [row for row in rows if not row["model"].endswith(TORCHVISION)]
     papers = found["paper"] or [Sheet("paper", "float32", {})]
@@ -57,15 +57,15 @@ def section(results: Results) -> Section:
         if (words := counted(_to_published(rows, sheet)))
     ]
     coverage = [f"published values; {here} run at the paper's scale"]
-    for grid in GRIDS:
-        if not found[grid.scale]:
-            blocks.append(f"Nothing of this table has been run at the scale “{grid.scale}” yet.")
-        for sheet in found[grid.scale]:
+    for sweep in SWEEPS:
+        if not found[sweep.scale]:
+            blocks.append(f"Nothing of this table has been run at the scale “{sweep.scale}” yet.")
+        for sheet in found[sweep.scale]:
             coverage.append(f"{sheet.key}: {sheet.progress}")
-            for dataset in grid.datasets:
-                if by_k.begun(grid, sheet, dataset):
-                    blocks.append(by_k.table(grid, sheet, dataset, rows))
-                    findings += by_k.findings(grid, sheet, dataset)
+            for dataset in sweep.datasets:
+                if by_k.begun(sweep, sheet, dataset):
+                    blocks.append(by_k.table(sweep, sheet, dataset, rows))
+                    findings += by_k.findings(sweep, sheet, dataset)
                 else:
                     title = catalogue.by_name(dataset).title
                     blocks.append(f"{title} has not been run at the scale “{sheet.scale}” in {sheet.arithmetic} yet.")
