@@ -42,8 +42,7 @@ __all__ = [
 
 PRECISIONS = ("float32", "tf32", "bf16")
 MESSAGES = ("float32", "bf16")
-#: By name the learning rate for 256 samples an update: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).
-OPTIMIZERS = {"sgd": 0.1, "adamw": 2.5e-4}
+OPTIMIZERS = ("sgd", "adamw")
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
@@ -123,7 +122,7 @@ class TrainedCell(Cell):
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
-        _one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _at_least(self, 1, "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
         _check_data(self)

@@ -28,7 +28,8 @@ TOLD = {
     "warmup_epochs": "warm-up {:g} epochs",
     "drops": "drops after {}",
     "drop_factor": "times {:g}",
-    "reference_rate": "learning rate {:g}·batch·k/256",
+    "optimizer": "{}",
+    "reference_rate": "learning rate {}",
     "momentum": "momentum {:g}",
     "weight_decay": "weight decay {:g}",
     "augmentation": "{}",
@@ -78,12 +79,13 @@ def _as_trained(cell: TrainedCell) -> TrainingCell:
 
 def _common(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     """Names of the settings in which all experiments agree."""
-    return {name for name in TOLD if len({str(values[name]) for values in settings}) == 1}
+    return {name for name in TOLD if len({str(values.get(name, "sgd")) for values in settings}) == 1}
 
 
 def _heading(experiment: "Experiment", common: set[str]) -> list[str]:
     """What tells an experiment from the others; nothing if it is the only one."""
-    told = [(name, experiment.settings[name]) for name in TOLD if name not in common]
+    settings = {"optimizer": "sgd"} | dict(experiment.settings) | {"reference_rate": experiment.rate}
+    told = [(name, settings[name]) for name in TOLD if name not in common]
     words = [TOLD[name].format(", ".join(map(str, v)) if isinstance(v, tuple | list) else v) for name, v in told]
     return [f"{', '.join(words)}:"] if words else []
 

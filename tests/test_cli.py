@@ -188,7 +188,8 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     changes = {"model": "revvit_tiny", "width": None, "optimizer": "adamw", "image_size": 16}
     transformer = train.cell_by_hand(settings | changes | {"drops": "", "stem": None, "learning_rate": None})
     assert (transformer.stem, transformer.width) == ("patch2", 192)
-    assert transformer.learning_rate == pytest.approx(2.5e-4 * transformer.batch_size * transformer.accumulation / 256)
+    samples = transformer.batch_size * transformer.accumulation
+    assert transformer.learning_rate == pytest.approx(2.5e-4 * (samples / 256) ** 0.5)
     by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
 

@@ -10,6 +10,7 @@ from reproduce.records import Record
 from reproduce.runner import Outcome
 from reproduce.scales import small
 from reproduce.scales.smoke import digits_cell
+from reproduce.tables import transformers
 from tests.fake_records import complexity_cell, train
 
 SHORT = {"epochs": 1, "drops": (), "warmup_epochs": 0.5}
@@ -107,3 +108,16 @@ def _settings(cell):
 def test_methods_have_their_titles(tmp_path):
     text = lines([digits_cell(method=method) for method in methods.ALL], tmp_path)
     assert {method.title for method in methods.ALL} <= {line[14:].split("  ")[0] for line in text}
+
+
+def test_all_k_of_adamw_are_in_one_table(tmp_path):
+    cells = [transformers.IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
+    for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
+        train(cell, tmp_path, accuracy)
+    sgd = small.cell()
+    train(sgd, tmp_path, 60.0)
+    text = lines([*cells, sgd], tmp_path)
+    assert [line.split()[-3:] for line in text if line.startswith("revvit")] == [["51.0", "52.0", "53.0"]]
+    headings = [line for line in text if line.endswith(":")]
+    assert sum("adamw, learning rate 0.001414·√(batch·k/256)" in heading for heading in headings) == 1
+    assert sum("sgd, learning rate 0.1·batch·k/256" in heading for heading in headings) == 1

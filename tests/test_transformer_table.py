@@ -56,7 +56,7 @@ def test_runs_are_compared_by_k_and_seed(tmp_path: Path) -> None:
             fake_records.train(transformers.IMAGES.cell(method, 4, seed), tmp_path, reached + seed)
     known = results.read(tmp_path)
     (experiment,) = experiments(known.training)
-    assert experiment.described.endswith("batch·k/256, adamw, float32")
+    assert experiment.described.endswith("learning rate 0.001414·√(batch·k/256), adamw, float32")
     found = transformers.section(known)
     (table,) = (block for block in found.blocks if isinstance(block, Table))
     assert [row[0].text for row in table.rows] == ["Backpropagation", "PETRA"]

@@ -10,7 +10,6 @@ import torch
 
 from petra_core import CheckpointError, methods
 from petra_core.groups import PATIENCE
-from petra_core.recipe import learning_rate
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import CORES, FOLDER, checked
@@ -22,6 +21,7 @@ from reproduce.launch import LOST, Failure, first_to_tell, launch
 from reproduce.locks import LockedError, LockLostError
 from reproduce.options import GroupedCommand, grouped
 from reproduce.progress import Observers, TrainingBar
+from reproduce.rates import RULES
 from reproduce.records import Record, RecordError, State, Status
 from reproduce.scales import smoke
 from reproduce.storage import StorageFullError
@@ -290,8 +290,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     if values["learning_rate"] is None:
         try:
             samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            reference = OPTIMIZERS.get(values["optimizer"], 0.0)  # likewise
-            values["learning_rate"] = learning_rate(samples, values["accumulation"], reference=reference)
+            rule = RULES.get(values["optimizer"], RULES[DEFAULTS.optimizer])  # likewise
+            values["learning_rate"] = rule.rate(samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
     return TrainingCell(scale="custom", **values)

@@ -2,7 +2,7 @@
 
 A table of "accuracy by method" over whatever records there are would mix scales, lengths and batch sizes in one
 column. Here runs are first split into experiments: those that agree in every setting but the network, the method, k,
-the seed and the learning rate that follows from k by the paper's rule, and were trained on the same text if on any.
+the seed and the learning rate that follows from k (`reproduce.rates`), and were trained on the same text if on any.
 Within one, `Group`s are runs that differ in their seed only.
 """
 
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.recipe import learning_rate
-from reproduce import transformers
+from reproduce import rates, transformers
 from reproduce.cells import TrainingCell
 from reproduce.data import catalogue
 from reproduce.records import Status
@@ -145,12 +144,17 @@ class Experiment:
         """The settings that matter to a reader, in words."""
         s = self.settings
         known = catalogue.by_name(s["dataset"])
-        optimizer = f"{s['optimizer']}, " if "optimizer" in s else ""  # SGD is not written
+        named = f"{s['optimizer']}, " if "optimizer" in s else ""  # SGD is not written
         return (
             f"scale “{self.scale}”, {known.title}{self.text}, {known.sized(s['image_size'])}, "
-            f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {s[REFERENCE_RATE]:g}·batch·k/256, "
-            f"{optimizer}{s['precision']}"
+            f"batch {s['batch_size']}, {s['epochs']} epochs, learning rate {self.rate}, "
+            f"{named}{s['precision']}"
         )
+
+    @property
+    def rate(self) -> str:
+        """The rule of the learning rate, in words."""
+        return rates.described(self.settings.get("optimizer", "sgd"), self.settings[REFERENCE_RATE])
 
     @property
     def text(self) -> str:
@@ -176,9 +180,7 @@ def experiments(runs: Iterable[Run[TrainingCell]]) -> list[Experiment]:
     for run in runs:
         settings = run.cell.to_dict()
         shared = tuple((name, settings[name]) for name in settings if name not in VARIED)
-        # What of the learning rate does not follow from k: at the paper's rule this is 0.1.
-        rate = settings["learning_rate"] / learning_rate(run.cell.batch_size, run.cell.accumulation, reference=1.0)
-        shared = (*shared, (REFERENCE_RATE, round(rate, 9)), *([(TEXT, run.text)] if run.text else []))
+        shared = (*shared, (REFERENCE_RATE, rates.reference_of(run.cell)), *([(TEXT, run.text)] if run.text else []))
         network = Network(run.cell.model, run.cell.stem, run.cell.width)
         key = (network, methods.by_name(run.cell.method), run.cell.accumulation)
         split.setdefault(shared, {}).setdefault(key, []).append(run)

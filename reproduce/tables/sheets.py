@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from petra_core import methods
+from reproduce import rates
 from reproduce.cells import Cell, TrainedCell, TrainingCell
 from reproduce.data import catalogue
 from reproduce.records import Status
@@ -105,10 +106,9 @@ def described(cell: TrainedCell, *, network: bool = False, width: bool = True) -
 
     """
     title = Network(cell.model, cell.stem, cell.width).title + ", " if network else f"width {cell.width}, " * width
-    reference = cell.learning_rate * 256 / (cell.batch_size * cell.accumulation)
     return (
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{count(cell.epochs, 'epoch')}, learning rate {reference:.4g}·batch·k/256"
+        f"{count(cell.epochs, 'epoch')}, learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
 
 

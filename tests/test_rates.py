@@ -1,0 +1,34 @@
+"""The learning rate of an update's samples: in proportion for SGD, by the square root for AdamW."""
+
+import pytest
+
+from petra_core import methods
+from reproduce import rates
+from reproduce.cells import OPTIMIZERS
+from reproduce.scales import small
+from reproduce.tables import transformers
+
+
+def test_every_optimizer_has_a_rule() -> None:
+    assert set(rates.RULES) == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [("sgd", 0.4), ("adamw", 5e-4)])
+def test_four_times_the_samples(optimizer: str, expected: float) -> None:
+    rule = rates.RULES[optimizer]
+    assert rule.rate(64, 4) == rule.reference
+    assert rule.rate(64, 16) == pytest.approx(expected)
+    assert rule.reference_at(rule.rate(64, 16), 1024) == pytest.approx(rule.reference)
+    with pytest.raises(ValueError, match="batch_size"):
+        rule.rate(0, 1)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16])
+def test_cells_that_differ_in_k_have_one_reference(k: int) -> None:
+    assert rates.reference_of(small.cell(accumulation=k)) == 0.1
+    assert rates.reference_of(transformers.IMAGES.cell(methods.PETRA, k)) == 0.00141421356
+
+
+def test_in_words() -> None:
+    assert rates.described("sgd", 0.1) == "0.1·batch·k/256"
+    assert rates.described("adamw", 2.5e-4) == "0.00025·√(batch·k/256)"
