@@ -219,8 +219,7 @@ class Pipeline:
     def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
         """Context in which running statistics are their mean over the replicas of each stage; all processes enter it.
 
-        `evaluate` does so by itself; around many evaluations it makes the means once.
-        Each replica moves its own by the micro-batches that are its own. One process has but one, moved by all.
+        Each replica moves its own. `evaluate` enters it by itself; around many evaluations the means are made once.
         """
         if self._channel is None:
             return contextlib.nullcontext()

@@ -81,8 +81,8 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @RECIPE(
     "--learning-rate",
     type=float,
-    show_default="0.1 (adamw: 2.5e-4) * batch size * k * replicas / 256",
-    help="After warm-up.",
+    show_default="0.1·s; adamw: 2.5e-4·√s",
+    help="After warm-up; s is batch size · k · replicas / 256.",
 )
 @RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear from 0; a fraction is allowed.")
 @RECIPE(
