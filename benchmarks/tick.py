@@ -9,11 +9,16 @@ With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, whi
 its backward, once to invert it and once for the graph. PETRA makes one evaluation serve both; in the units above that
 is 4/5 of the time, and the aim is 0.85.
 
+With `--captured 4` both sides are CUDA graphs (`petra_core.captured`), their stages over so many streams: what is left
+is what the device can do, without a host that asks for every kernel. All stages of a tick of PETRA may work at once,
+and those of backpropagation wait for one another, so the aim is to be faster than `--against BACKPROPAGATION`.
+
 The two are timed in turn within one process, so that whatever else slows the machine slows both, and the result is the
 median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
     python -m benchmarks.tick --threads 2 --against APPROXIMATE_INPUTS --record tick-double
+    python -m benchmarks.tick --device cuda --captured 4 --against BACKPROPAGATION --record tick-captured
 """
 
 import argparse
@@ -28,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.recording import Recorder, about, add_options, command
-from petra_core import Pipeline, Stage, methods, models
+from petra_core import Pipeline, Stage, captured, methods, models
 from petra_core.memory import predict
 from petra_core.methods import Method
 from reproduce.benchmark_records import Comparison
@@ -73,6 +78,15 @@ def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor) -> 
     return pipeline
 
 
+def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int) -> Callable[[], object]:
+    """What does a step of a full pipeline: plainly, or from a recording over so many streams, made before."""
+    if not streams:
+        return partial(pipeline.step, x, y)
+    step = partial(captured.cuda(pipeline, streams=streams).step, x, y)
+    step()
+    return step
+
+
 def timed(function: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, the device's work included."""
     if device.type == "cuda":
@@ -113,8 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )
     parser.add_argument("--against", default=PLAIN, help=f"a method whose tick is the other side (default: an {PLAIN})")
+    parser.add_argument("--captured", type=int, default=0, metavar="STREAMS", help="both sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
+    if options.captured and options.against == PLAIN:
+        parser.error(f"--captured compares two methods, not a method with an {PLAIN}: add --against BACKPROPAGATION")
 
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
@@ -139,10 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         if rival is None:
             other = plain_step(stages(), x, y)
         else:
-            other = partial(full_pipeline(stages(), rival, x, y).step, x, y)
+            other = ticking(full_pipeline(stages(), rival, x, y), x, y, options.captured)
         pipeline = full_pipeline(stages(), method, x, y)
         other()
-        times = paired(partial(pipeline.step, x, y), other, options.pairs, device)
+        times = paired(ticking(pipeline, x, y, options.captured), other, options.pairs, device)
         medians[str(method)] = statistics.median(a / b for a, b in times)
         held = pipeline.memory().now(*HELD)
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")

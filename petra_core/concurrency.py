@@ -27,7 +27,7 @@ is enqueued before the tick ends, since an R comes before the B beside it. (Writ
 
 In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
 
-This module exports InOrder, SideBySide, conductor.
+This module exports InOrder, SideBySide, Work, conductor, new_stream.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from petra_core.schedule import Action, Kind
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["InOrder", "SideBySide", "conductor"]
+__all__ = ["InOrder", "SideBySide", "Work", "conductor", "new_stream"]
 
 Work = Callable[[], Tensor | None]
 
@@ -137,7 +137,7 @@ class SideBySide(InOrder):
         """That of the worker; at the first work of a tick it is made to wait for what comes before the tick."""
         device = worker.device
         if device not in self._streams:
-            self._streams[device] = (_new_stream(device), _new_stream(device))
+            self._streams[device] = (new_stream(device), new_stream(device))
         if device not in self._forked:
             self._forked.add(device)
             for stream in self._streams[device]:
@@ -145,7 +145,8 @@ class SideBySide(InOrder):
         return self._streams[device][worker.index % 2]
 
 
-def _new_stream(device: torch.device) -> torch.cuda.Stream:
+def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
+    """A CUDA stream of a device, the current one unless given."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

@@ -28,6 +28,7 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
 from petra_core.randomness import capture, restore
+from petra_core.recipe import set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode
@@ -228,8 +229,7 @@ class Pipeline:
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use `learning_rate` for every parameter, from the next tick on."""
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
+            set_rate(optimizer, learning_rate)
 
     def memory(self) -> MemoryReport:
         """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""

@@ -10,7 +10,7 @@ whose number therefore sets the learning rate of all stages.
 Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
 any optimizer.
 
-This module exports LearningRateSchedule, OptimizerFactory, adamw, learning_rate, sgd.
+This module exports LearningRateSchedule, OptimizerFactory, adamw, learning_rate, set_rate, sgd.
 """
 
 import functools
@@ -24,7 +24,7 @@ from torch import Tensor
 from petra_core.arguments import check_int, check_number
 from petra_core.methods import check_accumulation
 
-__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "sgd"]
+__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "set_rate", "sgd"]
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
 
@@ -134,6 +134,15 @@ def adamw(
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
     check_number("weight_decay", weight_decay)
     return functools.partial(_adamw, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
 
 
 def _sgd(

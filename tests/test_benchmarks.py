@@ -36,6 +36,10 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
     assert (comparison.first, comparison.second) == ("tick", "tick of Approximate inputs")
     with pytest.raises(ValueError, match="nonsense"):
         tick.main([*tiny, "--against", "nonsense"])
+    with pytest.raises(SystemExit):
+        tick.main([*tiny, "--captured", "2"])
+    with pytest.raises(ValueError, match="needs all stages on one CUDA device"):
+        tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION"])
 
 
 def test_without_record_nothing_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,336 @@
+"""One tick recorded once and repeated from then on: on a GPU the whole tick as one CUDA graph.
+
+Within a tick of PETRA no stage waits for another: all forwards and backwards could run at once, even on one device.
+Backpropagation has no such freedom. But a GPU is quicker at the small kernels of a stage than the host is at asking for
+them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, each stage's in
+one of several streams, are recorded once, and the device repeats them at one word of the host.
+
+A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a tick gets a home,
+memory that never moves: messages, targets, kept inputs, accumulated gradients. At the end of a tick everything is
+copied to its home, kept inputs one place further in their queue; weights, optimizer state and running statistics are
+changed in place anyway. What a tick does depends on which stages update in it, so there are k recordings, one for each
+remainder of the tick's number by k. Python's part of a tick, numbers and no tensors, is done at every repetition, so
+that `pipeline.state_dict()` is right at all times.
+
+    home ──▶ │ stage 0 │ ──▶ new message ──copy──▶ home        one recording: every stage, then the copies
+    home ──▶ │ stage 1 │ ──▶ new message ──copy──▶ home
+
+Methods that let one micro-batch pass at a time are recorded a micro-batch at a time, so backpropagation can be measured
+against PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no
+fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers, which would be the same again.
+
+What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
+`cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
+
+This module exports CapturedTicks, Record, Spread, cuda.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from petra_core.checks import Losses
+from petra_core.concurrency import InOrder, Work, new_stream
+from petra_core.pipeline import Pipeline
+from petra_core.randomness import Draws, RandomStream
+from petra_core.schedule import Action, Kind, Tick
+from petra_core.tape import Streams, Value, as_streams
+from petra_core.tracing import Trace
+from petra_core.worker import Message, Worker
+
+__all__ = ["CapturedTicks", "Record", "Spread", "cuda"]
+
+#: Does the work once, and returns what does it again on the same memory.
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+class CapturedTicks:
+    """Steps of a full pipeline, repeated from recordings. Use it in place of `pipeline.step`.
+
+    The pipeline remains whole between steps: it can be evaluated, saved, and trained on without recordings.
+
+    Args:
+        pipeline: as full as it gets, each stage updated at least once (`ready`), with torch.optim.SGD or none. From now
+            on SGD is the fused one, whose learning rate is a tensor, so that it may change.
+        record: what records.
+        conductor: does the actions of a recorded tick; None: one after the other.
+
+    Raises:
+        ValueError: the method, the optimizer, a hook, a trace, random numbers or several processes do not allow it, or
+            the pipeline is not full yet; the message says which.
+
+    """
+
+    def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
+        _check(pipeline)
+        self._pipeline = pipeline
+        self._record = record
+        self._conductor = conductor or InOrder()
+        self._homes: dict[Hashable, Tensor] = {}
+        self._recordings: dict[int, Callable[[], None]] = {}
+        self._enters: Streams = ()  # homes of the micro-batch and its target
+        self._loss: Tensor | None = None
+        for optimizer in pipeline.optimizers:
+            for group in optimizer.param_groups:
+                device = group["params"][0].device
+                group |= {"fused": True, "foreach": False}
+                group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
+        self._copy(self._settle())
+
+    @staticmethod
+    def ready(pipeline: Pipeline) -> bool:
+        """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
+        full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
+        return full and all(worker.version for worker in pipeline._workers)
+
+    def step(self, inputs: Value, target: Tensor) -> Tensor:
+        """Likewise as `Pipeline.step`. Returns the loss (a scalar, memory of its own)."""
+        pipeline = self._pipeline
+        given = (*as_streams(inputs), target)
+        pipeline._shapes.check(pipeline.micro_batches, given)
+        if not self._enters:
+            device = pipeline._workers[0].device
+            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
+        for home, tensor in zip(self._enters, given, strict=True):
+            home.copy_(tensor, non_blocking=True)
+        phase = pipeline.micro_batches % pipeline.accumulation
+        if phase in self._recordings:
+            self._recordings[phase]()
+            head = self._advance()
+        else:
+            head = self._first(phase)
+        assert self._loss is not None
+        loss = self._loss.clone()
+        pipeline._losses.add(head, loss)
+        return loss
+
+    def _first(self, phase: int) -> int:
+        """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
+        pipeline = self._pipeline
+        pipeline._look_at_losses()
+        heads: list[int] = []
+        with _without_looking(pipeline, heads, self._conductor):
+            self._recordings[phase] = self._record(self._whole_step)
+        return heads[-1]
+
+    def _whole_step(self) -> None:
+        """All that is recorded."""
+        pipeline = self._pipeline
+        *streams, target = self._enters
+        first, last = pipeline._workers[0], pipeline._workers[-1]
+        first.receive(Message(pipeline.micro_batches, tuple(streams)), first.from_below)
+        last.receive(Message(pipeline.micro_batches, (target,)), last.targets)
+        pipeline.micro_batches += 1
+        found = [pipeline._tick(enter=True)]
+        while not pipeline._clock.may_enter:
+            found.append(pipeline._tick(enter=False))
+        loss = next(loss for loss in found if loss is not None)
+        moves = self._settle()
+        if self._loss is None:
+            self._loss = torch.empty_like(loss)
+        self._copy([*moves, (self._loss, loss)])
+
+    def _settle(self) -> list[tuple[Tensor, Tensor]]:
+        """Put homes in the place of all that outlives a tick. Returns what is to be copied: to where, from where."""
+        moves: list[tuple[Tensor, Tensor]] = []
+
+        def home(key: Hashable, tensor: Tensor) -> Tensor:
+            found = self._homes.get(key)
+            if found is None:
+                found = self._homes[key] = tensor.clone()
+            elif found is not tensor:
+                moves.append((found, tensor))
+            return found
+
+        def homes(key: Hashable, streams: Streams | None) -> Streams | None:
+            return None if streams is None else tuple(home((key, n), stream) for n, stream in enumerate(streams))
+
+        for worker in self._pipeline._workers:
+            for name, inbox in worker._inboxes():
+                for place, message in enumerate(inbox):
+                    key = (worker.index, name, place)
+                    streams, gradients = (
+                        homes((key, "streams"), message.streams),
+                        homes((key, "grad"), message.gradients),
+                    )
+                    inbox[place] = replace(message, streams=streams, gradients=gradients)
+            for number, part in enumerate(worker.parts):
+                for place, entry in enumerate(part._memory):
+                    entry.kept = homes((worker.index, number, place), entry.kept) or ()
+            for parameter in worker._parameters:
+                if parameter.grad is not None:
+                    parameter.grad = home(parameter, parameter.grad)
+        return moves
+
+    def _copy(self, moves: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """All at once, as it were: nothing is overwritten that is still to be copied from."""
+        pending = list(moves)
+        while pending:  # the queue of each stage from its front to its back, round after round
+            read = Counter(_memory(source) for _, source in pending)
+            free = [(to, source) for to, source in pending if not read[_memory(to)] - (_memory(to) == _memory(source))]
+            if not free:  # a ring: one of its sources goes aside
+                to, source = pending[0]
+                pending[0] = to, source.clone()
+                continue
+            torch._foreach_copy_([to for to, _ in free], [source for _, source in free])
+            done = {id(to) for to, _ in free}
+            pending = [(to, source) for to, source in pending if id(to) not in done]
+
+    def _advance(self) -> int:
+        """What a step does to numbers. Returns that of the micro-batch whose loss the step gave."""
+        pipeline = self._pipeline
+        pipeline.micro_batches += 1
+        ticks = [pipeline._clock.tick(enter=True)]
+        while not pipeline._clock.may_enter:
+            ticks.append(pipeline._clock.tick(enter=False))
+        for tick in ticks:
+            for recording in pipeline._recordings:
+                recording.ticks.append(tick)
+            for worker in pipeline._workers:
+                self._turn(worker, tick)
+        if pipeline.method.pipelined:
+            for worker in pipeline._workers:
+                for _, inbox in worker._inboxes():
+                    for place, message in enumerate(inbox):
+                        inbox[place] = replace(message, micro_batch=message.micro_batch + 1)
+        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
+
+    def _turn(self, worker: Worker, tick: Tick) -> None:
+        """What a worker's turn does to its numbers, and whether it has gradients afterwards."""
+        turn = tick[worker.index]
+        if self._pipeline.method.pipelined:  # else nothing is kept from one step to the next
+            entering = [(action.number, worker.version) for action in turn if action.kind is Kind.FORWARD]
+            for part in worker.parts:
+                numbers = [*((entry.micro_batch, entry.version) for entry in part._memory), *entering][len(entering) :]
+                for entry, (micro_batch, version) in zip(part._memory, numbers, strict=True):
+                    entry.micro_batch, entry.version = micro_batch, version
+        kinds = {action.kind for action in turn}
+        if Kind.UPDATE in kinds:
+            worker.version += 1
+            for parameter in worker._parameters:
+                parameter.grad = None
+        elif Kind.BACKWARD in kinds:
+            for parameter in worker._parameters:
+                parameter.grad = self._homes.get(parameter)
+        worker.ledger.set("gradients", sum(p.grad.nbytes for p in worker._parameters if p.grad is not None))
+
+
+def _check(pipeline: Pipeline) -> None:
+    method = pipeline.method
+    if method.pipelined and (method.keeps_graph or method.stashes_weights):
+        raise ValueError(
+            f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
+            f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
+        )
+    if method.overlapped or pipeline._channel is not None:
+        raise ValueError(f"ticks are recorded of one process that works in order; {method} or a channel is in the way")
+    if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
+        raise ValueError("hooks and traces are called by Python, which a recorded tick does without; take them off")
+    if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
+        found = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
+        raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {found}")
+    if not CapturedTicks.ready(pipeline):
+        raise ValueError(
+            f"the pipeline is not full yet, so its ticks are not all alike: {pipeline.in_flight} of {pipeline.depth} "
+            f"micro-batches are in flight, and stages have updated {[w.version for w in pipeline._workers]} times; "
+            f"take more steps until CapturedTicks.ready(pipeline)"
+        )
+    if any(entry.random is not None for w in pipeline._workers for part in w.parts for entry in part._memory):
+        raise ValueError("a stage draws random numbers (dropout), which a recorded tick would repeat; set them to 0")
+
+
+def _memory(tensor: Tensor) -> int:
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+@contextlib.contextmanager
+def _without_looking(pipeline: Pipeline, heads: list[int], conductor: InOrder) -> Iterator[None]:
+    """Context in which a tick asks nothing of the device: neither losses nor states of random generators."""
+    losses, before = pipeline._losses, pipeline.conductor
+    streams = [worker._streams for worker in pipeline._workers]
+    pipeline._losses, pipeline.conductor = _Unseen(heads), conductor
+    for worker in pipeline._workers:
+        worker._streams = [_Still()]
+    try:
+        yield
+    finally:
+        pipeline._losses, pipeline.conductor = losses, before
+        for worker, own in zip(pipeline._workers, streams, strict=True):
+            worker._streams = own
+
+
+class _Unseen(Losses):
+    """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(())
+        self._numbers = numbers
+
+    def add(self, micro_batch: int, loss: Tensor) -> None:
+        self._numbers.append(micro_batch)
+
+
+class _Still(RandomStream):
+    """A stream that nobody draws from."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), None, 0)
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[Draws]:
+        yield Draws()
+
+
+class Spread(InOrder):
+    """The stages over several CUDA streams, stage j in stream j mod n: all begin together, and the tick ends with all.
+
+    Only within a recorded tick, where all that goes from stream to stream lies at home: elsewhere the allocator could
+    give away a message's memory while another stream still reads it.
+    """
+
+    def __init__(self, streams: Sequence[torch.cuda.Stream]) -> None:
+        self._streams = streams
+
+    @contextlib.contextmanager
+    def tick(self) -> Iterator[None]:
+        caller = torch.cuda.current_stream()
+        for stream in self._streams:
+            stream.wait_stream(caller)
+        yield
+        for stream in self._streams:
+            caller.wait_stream(stream)
+
+    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
+        with torch.cuda.stream(self._streams[worker.index % len(self._streams)]):
+            return super().run(worker, action, work, trace)
+
+
+def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
+    """The pipeline's ticks as CUDA graphs, their stages over so many streams.
+
+    Raises:
+        ValueError: a stage is not on the current CUDA device, or `CapturedTicks` has a reason to refuse.
+
+    """
+    devices = {worker.device.type for worker in pipeline._workers}
+    if devices != {"cuda"}:
+        raise ValueError(f"a CUDA graph needs all stages on one CUDA device, they are on {sorted(devices)}")
+    if streams < 1:
+        raise ValueError(f"stages run in at least one stream, got streams={streams}")
+    spread = Spread([new_stream() for _ in range(streams)]) if streams > 1 else None
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            work()  # is not done by being recorded
+        graph.replay()
+        repeat: Callable[[], None] = graph.replay
+        return repeat
+
+    return CapturedTicks(pipeline, record, spread)

@@ -1,0 +1,217 @@
+"""Ticks that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline.
+
+No GPU is needed. `Interpreter` records as a CUDA graph does: every single operation with the memory it reads and
+writes. What it repeats knows nothing of Python's objects, so whatever has moved in the meantime is missed; and whatever
+a host would have to wait for is refused, as in a capture.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from petra_core import Pipeline, captured, methods
+from petra_core.captured import CapturedTicks, Spread
+from petra_core.methods import Method
+from petra_core.schedule import Action, Kind
+from tests import toys
+from tests.compare import assert_bitwise_equal
+
+#: What makes a host wait for its device.
+WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
+RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]
+MANY = 25  # more steps than any pipeline here needs to be full and updated
+
+
+class Interpreter(TorchDispatchMode):
+    """Records operations while they are done, and does them again on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        assert name not in WAITS, f"a capture would fail at {name}"
+        found = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, found))
+        return found
+
+    @torch.no_grad()
+    def again(self) -> None:
+        for func, args, kwargs, found in self.operations:
+            given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+            for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(old, Tensor) and _memory(old) not in given:  # else a view, or written in place
+                    old.detach().copy_(new)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def record(work: Callable[[], None]) -> Callable[[], None]:
+    with Interpreter() as interpreter:
+        work()
+    return interpreter.again
+
+
+def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+    """As recorded ticks update."""
+    return torch.optim.SGD(parameters, lr=0.0625, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
+
+
+def made(stages: int, method: Method, k: int) -> Pipeline:
+    return toys.pipeline(toys.network(stages), method, accumulation=k, optimizer=fused, seed=3)
+
+
+def addresses(ticks: CapturedTicks) -> list[int]:
+    pipeline = ticks._pipeline
+    tensors = [message for worker in pipeline._workers for message in worker.from_below for message in message.streams]
+    kept = [t for worker in pipeline._workers for part in worker.parts for e in part._memory for t in e.kept]
+    return [tensor.data_ptr() for tensor in (*tensors, *kept, *pipeline.model.parameters())]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("stages", [1, 2, 6])
+@pytest.mark.parametrize("method", RECORDED, ids=str)
+def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
+    data = toys.batches(MANY + 14)
+    plain, other = made(stages, method, k), made(stages, method, k)
+    toys.train(plain, data[:MANY], drain=False)
+    toys.train(other, data[:MANY], drain=False)
+    ticks = CapturedTicks(other, record)
+    for number, (x, y) in enumerate(data[MANY:]):
+        rate = 2.0 ** -(4 + number % 3)  # the same in float32, in which a recorded tick reads it
+        plain.set_learning_rate(rate)
+        other.set_learning_rate(rate)
+        expected = plain.step(x, y)
+        found = ticks.step(x, y)
+        if number == k:
+            homes = addresses(ticks)
+        assert_bitwise_equal(found, expected)
+        assert_bitwise_equal(comparable(other), comparable(plain))
+    assert addresses(ticks) == homes
+    assert len(ticks._recordings) == k
+    assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
+    assert other.memory().now() == plain.memory().now()
+    assert_bitwise_equal(other.drain(), plain.drain())  # and Python goes on from there
+
+
+def comparable(pipeline: Pipeline) -> dict[str, Any]:
+    """The state, less the form of the optimizer's settings."""
+    state = pipeline.state_dict()
+    for worker in state["workers"]:
+        for group in worker["optimizer"]["param_groups"]:
+            group |= {"lr": float(torch.as_tensor(group["lr"], dtype=torch.float32)), "foreach": None}
+    return state
+
+
+def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None:
+    data = toys.batches(MANY + 12)
+    plain, other = made(6, methods.PETRA, 2), made(6, methods.PETRA, 2)
+    toys.train(plain, data, drain=False)
+    toys.train(other, data[:MANY], drain=False)
+    ticks = CapturedTicks(other, record)
+    for x, y in data[MANY : MANY + 7]:
+        ticks.step(x, y)
+    again = made(6, methods.PETRA, 2)
+    again.load_state_dict(other.state_dict())
+    toys.train(again, data[MANY + 7 :], drain=False)
+    assert_bitwise_equal([*again.model.parameters()], [*plain.model.parameters()])
+
+
+def test_copies_are_as_if_all_at_once() -> None:
+    a, b, c, d = (torch.full((2,), float(value)) for value in range(4))
+    ticks = object.__new__(CapturedTicks)
+    ticks._copy([(a, b), (b, c.view(2)), (c, a.detach()), (d, a)])  # a ring, and one more reader
+    assert [float(tensor[0]) for tensor in (a, b, c, d)] == [1.0, 2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "settings", "message"),
+    [
+        (methods.DELAYED_GRADIENTS, MANY, {}, "holds graphs or weights of several micro-batches"),
+        (methods.APPROXIMATE_INPUTS, MANY, {}, "holds graphs or weights of several micro-batches"),
+        (methods.PAREPROP, MANY, {}, "PAREPROP or a channel is in the way"),
+        (methods.PETRA, 5, {}, r"not full yet.*5 of 10 .* take more steps"),
+        (methods.PETRA, 11, {"accumulation": 8}, r"stages have updated \[0, 0"),
+        (methods.PETRA, MANY, {"before_update": lambda *_: None}, "take them off"),
+        (methods.PETRA, MANY, {"optimizer": torch.optim.Adam}, "got Adam"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(method: Method, steps: int, settings: Any, message: str) -> None:
+    pipeline = toys.pipeline(toys.network(6), method, **settings)
+    toys.train(pipeline, toys.batches(steps), drain=False)
+    with pytest.raises(ValueError, match=message):
+        CapturedTicks(pipeline, record)
+
+
+def test_random_numbers_are_refused() -> None:
+    pipeline = toys.pipeline(toys.network(4, dropout=0.5))
+    toys.train(pipeline, toys.batches(MANY), drain=False)
+    with pytest.raises(ValueError, match="draws random numbers"):
+        CapturedTicks(pipeline, record)
+
+
+def test_a_micro_batch_of_another_shape_is_refused() -> None:
+    pipeline = toys.pipeline(toys.network(3))
+    toys.train(pipeline, toys.batches(MANY), drain=False)
+    ticks = CapturedTicks(pipeline, record)
+    ((x, y),) = toys.batches(1, size=3)
+    with pytest.raises(ValueError, match="all micro-batches of a run must be alike"):
+        ticks.step(x, y)
+
+
+def test_cuda_graphs_need_cuda() -> None:
+    pipeline = toys.pipeline(toys.network(3))
+    with pytest.raises(ValueError, match="all stages on one CUDA device, they are on \\['cpu'\\]"):
+        captured.cuda(pipeline)
+
+
+def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, str]] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: "Stream") -> None:
+            said.append((self.name, other.name))
+
+    @contextlib.contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        said.append((stream.name, "works"))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("caller"))
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    pipeline = toys.pipeline(toys.network(3))
+    conductor = Spread([Stream("a"), Stream("b")])  # type: ignore[list-item]
+    action = Action(Kind.FORWARD, 0)
+    with conductor.tick():
+        for worker in pipeline._workers:
+            conductor.run(worker, action, lambda: None, None)
+    assert said == [
+        *(("a", "caller"), ("b", "caller")),
+        *(("a", "works"), ("b", "works"), ("a", "works")),
+        *(("caller", "a"), ("caller", "b")),
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("streams", [1, 4])
+def test_cuda_graphs(streams: int) -> None:
+    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(MANY + 14)]
+    with torch.device("cuda"):
+        plain, other = (toys.pipeline([s.cuda() for s in toys.network(6)], accumulation=2) for _ in range(2))
+    toys.train(plain, data[:MANY], drain=False)
+    toys.train(other, data[:MANY], drain=False)
+    ticks = captured.cuda(other, streams=streams)
+    for x, y in data[MANY:]:
+        torch.testing.assert_close(ticks.step(x, y), plain.step(x, y), rtol=1e-9, atol=0)
