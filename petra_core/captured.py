@@ -22,7 +22,7 @@ fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random
 What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
 `cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
 
-This module exports CapturedTicks, Record, Spread, cuda.
+This module exports CapturedTicks, Record, Spread, check, cuda.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
-__all__ = ["CapturedTicks", "Record", "Spread", "cuda"]
+__all__ = ["CapturedTicks", "Record", "Spread", "check", "cuda"]
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
@@ -66,7 +66,8 @@ class CapturedTicks:
     """
 
     def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
-        _check(pipeline)
+        check(pipeline)
+        _check_full(pipeline)
         self._pipeline = pipeline
         self._record = record
         self._conductor = conductor or InOrder()
@@ -219,7 +220,8 @@ class CapturedTicks:
         worker.ledger.set("gradients", sum(p.grad.nbytes for p in worker._parameters if p.grad is not None))
 
 
-def _check(pipeline: Pipeline) -> None:
+def check(pipeline: Pipeline) -> None:
+    """See that ticks of the pipeline can be recorded once it is full. Raises: ValueError: as for `CapturedTicks`."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
         raise ValueError(
@@ -233,6 +235,9 @@ def _check(pipeline: Pipeline) -> None:
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
         found = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
         raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {found}")
+
+
+def _check_full(pipeline: Pipeline) -> None:
     if not CapturedTicks.ready(pipeline):
         raise ValueError(
             f"the pipeline is not full yet, so its ticks are not all alike: {pipeline.in_flight} of {pipeline.depth} "

@@ -1,6 +1,6 @@
 """Which devices a grid is run on: every worker has one of its own.
 
-This module exports DeviceError, choose, workers.
+This module exports DeviceError, check, check_graphs, choose, workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def choose(names: Sequence[str], count: Callable[[], int] = torch.cuda.device_co
 
 
 def check(name: str, count: Callable[[], int] = torch.cuda.device_count) -> torch.device:
-    """The device of this name. Raises: DeviceError."""
+    """The device of this name. Raises: DeviceError: there is none."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -45,6 +45,13 @@ def check(name: str, count: Callable[[], int] = torch.cuda.device_count) -> torc
     if device.type == "cuda" and (device.index or 0) >= _cuda_devices(name, count):
         raise DeviceError(f"there is no device {name!r}: this machine has {count()} CUDA devices")
     return device
+
+
+def check_graphs(streams: int, names: Sequence[str]) -> None:
+    """See that CUDA graphs are asked for on CUDA devices alone. Raises: DeviceError: they are not."""
+    others = sorted({name for name in names if torch.device(name).type != "cuda"})
+    if streams and others:
+        raise DeviceError(f"--cuda-graphs {streams} is for CUDA devices, and this is {others[0]}: leave it out")
 
 
 def workers(devices: Sequence[str], jobs: int | None, threads: int, cores: int) -> int:

@@ -91,6 +91,7 @@ class Context:
         data_workers: threads or processes that decode images; the batches do not depend on it.
         team: the processes that train the cell together.
         trace: writes a trace of the run, if wanted.
+        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.captured`); 0: plain steps.
 
     """
 
@@ -103,6 +104,7 @@ class Context:
     data_workers: int = 1
     team: Team = ALONE
     trace: TraceFile | None = None
+    cuda_graphs: int = 0
 
 
 def execute(record: Record, context: Context) -> State:
@@ -136,7 +138,7 @@ def execute(record: Record, context: Context) -> State:
             context.team.tell(go=False)
             return state
         context.observer.begin()
-        record.begin({**_environment(context.device), **context.team.environment}, *provenance.code())
+        record.begin({**_environment(context), **context.team.environment}, *provenance.code())
         context.team.tell(go=True)
         with _failures_recorded(record, context.device):
             record.finish(_values(record, context))
@@ -202,8 +204,10 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
             torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32_before
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
-    return {**provenance.environment(device), "memory_format": str(MEMORY_FORMAT).removeprefix("torch.")}
+def _environment(context: Context) -> dict[str, Any]:
+    graphs = {"cuda_graphs": context.cuda_graphs} if context.cuda_graphs else {}
+    memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
+    return {**provenance.environment(context.device), "memory_format": memory_format, **graphs}
 
 
 def _wants_tf32(cell: Cell, device: torch.device) -> bool:

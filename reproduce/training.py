@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, Pipeline, checkpoint, methods
+from petra_core import CheckpointError, Pipeline, captured, checkpoint, methods
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
@@ -107,6 +107,12 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
+        self._ticks: captured.CapturedTicks | None = None
+        if context.cuda_graphs:
+            try:
+                captured.check(self.pipeline)
+            except ValueError as error:
+                raise UnsupportedError(f"--cuda-graphs: {error}") from None
         self._own, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * self.batches)
@@ -161,7 +167,7 @@ class Trainer:
                 self._probe.before_step(images, labels)
             if self._context.trace is not None:
                 self._context.trace.before_step(self.pipeline)
-            loss = self.pipeline.step(laid_out(images), labels)
+            loss = self._step(laid_out(images), labels)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -173,6 +179,13 @@ class Trainer:
                 self._count(loss)
         self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """Plainly, or from a recording as soon as all steps are alike, if that is wanted."""
+        streams = self._context.cuda_graphs
+        if streams and self._ticks is None and captured.CapturedTicks.ready(self.pipeline):
+            self._ticks = captured.cuda(self.pipeline, streams=streams)
+        return (self._ticks or self.pipeline).step(images, labels)
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.checkpoint_seconds

@@ -43,7 +43,7 @@ class Settings:
         jobs: worker processes.
         threads: of each.
         devices: worker number n trains on the n-th of them, from the first again where there are more workers.
-        checkpoint_seconds, data_root, data_workers: see `reproduce.execution.Context`.
+        checkpoint_seconds, data_root, data_workers, cuda_graphs: see `reproduce.execution.Context`.
         budget: time that the run may take, if limited.
 
     """
@@ -55,6 +55,7 @@ class Settings:
     checkpoint_seconds: float = 300.0
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1
+    cuda_graphs: int = 0
     budget: Budget | None = None
 
 
@@ -150,6 +151,7 @@ def work(
                 checkpoint_seconds=settings.checkpoint_seconds,
                 data_root=settings.data_root,
                 data_workers=settings.data_workers,
+                cuda_graphs=settings.cuda_graphs,
             )
             try:
                 if not _attempt(cells[index], settings, context, report, index):

@@ -84,6 +84,8 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--batch-size", "2000"], "batch_size 2000 exceeds the 1437 training samples"),
         (["train", "--device", "gpu"], "there is no device 'gpu'"),
         (["train", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
+        (["run", "smoke", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
     ],
 )
 def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):

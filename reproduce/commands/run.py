@@ -9,7 +9,7 @@ import click
 from reproduce import devices, durations, planning, records, selection
 from reproduce.budget import Budget
 from reproduce.cells import Cell, TrainedCell
-from reproduce.commands.common import CORES, FOLDER, checked
+from reproduce.commands.common import CORES, FOLDER, GRAPHS, checked
 from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
 from reproduce.data import catalogue
@@ -63,6 +63,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
 @WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
 @WHERE("--data-workers", type=click.IntRange(1), default=1, help="Decode images, of each worker.")
+@WHERE("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
 @HOW(
     "--dry-run",
     is_flag=True,
@@ -98,6 +99,7 @@ def run(
     jobs: int | None,
     threads: int,
     data_workers: int,
+    cuda_graphs: int,
     dry_run: bool,
     verbose: bool,
     budget: float | None,
@@ -116,6 +118,7 @@ def run(
     chosen = checked(lambda: selection.select(grid, conditions, tables=tables, seeds=seeds, only=only))
     chosen = checked(lambda: selection.with_settings(chosen, loader=loader, precision=precision))
     where = checked(lambda: devices.choose(device_names or ["cpu"]))
+    checked(lambda: devices.check_graphs(cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
     _say_missing_seeds(seeds, chosen)
     if dry_run:
@@ -132,6 +135,7 @@ def run(
         checkpoint_seconds=60 * checkpoint_minutes,
         data_root=data_root,
         data_workers=data_workers,
+        cuda_graphs=cuda_graphs,
         budget=limit,
     )
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)

@@ -12,7 +12,7 @@ from petra_core import CheckpointError, methods
 from petra_core.groups import PATIENCE
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
-from reproduce.commands.common import CORES, FOLDER, checked
+from reproduce.commands.common import CORES, FOLDER, GRAPHS, checked
 from reproduce.data import catalogue
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
@@ -125,6 +125,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="A process that is silent for so long is lost.",
 )
 @RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
+@RUN("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
     "--trace",
@@ -143,6 +144,7 @@ def train(
     partition: str,
     patience: float,
     restarts: int,
+    cuda_graphs: int,
     tensorboard: Path | None,
     trace: Path | None,
     trace_micro_batches: int,
@@ -165,6 +167,7 @@ def train(
         checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     where = checked(lambda: devices.check(sharing.local_device(device)))
+    checked(lambda: devices.check_graphs(cuda_graphs, [str(where)]))
     torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
     shares = checked(lambda: _shares(cell, processes, partition))
     cell = checked(lambda: sharing.replicated(cell, shares))
@@ -188,6 +191,7 @@ def train(
             data_root=data_root,
             data_workers=data_workers,
             team=team,
+            cuda_graphs=cuda_graphs,
             trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
         )
         state = _run(record, context, interrupt, retry_failed=retry_failed)
