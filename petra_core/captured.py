@@ -51,7 +51,8 @@ Record = Callable[[Callable[[], None]], Callable[[], None]]
 class CapturedTicks:
     """Steps of a full pipeline, repeated from recordings. Use it in place of `pipeline.step`.
 
-    The pipeline remains whole between steps: it can be evaluated, saved, and trained on without recordings.
+    The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
+    that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
 
     Args:
         pipeline: as full as it gets, each stage updated at least once (`ready`), with torch.optim.SGD or none. From now
@@ -75,6 +76,7 @@ class CapturedTicks:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._enters: Streams = ()  # homes of the micro-batch and its target
         self._loss: Tensor | None = None
+        self._ticks = pipeline._clock.tick_number
         for optimizer in pipeline.optimizers:
             for group in optimizer.param_groups:
                 device = group["params"][0].device
@@ -89,8 +91,24 @@ class CapturedTicks:
         return full and all(worker.version for worker in pipeline._workers)
 
     def step(self, inputs: Value, target: Tensor) -> Tensor:
-        """Likewise as `Pipeline.step`. Returns the loss (a scalar, memory of its own)."""
+        """Likewise as `Pipeline.step`.
+
+        Returns:
+            The loss (a scalar, memory of its own) of the micro-batch that reached the head.
+
+        Raises:
+            NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
+            RuntimeError: the pipeline has done something else since the last step, or an exception broke that off.
+            ValueError: the shape or dtype differs from that of the micro-batches before.
+
+        """
         pipeline = self._pipeline
+        pipeline._refuse_after_broken_tick()
+        if pipeline._clock.tick_number != self._ticks:
+            raise RuntimeError(
+                f"the pipeline is at tick {pipeline._clock.tick_number}, and the last recorded step left it at tick "
+                f"{self._ticks}; after anything else that moves it make new CapturedTicks"
+            )
         given = (*as_streams(inputs), target)
         pipeline._shapes.check(pipeline.micro_batches, given)
         if not self._enters:
@@ -106,6 +124,7 @@ class CapturedTicks:
             head = self._first(phase)
         assert self._loss is not None
         loss = self._loss.clone()
+        self._ticks = pipeline._clock.tick_number
         pipeline._losses.add(head, loss)
         return loss
 
@@ -153,11 +172,8 @@ class CapturedTicks:
         for worker in self._pipeline._workers:
             for name, inbox in worker._inboxes():
                 for place, message in enumerate(inbox):
-                    key = (worker.index, name, place)
-                    streams, gradients = (
-                        homes((key, "streams"), message.streams),
-                        homes((key, "grad"), message.gradients),
-                    )
+                    streams = homes((worker.index, name, place, "streams"), message.streams)
+                    gradients = homes((worker.index, name, place, "gradients"), message.gradients)
                     inbox[place] = replace(message, streams=streams, gradients=gradients)
             for number, part in enumerate(worker.parts):
                 for place, entry in enumerate(part._memory):

@@ -168,6 +168,19 @@ def test_a_micro_batch_of_another_shape_is_refused() -> None:
         ticks.step(x, y)
 
 
+def test_a_pipeline_that_has_moved_on_is_refused() -> None:
+    pipeline = toys.pipeline(toys.network(3))
+    data = toys.batches(MANY + 3)
+    toys.train(pipeline, data[:MANY], drain=False)
+    ticks = CapturedTicks(pipeline, record)
+    ticks.step(*data[MANY])
+    pipeline.step(*data[MANY + 1])
+    with pytest.raises(
+        RuntimeError, match=f"is at tick {MANY + 2}, and the last recorded step left it at tick {MANY + 1}"
+    ):
+        ticks.step(*data[MANY + 2])
+
+
 def test_cuda_graphs_need_cuda() -> None:
     pipeline = toys.pipeline(toys.network(3))
     with pytest.raises(ValueError, match="all stages on one CUDA device, they are on \\['cpu'\\]"):
