@@ -86,7 +86,10 @@ def _heading(experiment: "Experiment", common: set[str]) -> list[str]:
     """What tells an experiment from the others; nothing if it is the only one."""
     settings = {"optimizer": "sgd"} | dict(experiment.settings) | {"reference_rate": experiment.rate}
     told = [(name, settings[name]) for name in TOLD if name not in common]
-    words = [TOLD[name].format(", ".join(map(str, v)) if isinstance(v, tuple | list) else v) for name, v in told]
+    words = [
+        TOLD[name].format((", ".join(map(str, v)) or "no epoch") if isinstance(v, tuple | list) else v)
+        for name, v in told
+    ]
     return [f"{', '.join(words)}:"] if words else []
 
 

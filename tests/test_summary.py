@@ -114,10 +114,11 @@ def test_all_k_of_adamw_are_in_one_table(tmp_path):
     cells = [transformers.IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
     for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
         train(cell, tmp_path, accuracy)
-    sgd = small.cell()
+    sgd = small.cell(drops=())
     train(sgd, tmp_path, 60.0)
     text = lines([*cells, sgd], tmp_path)
     assert [line.split()[-3:] for line in text if line.startswith("revvit")] == [["51.0", "52.0", "53.0"]]
     headings = [line for line in text if line.endswith(":")]
     assert sum("adamw, learning rate 0.001414·√(batch·k/256)" in heading for heading in headings) == 1
     assert sum("sgd, learning rate 0.1·batch·k/256" in heading for heading in headings) == 1
+    assert sum("drops after no epoch" in heading for heading in headings) == 1
