@@ -35,12 +35,13 @@ from torch import Tensor
 
 from petra_core.checks import Losses
 from petra_core.concurrency import InOrder, Work, new_stream
+from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import Draws, RandomStream
 from petra_core.schedule import Action, Kind, Tick
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
-from petra_core.worker import Message, Worker
+from petra_core.worker import Worker
 
 __all__ = ["CapturedTicks", "Record", "Spread", "check", "cuda"]
 
@@ -82,7 +83,7 @@ class CapturedTicks:
                 device = group["params"][0].device
                 group |= {"fused": True, "foreach": False}
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
-        self._copy(self._settle())
+        _copy(self._settle())
 
     @staticmethod
     def ready(pipeline: Pipeline) -> bool:
@@ -139,20 +140,13 @@ class CapturedTicks:
 
     def _whole_step(self) -> None:
         """All that is recorded."""
-        pipeline = self._pipeline
         *streams, target = self._enters
-        first, last = pipeline._workers[0], pipeline._workers[-1]
-        first.receive(Message(pipeline.micro_batches, tuple(streams)), first.from_below)
-        last.receive(Message(pipeline.micro_batches, (target,)), last.targets)
-        pipeline.micro_batches += 1
-        found = [pipeline._tick(enter=True)]
-        while not pipeline._clock.may_enter:
-            found.append(pipeline._tick(enter=False))
-        loss = next(loss for loss in found if loss is not None)
+        loss = self._pipeline.step(tuple(streams), target)
+        assert loss is not None  # the pipeline is full
         moves = self._settle()
         if self._loss is None:
             self._loss = torch.empty_like(loss)
-        self._copy([*moves, (self._loss, loss)])
+        _copy([*moves, (self._loss, loss)])
 
     def _settle(self) -> list[tuple[Tensor, Tensor]]:
         """Put homes in the place of all that outlives a tick. Returns what is to be copied: to where, from where."""
@@ -182,20 +176,6 @@ class CapturedTicks:
                 if parameter.grad is not None:
                     parameter.grad = home(parameter, parameter.grad)
         return moves
-
-    def _copy(self, moves: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """All at once, as it were: nothing is overwritten that is still to be copied from."""
-        pending = list(moves)
-        while pending:  # the queue of each stage from its front to its back, round after round
-            read = Counter(_memory(source) for _, source in pending)
-            free = [(to, source) for to, source in pending if not read[_memory(to)] - (_memory(to) == _memory(source))]
-            if not free:  # a ring: one of its sources goes aside
-                to, source = pending[0]
-                pending[0] = to, source.clone()
-                continue
-            torch._foreach_copy_([to for to, _ in free], [source for _, source in free])
-            done = {id(to) for to, _ in free}
-            pending = [(to, source) for to, source in pending if id(to) not in done]
 
     def _advance(self) -> int:
         """What a step does to numbers. Returns that of the micro-batch whose loss the step gave."""
@@ -233,7 +213,7 @@ class CapturedTicks:
         elif Kind.BACKWARD in kinds:
             for parameter in worker._parameters:
                 parameter.grad = self._homes.get(parameter)
-        worker.ledger.set("gradients", sum(p.grad.nbytes for p in worker._parameters if p.grad is not None))
+        worker.ledger.set("gradients", payload(p.grad for p in worker._parameters if p.grad is not None))
 
 
 def check(pipeline: Pipeline) -> None:
@@ -262,6 +242,21 @@ def _check_full(pipeline: Pipeline) -> None:
         )
     if any(entry.random is not None for w in pipeline._workers for part in w.parts for entry in part._memory):
         raise ValueError("a stage draws random numbers (dropout), which a recorded tick would repeat; set them to 0")
+
+
+def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """All at once, as it were: nothing is overwritten that is still to be copied from."""
+    pending = list(moves)
+    while pending:  # the queue of each stage from its front to its back, round after round
+        read = Counter(_memory(source) for _, source in pending)
+        free = [(to, source) for to, source in pending if not read[_memory(to)] - (_memory(to) == _memory(source))]
+        if not free:  # a ring: one of its sources goes aside
+            to, source = pending[0]
+            pending[0] = to, source.clone()
+            continue
+        torch._foreach_copy_([to for to, _ in free], [source for _, source in free])
+        done = {id(to) for to, _ in free}
+        pending = [(to, source) for to, source in pending if id(to) not in done]
 
 
 def _memory(tensor: Tensor) -> int:

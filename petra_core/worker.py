@@ -99,7 +99,7 @@ class Message:
 def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     if streams is None:
         return None
-    return tuple(s if s.device == device else s.to(device, non_blocking=True) for s in streams)
+    return tuple(stream.to(device, non_blocking=True) for stream in streams)
 
 
 def _is_finite(tensors: Streams) -> bool:

@@ -32,13 +32,15 @@ class Rule:
 
     def rate(self, batch_size: int, accumulation: int) -> float:
         """The usual learning rate for updates of k micro-batches. Raises: ValueError: a number out of its range."""
-        linear = learning_rate(batch_size, accumulation, reference=self.reference)
-        return math.sqrt(linear * self.reference) if self.square_root else linear
+        share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples, its numbers checked
+        return self.reference * self._growth(share)
 
     def reference_at(self, rate: float, samples: int) -> float:
         """The learning rate for 256 samples an update of which the rule makes `rate` for `samples`."""
-        share = samples / REFERENCE_BATCH
-        return rate / (math.sqrt(share) if self.square_root else share)
+        return rate / self._growth(samples / REFERENCE_BATCH)
+
+    def _growth(self, share: float) -> float:
+        return math.sqrt(share) if self.square_root else share
 
 
 #: By the optimizer's name. The references: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).

@@ -18,10 +18,9 @@ This module exports LockedError, Record, RecordError, State, Status, Scan, scan.
 """
 
 import enum
-import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +63,9 @@ class RecordError(Exception):
         self.foreign = foreign
         self._message = message
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], "RecordError"], tuple[Path, str]]:
+    def __reduce__(self) -> tuple[type["RecordError"], tuple[Path, str], dict[str, Any]]:
         """How it is pickled; an exception of several arguments has to say so."""
-        return functools.partial(RecordError, foreign=self.foreign), (self.path, self._message)
+        return RecordError, (self.path, self._message), vars(self)
 
 
 @dataclass(frozen=True)

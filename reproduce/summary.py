@@ -54,7 +54,7 @@ def table(outcome: Outcome, root: Path) -> str:
             if trained not in runs or type(cell) is TrainingCell:
                 runs[trained] = Run(trained, state, _result(cell, state, root), (), (), (), {})
     found = experiments(runs.values())
-    common = _common([experiment.settings for experiment in found])
+    common = _common([_settings(experiment) for experiment in found])
     lines = [line for experiment in found for line in (*_heading(experiment, common), *_rows(experiment), "")]
     return "\n".join([*lines, *_measured(outcome)]).rstrip("\n")
 
@@ -77,14 +77,18 @@ def _as_trained(cell: TrainedCell) -> TrainingCell:
     return TrainingCell(**{name: getattr(cell, name) for name in names})
 
 
+def _settings(experiment: "Experiment") -> dict[str, Any]:
+    return {**experiment.settings, "optimizer": experiment.optimizer}
+
+
 def _common(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     """Names of the settings in which all experiments agree."""
-    return {name for name in TOLD if len({str(values.get(name, "sgd")) for values in settings}) == 1}
+    return {name for name in TOLD if len({str(values[name]) for values in settings}) == 1}
 
 
 def _heading(experiment: "Experiment", common: set[str]) -> list[str]:
     """What tells an experiment from the others; nothing if it is the only one."""
-    settings = {"optimizer": "sgd"} | dict(experiment.settings) | {"reference_rate": experiment.rate}
+    settings = _settings(experiment) | {"reference_rate": experiment.rate}
     told = [(name, settings[name]) for name in TOLD if name not in common]
     words = [
         TOLD[name].format((", ".join(map(str, v)) or "no epoch") if isinstance(v, tuple | list) else v)

@@ -128,8 +128,7 @@ def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None
 
 def test_copies_are_as_if_all_at_once() -> None:
     a, b, c, d = (torch.full((2,), float(value)) for value in range(4))
-    ticks = object.__new__(CapturedTicks)
-    ticks._copy([(a, b), (b, c.view(2)), (c, a.detach()), (d, a)])  # a ring, and one more reader
+    captured._copy([(a, b), (b, c.view(2)), (c, a.detach()), (d, a)])  # a ring, and one more reader
     assert [float(tensor[0]) for tensor in (a, b, c, d)] == [1.0, 2.0, 0.0, 0.0]
 
 
@@ -205,7 +204,7 @@ def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("caller"))
     monkeypatch.setattr(torch.cuda, "stream", entered)
     pipeline = toys.pipeline(toys.network(3))
-    conductor = Spread([Stream("a"), Stream("b")])  # type: ignore[list-item]
+    conductor = Spread([Stream("a"), Stream("b")])  # type: ignore[list-item]  # stand-ins: there may be no GPU
     action = Action(Kind.FORWARD, 0)
     with conductor.tick():
         for worker in pipeline._workers:
@@ -217,12 +216,12 @@ def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPa
     ]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can record a CUDA graph")
 @pytest.mark.parametrize("streams", [1, 4])
 def test_cuda_graphs(streams: int) -> None:
     data = [(x.cuda(), y.cuda()) for x, y in toys.batches(MANY + 14)]
-    with torch.device("cuda"):
-        plain, other = (toys.pipeline([s.cuda() for s in toys.network(6)], accumulation=2) for _ in range(2))
+    stages = [stage.cuda() for stage in toys.network(6)]
+    plain, other = (toys.pipeline(stages, accumulation=2, optimizer=fused, seed=3) for _ in range(2))
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
     ticks = captured.cuda(other, streams=streams)

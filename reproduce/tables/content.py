@@ -136,7 +136,7 @@ class Svg(str):
         made.pdf = pdf
         return made
 
-    def __getnewargs__(self) -> tuple[str, bytes]:  # type: ignore[override]  # what __new__ takes, when one is unpickled
+    def __getnewargs__(self) -> tuple[str, bytes]:  # type: ignore[override]  # str has its text alone, __new__ takes both
         return str(self), self.pdf
 
 

@@ -152,9 +152,15 @@ class Experiment:
         )
 
     @property
+    def optimizer(self) -> str:
+        """Its name, which the settings have unless it is SGD."""
+        name: str = self.settings.get("optimizer", "sgd")
+        return name
+
+    @property
     def rate(self) -> str:
         """The rule of the learning rate, in words."""
-        return rates.described(self.settings.get("optimizer", "sgd"), self.settings[REFERENCE_RATE])
+        return rates.described(self.optimizer, self.settings[REFERENCE_RATE])
 
     @property
     def text(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.recipe import learning_rate
+from reproduce import rates
 from reproduce.cells import Cell, TrainingCell
 from reproduce.tables.divergence import broken, ended, furthest
 from reproduce.tables.results import Results, Run
@@ -100,8 +100,7 @@ def read_map(results: Results, scale: str, cells: Iterable[Cell]) -> Map | None:
     planned: dict[Point, dict[Method, TrainingCell]] = {}
     for cell in cells:
         assert isinstance(cell, TrainingCell)
-        rate = cell.learning_rate / learning_rate(cell.batch_size, cell.accumulation, reference=1.0)
-        point = Point(cell.warmup_epochs, cell.accumulation, round(rate, 9))
+        point = Point(cell.warmup_epochs, cell.accumulation, rates.reference_of(cell))
         planned.setdefault(point, {})[methods.by_name(cell.method)] = cell
     runs = {
         point: {method: run for method, cell in own.items() if (run := furthest(results.of([cell]))) is not None}
