@@ -16,7 +16,7 @@ import torch
 
 from petra_core.timeline import Timeline
 from reproduce import provenance
-from reproduce.benchmark_records import Benchmark, Comparison, Series, spread, write
+from reproduce.benchmark_records import Benchmark, Comparison, Goal, Series, spread, write
 from reproduce.records import DEFAULT_ROOT
 
 
@@ -70,6 +70,7 @@ class Recorder:
         self._device = device or torch.device("cpu")
         self._values: dict[tuple[str, str, str, str, float | None], list[float]] = {}
         self.comparisons: list[Comparison] = []
+        self.goals: list[Goal] = []
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
         self._load = os.getloadavg()[0]
@@ -107,22 +108,26 @@ class Recorder:
             patch=patch,
             load=(self._load, os.getloadavg()[0]),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            goals=tuple(self.goals),
         )
-        for comparison in self.comparisons:
-            print(_line(benchmark, comparison))
+        for sought in (*self.comparisons, *self.goals):
+            print(_line(benchmark, sought))
         print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
         if self._name is not None:
             print(f"  -> {write(benchmark, self._root)}")
         return benchmark
 
 
-def _line(benchmark: Benchmark, comparison: Comparison) -> str:
-    found = spread(benchmark.ratios(comparison))
-    verdict = {None: "", True: f"; {comparison.aim}: holds", False: f"; {comparison.aim}: DOES NOT HOLD"}
+def _line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
+    found = benchmark.spread(sought)
+    verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
+    if isinstance(sought, Comparison):
+        of, unit, rounds = f"{sought.first} / {sought.second}", "", "pairs"
+    else:
+        of, unit, rounds = sought.name, f" {benchmark.series_of(sought).unit}", "rounds"
     return (
-        f"  {comparison.group}: {comparison.first} / {comparison.second}, {comparison.quantity}: median "
-        f"{found.median:.3f} ({found.lower:.3f} to {found.upper:.3f}, {found.n} pairs)"
-        f"{verdict[comparison.holds(found.median)]}"
+        f"  {sought.group}: {of}, {sought.quantity}: median {found.median:.3f}{unit} ({found.lower:.3f} to "
+        f"{found.upper:.3f}, {found.n} {rounds}){verdict[sought.holds(found.median)]}"
     )
 
 

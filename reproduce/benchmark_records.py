@@ -3,14 +3,15 @@
 The obvious record of a benchmark is a table of means. It cannot be judged: a machine that others use gives one side a
 bad minute, and the mean hides it. So contestants are measured in turn, in rounds, and what is kept is every value of
 every round; ratios are taken within a round, and their median and quartiles are computed when they are shown. What was
-hoped for is kept beside it, as bounds of a ratio, by whoever wrote the benchmark and before it was run.
+hoped for is kept beside it, as bounds of a ratio or of a value itself, by whoever wrote the benchmark and before it was
+run.
 
     <root>/benchmarks/<name>.json
 
 A benchmark is written by a script in benchmarks/ and shown by `reproduce.tables.benchmarks`; both know only what is
 here, so a new one needs nothing more than its script.
 
-This module exports Benchmark, BenchmarkError, Comparison, Series, Spread, read, read_all, spread, write.
+This module exports Benchmark, BenchmarkError, Comparison, Goal, Series, Spread, read, read_all, spread, write.
 """
 
 import dataclasses
@@ -25,7 +26,18 @@ from typing import Any, NamedTuple
 from petra_core.timeline import Event, Timeline
 from reproduce.storage import write_json
 
-__all__ = ["Benchmark", "BenchmarkError", "Comparison", "Series", "Spread", "read", "read_all", "spread", "write"]
+__all__ = [
+    "Benchmark",
+    "BenchmarkError",
+    "Comparison",
+    "Goal",
+    "Series",
+    "Spread",
+    "read",
+    "read_all",
+    "spread",
+    "write",
+]
 
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
@@ -77,21 +89,15 @@ class Series:
             )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A ratio of two contestants that is of interest, first over second, and what is hoped for it.
+@dataclass(frozen=True, kw_only=True)
+class _Aimed:
+    """Something measured, and what is hoped for it.
 
     Attributes:
-        group, quantity: of both.
-        first, second: names of contestants.
-        low, high: the median ratio should be at least, at most; None: no bound.
+        low, high: the median should be at least, at most; None: no bound.
 
     """
 
-    group: str
-    quantity: str
-    first: str
-    second: str
     low: float | None = None
     high: float | None = None
 
@@ -102,11 +108,42 @@ class Comparison:
         words += [f"at most {self.high:g}"] if self.high is not None else []
         return ", ".join(words)
 
-    def holds(self, ratio: float) -> bool | None:
-        """Whether a ratio is within the bounds; None if there are none."""
+    def holds(self, median: float) -> bool | None:
+        """Whether it is within the bounds; None if there are none."""
         if not self.aim:
             return None
-        return (self.low is None or ratio >= self.low) and (self.high is None or ratio <= self.high)
+        return (self.low is None or median >= self.low) and (self.high is None or median <= self.high)
+
+
+@dataclass(frozen=True)
+class Comparison(_Aimed):
+    """A ratio of two contestants that is of interest, first over second, and what is hoped for it.
+
+    Attributes:
+        group, quantity: of both.
+        first, second: names of contestants.
+
+    """
+
+    group: str
+    quantity: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Goal(_Aimed):
+    """What is hoped for a value itself, in its own unit: it depends on the machine, as a ratio should not.
+
+    Attributes:
+        group, quantity: of the contestant.
+        name: the contestant.
+
+    """
+
+    group: str
+    quantity: str
+    name: str
 
 
 class Spread(NamedTuple):
@@ -138,6 +175,7 @@ class Benchmark:
         setting: what was chosen, by name.
         series: all that was measured.
         comparisons: the ratios of interest.
+        goals: what is hoped for single values.
         notes: remarks.
         timelines: runs to be drawn, by title.
         environment, code, patch: as in a cell's record (`reproduce.provenance`).
@@ -145,7 +183,8 @@ class Benchmark:
         date: of the run, as YYYY-MM-DD.
 
     Raises:
-        ValueError: a comparison is of contestants that were not measured in the same rounds, or a name repeats.
+        ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that was
+            not measured, or a name repeats.
 
     """
 
@@ -163,6 +202,7 @@ class Benchmark:
     patch: str
     load: tuple[float, float]
     date: str
+    goals: tuple[Goal, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.replace("-", "").isalnum():
@@ -173,6 +213,18 @@ class Benchmark:
             raise ValueError(f"benchmark {self.name}: {repeated} was given twice")
         for comparison in self.comparisons:
             self.ratios(comparison)
+        for goal in self.goals:
+            self.spread(goal)
+
+    def spread(self, sought: Comparison | Goal) -> Spread:
+        """Of the ratios of a comparison, or of the values that a goal is about."""
+        if isinstance(sought, Comparison):
+            return spread(self.ratios(sought))
+        return spread(self.series_of(sought).values)
+
+    def series_of(self, goal: Goal) -> Series:
+        """What a goal is about. Raises: ValueError: it was not measured."""
+        return self._find(goal, goal.name)
 
     def ratios(self, comparison: Comparison) -> list[float]:
         """First over second, round by round. Raises: ValueError: they cannot be compared."""
@@ -191,12 +243,12 @@ class Benchmark:
         own = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
         return sorted(((s.at, value) for s in own if s.at is not None for value in s.values), key=lambda p: p[0])
 
-    def _find(self, comparison: Comparison, name: str) -> Series:
+    def _find(self, sought: Comparison | Goal, name: str) -> Series:
         for series in self.series:
             own = (series.group, series.name, series.quantity, series.at)
-            if own == (comparison.group, name, comparison.quantity, None):
+            if own == (sought.group, name, sought.quantity, None):
                 return series
-        raise ValueError(f"{comparison.quantity} of {name} ({comparison.group}) is to be compared and is not there")
+        raise ValueError(f"{sought.quantity} of {name} ({sought.group}) is to be judged and is not there")
 
 
 def write(benchmark: Benchmark, root: Path) -> Path:
@@ -207,6 +259,7 @@ def write(benchmark: Benchmark, root: Path) -> Path:
         **{field.name: getattr(benchmark, field.name) for field in dataclasses.fields(Benchmark)},
         "series": [dataclasses.asdict(series) for series in benchmark.series],
         "comparisons": [dataclasses.asdict(comparison) for comparison in benchmark.comparisons],
+        "goals": [dataclasses.asdict(goal) for goal in benchmark.goals],
         "timelines": {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()},
     }
     write_json(path, {"schema": SCHEMA, **values})
@@ -246,7 +299,7 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
+    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark) if field.name != "goals"}
     if own["name"] != name:
         raise ValueError(f"it is that of {own['name']!r}")
     for key in ("name", "title", "about", "command", "patch", "date"):
@@ -259,6 +312,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
             **own,
             "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in own["series"]),
             "comparisons": tuple(Comparison(**entry) for entry in own["comparisons"]),
+            "goals": tuple(Goal(**entry) for entry in values.get("goals", ())),  # the first records have none
             "notes": tuple(_check(note, str, "a note") for note in own["notes"]),
             "timelines": {title: _read_timeline(timeline) for title, timeline in own["timelines"].items()},
             "load": _numbers((before, after)),

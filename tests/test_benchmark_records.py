@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from petra_core.timeline import Event, Timeline
-from reproduce.benchmark_records import Benchmark, BenchmarkError, Comparison, Series, read, read_all, spread, write
+from reproduce.benchmark_records import (
+    Benchmark,
+    BenchmarkError,
+    Comparison,
+    Goal,
+    Series,
+    read,
+    read_all,
+    spread,
+    write,
+)
 from reproduce.tables import benchmarks
 from reproduce.tables.content import Figure, Table, Tone
 from reproduce.tables.results import Results
@@ -51,10 +61,18 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = write(written, tmp_path)
     assert path == tmp_path / "benchmarks" / "race.json"
     assert read(path) == written
-    again = dataclasses.replace(written, date="2026-01-03")
+    again = dataclasses.replace(written, date="2026-01-03", goals=(Goal("track", MEMORY, FAST, high=4),))
     write(again, tmp_path)
     assert read_all(tmp_path) == ((again,), ())
     assert [file.name for file in path.parent.iterdir()] == ["race.json"]
+
+
+def test_a_record_from_before_there_were_goals_is_read(tmp_path: Path) -> None:
+    path = write(benchmark(FASTER), tmp_path)
+    values = json.loads(path.read_text())
+    del values["goals"]
+    path.write_text(json.dumps(values))
+    assert read(path) == benchmark(FASTER)
 
 
 def test_ratios_are_of_one_round() -> None:
@@ -84,8 +102,12 @@ def test_aims(comparison: Comparison, ratio: float, expected: bool | None, aim: 
     [
         (lambda: Series("track", FAST, RATE, "laps/s", ()), "finite values of at least 0, got .."),
         (lambda: Series("track", FAST, RATE, "laps/s", (1.0, float("nan"))), "finite values"),
-        (lambda: benchmark(Comparison("track", RATE, FAST, "snail")), "throughput of snail .track. is to be compared"),
+        (lambda: benchmark(Comparison("track", RATE, FAST, "snail")), "throughput of snail .track. is to be judged"),
         (lambda: benchmark(Comparison("track", MEMORY, FAST, SLOW)), "memory of slow"),
+        (
+            lambda: dataclasses.replace(benchmark(), goals=(Goal("track", MEMORY, SLOW, high=1),)),
+            "memory of slow .track. is to be judged and is not there",
+        ),
         (lambda: benchmark(name="../race"), "letters, digits and hyphens, got '../race'"),
         (lambda: dataclasses.replace(benchmark(), series=benchmark().series[:1] * 2), "was given twice"),
         (
@@ -167,6 +189,20 @@ def test_an_aim_that_is_missed_needs_attention() -> None:
     [finding] = benchmarks.section(Results((), (), (benchmark(FASTER, missed),))).findings
     assert finding.tone is Tone.ALERT
     assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.00 instead of at least 5." in finding.text
+
+
+def test_a_value_itself_may_have_an_aim() -> None:
+    goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
+    section = benchmarks.section(Results((), (), (dataclasses.replace(benchmark(), goals=goals),)))
+    [table] = [block for block in section.blocks if isinstance(block, Table)]
+    first, second = ([entry.text for entry in row] for row in table.rows)
+    assert first == ["track", FAST, MEMORY, "5", "measured once", "MB", "1", "at most 4: does not hold"]
+    assert second == ["track", FAST, RATE, "300", "160 to 350", "laps/s", "3", "at least 20: holds"]
+    assert "laps 3" in table.caption
+    assert table.notes == ("It rained.", "Again: python -m benchmarks.race --laps 3")
+    [finding] = section.findings
+    assert finding.tone is Tone.ALERT
+    assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
 
 
 def test_without_benchmarks_the_report_says_so() -> None:

@@ -1,11 +1,12 @@
 """The benchmarks run and leave a record; what they measure is not for a test to judge."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import pipelining, tick, timeline
+from benchmarks import overhead, pipelining, tick, timeline
 from petra_core import methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
@@ -40,6 +41,39 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
         tick.main([*tiny, "--captured", "2"])
     with pytest.raises(ValueError, match="needs all stages on one CUDA device"):
         tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION"])
+
+
+def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
+    claimed = argparse.Namespace(**tick.CLAIMED, captured=0, device="cpu")
+    assert tick.aim(claimed, methods.PETRA, None) == 1.25
+    assert tick.aim(claimed, methods.PETRA, methods.APPROXIMATE_INPUTS) == 0.85
+    assert tick.aim(claimed, methods.PETRA, methods.DSP) is None
+    assert tick.aim(claimed, methods.DSP, None) is None
+    on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
+    assert tick.aim(on_gpu, methods.PETRA, None) is None
+    graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})
+    assert tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
+    assert tick.aim(graphs, methods.PETRA, methods.DSP) is None
+    assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
+
+
+def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
+    few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
+    found = overhead.main([*few, "--record", "--records", str(tmp_path)])
+    assert read(tmp_path / "benchmarks" / "overhead.json") == found
+    assert [(goal.group, goal.name, goal.aim) for goal in found.goals] == [
+        ("3 stages", overhead.ENGINE, "at most 50"),
+        ("5 stages", overhead.ENGINE, "at most 50"),
+    ]
+    assert all(len(series.values) == 2 for series in found.series)
+    assert all(value > 0 for series in found.series if series.name == overhead.BARE for value in series.values)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--stages", "1"), ("--rounds", "0"), ("--ticks", "-1")])
+def test_numbers_that_make_no_sense_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        overhead.main([option, value])
+    assert f"{option} {value}: expected at least" in capsys.readouterr().err
 
 
 def test_without_record_nothing_is_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ engine; what is left, the same evaluations and gradients without one, is measure
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -79,19 +80,44 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
     return work
 
 
-def overhead(count: int) -> float:
-    """Seconds that the engine adds to an action, a median."""
+@dataclass(frozen=True)
+class Beside:
+    """A full pipeline of tiny stages, and the same work without engine, to be timed in turn.
+
+    Attributes:
+        step: a tick.
+        bare: its work.
+        actions: in a tick.
+
+    """
+
+    step: Callable[[], object]
+    bare: Callable[[], object]
+    actions: int
+
+    def seconds(self) -> tuple[float, float]:
+        """Of an action, with and without the engine; of one tick, the second right after the first."""
+        return _seconds(self.step) / self.actions, _seconds(self.bare) / self.actions
+
+
+def beside(count: int) -> Beside:
+    """PETRA with `count` stages, warm."""
     open_device("cpu")
     x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
     pipeline = Pipeline(tiny_stages(count), methods.PETRA, optimizer=SGD, seed=0)
     for _ in range(2 * count):
         pipeline.step(x, y)
+    with pipeline.recording() as recording:
+        pipeline.step(x, y)
     bare = work_without_engine(tiny_stages(count), x, y)
     bare()
-    with pipeline.recording() as recording:
-        differences = [_seconds(lambda: pipeline.step(x, y)) - _seconds(bare) for _ in range(PAIRS)]
-    actions = sum(len(turn) for turn in recording.ticks[-1])
-    return statistics.median(differences) / actions
+    return Beside(lambda: pipeline.step(x, y), bare, sum(len(turn) for turn in recording.ticks[0]))
+
+
+def overhead(count: int) -> float:
+    """Seconds that the engine adds to an action, a median."""
+    both = beside(count)
+    return statistics.median(engine - bare for engine, bare in (both.seconds() for _ in range(PAIRS)))
 
 
 def _seconds(function: Callable[[], object]) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from petra_core.gantt import to_svg
-from reproduce.benchmark_records import Benchmark, Comparison, Spread, spread
+from reproduce.benchmark_records import Benchmark, Comparison, Goal, Spread, spread
 from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, svg_pdf
 from reproduce.tables.content import (
     NARROW_SPACE,
@@ -64,6 +64,8 @@ def section(results: Results) -> Section:
         blocks.append(f"{benchmark.title}. {benchmark.about}")
         if benchmark.comparisons:
             blocks.append(_ratios(benchmark))
+        if benchmark.goals:
+            blocks.append(_goals(benchmark))
         if view is not None:
             findings += [Finding(f"{TITLE}: {found.text}", found.tone) for found in view.findings(benchmark)]
             blocks += view.blocks(benchmark)
@@ -97,13 +99,14 @@ def _unreadable(results: Results) -> Finding:
 
 
 def _findings(benchmark: Benchmark) -> list[Finding]:
-    aimed = [comparison for comparison in benchmark.comparisons if comparison.aim]
-    failed = [c for c in aimed if not c.holds(spread(benchmark.ratios(c)).median)]
+    measured: tuple[Comparison | Goal, ...] = (*benchmark.comparisons, *benchmark.goals)
+    aimed = [sought for sought in measured if sought.aim]
+    failed = [sought for sought in aimed if not sought.holds(benchmark.spread(sought).median)]
     if not aimed:
         return []
     if not failed:
         return [Finding(f"{TITLE}: {benchmark.title}: {_aims(len(aimed))} reached.", Tone.GOOD)]
-    words = some([_told(benchmark, comparison) for comparison in failed])
+    words = some([_told(benchmark, sought) for sought in failed])
     missed = f"{len(failed)} of {_aims(len(aimed))} not reached"
     return [Finding(f"{TITLE}: {benchmark.title}: {missed}. {words}.", Tone.ALERT)]
 
@@ -112,11 +115,16 @@ def _aims(amount: int) -> str:
     return count(amount, "aim")
 
 
-def _told(benchmark: Benchmark, comparison: Comparison) -> str:
-    median = spread(benchmark.ratios(comparison)).median
+def _told(benchmark: Benchmark, sought: Comparison | Goal) -> str:
+    median = benchmark.spread(sought).median
+    if isinstance(sought, Goal):
+        unit = benchmark.series_of(sought).unit
+        return (
+            f"{sought.group}: {sought.name}, {sought.quantity}, {_value(median).text} {unit} instead of {sought.aim} "
+            f"{unit}"
+        )
     return (
-        f"{comparison.group}: {comparison.first} over {comparison.second}, {comparison.quantity}, {median:.2f} instead "
-        f"of {comparison.aim}"
+        f"{sought.group}: {sought.first} over {sought.second}, {sought.quantity}, {median:.2f} instead of {sought.aim}"
     )
 
 
@@ -131,10 +139,9 @@ def _ratios(benchmark: Benchmark) -> Table:
         Column("pairs", group="ratio"),
         Column("aim", numeric=False),
     ]
-    setting = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
     return Table(
         key=f"benchmark-{benchmark.name}",
-        caption=f"{benchmark.title}: measured ratios. Setting: {setting}.",
+        caption=f"{benchmark.title}: measured ratios. {_setting(benchmark)}",
         columns=columns,
         rows=[_ratio(benchmark, comparison) for comparison in benchmark.comparisons],
         notes=(*benchmark.notes, f"Again: {benchmark.command}"),
@@ -143,7 +150,7 @@ def _ratios(benchmark: Benchmark) -> Table:
 
 
 def _ratio(benchmark: Benchmark, comparison: Comparison) -> list[Entry]:
-    found = spread(benchmark.ratios(comparison))
+    found = benchmark.spread(comparison)
     return [
         text(comparison.group),
         text(comparison.first),
@@ -156,17 +163,58 @@ def _ratio(benchmark: Benchmark, comparison: Comparison) -> list[Entry]:
     ]
 
 
-def _quartiles(found: Spread) -> Entry:
+def _goals(benchmark: Benchmark) -> Table:
+    columns = [
+        Column("group", numeric=False),
+        Column("of", numeric=False),
+        Column("quantity", numeric=False),
+        Column("median"),
+        Column("quartiles", numeric=False),
+        Column("unit", numeric=False),
+        Column("rounds"),
+        Column("aim", numeric=False),
+    ]
+    rows = []
+    for goal in benchmark.goals:
+        found = benchmark.spread(goal)
+        rows.append(
+            [
+                text(goal.group),
+                text(goal.name),
+                text(goal.quantity),
+                _value(found.median),
+                _quartiles(found, digits=".3g"),
+                text(benchmark.series_of(goal).unit),
+                number(found.n, 0, tone=Tone.PLAIN),
+                _aim(goal, found.median),
+            ]
+        )
+    return Table(
+        key=f"benchmark-{benchmark.name}-goals",
+        caption=f"{benchmark.title}: values with an aim, which depend on the machine. {_setting(benchmark)}",
+        columns=columns,
+        rows=rows,
+        notes=() if benchmark.comparisons else (*benchmark.notes, f"Again: {benchmark.command}"),
+        grouped=True,
+    )
+
+
+def _setting(benchmark: Benchmark) -> str:
+    chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
+    return f"Setting: {chosen}."
+
+
+def _quartiles(found: Spread, digits: str = ".3f") -> Entry:
     if found.n == 1:
         return missing("measured once")
-    return text(f"{found.lower:.3f} to {found.upper:.3f}", tone=Tone.OURS, sort=found.lower)
+    return text(f"{found.lower:{digits}} to {found.upper:{digits}}", tone=Tone.OURS, sort=found.lower)
 
 
-def _aim(comparison: Comparison, median: float) -> Entry:
-    holds = comparison.holds(median)
+def _aim(sought: Comparison | Goal, median: float) -> Entry:
+    holds = sought.holds(median)
     if holds is None:
         return none("nothing was aimed at")
-    return text(f"{comparison.aim}: {'holds' if holds else 'does not hold'}", tone=Tone.GOOD if holds else Tone.ALERT)
+    return text(f"{sought.aim}: {'holds' if holds else 'does not hold'}", tone=Tone.GOOD if holds else Tone.ALERT)
 
 
 def _values(benchmark: Benchmark) -> Table:
