@@ -21,8 +21,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-# The profiler talks on stderr about GPUs that it does not find; it reads this when torch is imported.
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+# The profiler talks on stderr about GPUs that it does not find (to level 2) and its own beginning and end (level 5).
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function

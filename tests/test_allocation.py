@@ -33,6 +33,12 @@ def test_temporaries_of_a_backward_are_counted() -> None:
     assert allocations.marks[0] < allocations.peak
 
 
+def test_the_profiler_does_not_talk(capfd: pytest.CaptureFixture[str]) -> None:
+    with Allocations(torch.device("cpu")):
+        torch.zeros(1)
+    assert capfd.readouterr() == ("", "")
+
+
 def fail(reason: str) -> None:
     raise OSError(reason)
 
