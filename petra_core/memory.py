@@ -11,7 +11,9 @@ delay s = 2(J - 1 - j) of stage j, in steady state,
     messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
                       at the head the targets of J micro-batches, since they enter with the micro-batch
 
-so the two can be compared, and the comparison can fail. Float32 or float64 without autocast; temporaries inside an
+so the two can be compared, and the comparison can fail. Where stages are replicated over devices that take turns, s is
+the delay of their clock (`petra_core.ages`), messages wait longer, and each of r devices has every r-th micro-batch of
+what is counted here; a stash of weights is each one's own. Float32 or float64 without autocast; temporaries inside an
 operation are in neither.
 
 What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from petra_core.ages import ages, check_replicas
 from petra_core.ledger import KINDS, SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import narrowed
@@ -125,6 +128,7 @@ def predict(
     accumulation: int = 1,
     optimizer: OptimizerFactory | None = None,
     messages: torch.dtype | None = None,
+    replicas: Sequence[int] | None = None,
 ) -> tuple[StagePrediction, ...]:
     """What each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
@@ -136,21 +140,42 @@ def predict(
         accumulation: k in 1..32.
         optimizer: as for `Pipeline`.
         messages: as for `Pipeline`.
+        replicas: the devices of each stage, one each by default; what is told is then what each of them holds.
+
+    Raises:
+        ValueError: k is not in 1..32, or the replicas do not fit.
 
     """
     check_accumulation(accumulation)
     found = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
-    return of_footprints(found, method, accumulation)
+    return of_footprints(found, method, accumulation, replicas)
 
 
 def of_footprints(
-    footprints: Sequence[Footprint], method: Method, accumulation: int = 1
+    footprints: Sequence[Footprint],
+    method: Method,
+    accumulation: int = 1,
+    replicas: Sequence[int] | None = None,
 ) -> tuple[StagePrediction, ...]:
     """The same for stages of which only the footprints are known, however many there are."""
     count = len(footprints)
+    shares = check_replicas(method, count, accumulation, replicas) or (1,) * count
+    forward, backward = ages(count, shares)
     return tuple(
-        _of_stage(index, count, footprint, method.delay(index, count), method, accumulation)
-        for index, footprint in enumerate(footprints)
+        _of_stage(
+            _Waiting(
+                delay=backward[index] - forward[index] if method.pipelined else 0,
+                below=forward[index] - forward[index - 1] if index else 0,
+                above=backward[index] - backward[index + 1] if index < count - 1 else 0,
+                targets=forward[-1],
+                share=shares[index],
+            ),
+            index,
+            own,
+            method,
+            accumulation,
+        )
+        for index, own in enumerate(footprints)
     )
 
 
@@ -207,23 +232,48 @@ def _footprint(
     )
 
 
-def _of_stage(index: int, count: int, own: Footprint, delay: int, method: Method, accumulation: int) -> StagePrediction:
-    stash = -(-delay // accumulation) * own.trainable if method.stashes_weights else 0
+@dataclass(frozen=True)
+class _Waiting:
+    """Of how many micro-batches a stage has something, in ticks, which is as much: one enters at every tick.
+
+    Attributes:
+        delay: from forward to backward.
+        below, above: of messages, from when they are sent to when they are used.
+        targets: of targets at the head, from when the micro-batch enters.
+        share: devices that take turns; each has every so many-th.
+
+    """
+
+    delay: int
+    below: int
+    above: int
+    targets: int
+    share: int
+
+    def mine(self, ticks: int) -> int:
+        """Of so many micro-batches in a row, at most."""
+        return -(-ticks // self.share)
+
+
+def _of_stage(waiting: _Waiting, index: int, own: Footprint, method: Method, accumulation: int) -> StagePrediction:
+    mine = waiting.mine
+    delay, in_turn = mine(waiting.delay), mine(waiting.delay + 1)  # in a turn F comes before B
+    stash = -(-waiting.delay // accumulation) * own.trainable if method.stashes_weights else 0
     always = {"parameters": own.parameters, "buffers": own.buffers, "optimizer": own.optimizer}
-    waiting = (own.below if index else 0) + own.above + (count - 1) * own.target
+    both = mine(waiting.below) * own.below + mine(waiting.above) * own.above
     held = {
         **always,
         "inputs": delay * own.kept,
         "graph": delay * own.lasting,
         "stashed_weights": stash,
-        "messages": waiting if method.pipelined else 0,
+        "messages": both + mine(waiting.targets) * own.target if method.pipelined else 0,
     }
-    arriving = own.below + own.above + count * own.target
+    arriving = both + (0 if index else own.below) + mine(waiting.targets + 1) * own.target
     peak = {
         **always,
         "gradients": own.trainable,
-        "inputs": (delay + 1) * own.kept,
-        "graph": max((delay + 1) * own.lasting, own.passing),
+        "inputs": in_turn * own.kept,
+        "graph": max(in_turn * own.lasting, own.passing),
         "stashed_weights": stash,
         "messages": arriving if method.pipelined else max(own.below + own.target, own.above),
     }

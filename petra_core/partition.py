@@ -130,6 +130,7 @@ def replicated_plan(
     exchange: Link = INSTANT,
     held: Sequence[int] | None = None,
     limit: int | None = None,
+    most: int | None = None,
 ) -> Plan:
     """The cut and the replicas of its parts whose slowest part is fastest; among equals that of fewest devices.
 
@@ -142,8 +143,10 @@ def replicated_plan(
         devices: how many there are; not all need be used.
         accumulation: k; the replicas of a part divide it.
         exchange: over which replicas add up their gradients.
-        held: bytes of each stage. A replica keeps fewer micro-batches than this; it is not counted in its favour.
+        held: bytes of each stage, without replicas: with them delays and bytes are others, and who knows the stages
+            has to look again (`petra_core.memory`).
         limit: bytes that a device may hold.
+        most: replicas that a part may have; None: all devices.
 
     Raises:
         ValueError: there is no device, or no cut stays below the limit.
@@ -154,7 +157,7 @@ def replicated_plan(
     turn = [cost.forward + cost.backward for cost in costs]
     held = _same_stages(turn, held)
     time, update, size = [0.0, *accumulate(turn)], [0.0, *accumulate(c.update for c in costs)], [0, *accumulate(held)]
-    counts = [count for count in range(1, devices + 1) if accumulation % count == 0]
+    counts = [count for count in range(1, min(devices, most or devices) + 1) if accumulation % count == 0]
 
     def pace(first: int, end: int, count: int) -> float:
         """Seconds for a micro-batch of the stages first..end-1 over `count` devices."""

@@ -7,13 +7,15 @@ does not change any result, so nothing but speed and memory depends on how well 
 This module exports Balance, balanced, measured, of_training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import accumulate
 
 import torch
 
 from petra_core import methods
+from petra_core.ages import of_stages
 from petra_core.holding import History, holding
 from petra_core.memory import Footprint, footprints, of_footprints
 from petra_core.orders import of_method
@@ -52,8 +54,12 @@ class Balance:
     @cached_property
     def held(self) -> tuple[int, ...]:
         """Bytes of each stage, every kind at its own largest moment."""
-        found = of_footprints(self.footprints, methods.by_name(self.cell.method), self.cell.accumulation)
-        return tuple(sum(stage.peak.values()) for stage in found)
+        return self.held_with(None)
+
+    def held_with(self, replicas: Sequence[int] | None) -> tuple[int, ...]:
+        """Likewise, by each device of a stage, with so many of them for each stage."""
+        method, k = methods.by_name(self.cell.method), self.cell.accumulation
+        return tuple(sum(stage.peak.values()) for stage in of_footprints(self.footprints, method, k, replicas))
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:
@@ -84,18 +90,42 @@ class Balance:
             raise CellError(str(error)) from None
 
     def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Plan:
-        """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise."""
-        try:
-            return replicated_plan(
-                self.costs,
-                devices,
-                accumulation=self.cell.accumulation,
-                exchange=exchange,
-                held=self.held,
-                limit=limit,
-            )
-        except ValueError as error:
-            raise CellError(str(error)) from None
+        """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise.
+
+        Replicas make the delays of the stages below longer, and so what these hold, which the search for a plan does
+        not know. If the plan is too large for that, the fastest of those is taken that come of fewer replicas.
+        """
+        plans, problem = [], ""
+        for most in range(devices, 0, -1):
+            try:
+                found = self._replicated(devices, exchange, limit, most)
+            except ValueError as error:
+                problem = str(error)
+                continue
+            if limit is None or max(found.bytes) <= limit:
+                plans.append(found)
+                if most == devices:
+                    break  # what fewer replicas allow, more allow as well
+        if not plans:
+            raise CellError(problem)
+        return min(plans, key=lambda found: found.slowest)
+
+    def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Plan:
+        """With so many replicas of a stage at most, and what each device really holds then, be it above the limit."""
+        found = replicated_plan(
+            self.costs,
+            devices,
+            accumulation=self.cell.accumulation,
+            exchange=exchange,
+            held=self.held,
+            limit=limit,
+            most=most,
+        )
+        held = self.held_with(of_stages(found.partition, found.replicas))
+        ends = accumulate(found.partition)
+        return replace(
+            found, bytes=tuple(sum(held[end - size : end]) for end, size in zip(ends, found.partition, strict=True))
+        )
 
     def simulated(self, plan: Plan, link: Link, micro_batches: int) -> Timeline:
         """The run of so many micro-batches under a plan, event by event."""

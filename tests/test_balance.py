@@ -18,6 +18,7 @@ from reproduce.cli import main
 from reproduce.measures import stage_costs
 from reproduce.quantities import bandwidth, memory, time
 from reproduce.scales.smoke import digits_cell
+from reproduce.sharing import Shares
 from tests.test_table5 import made_up
 
 CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)
@@ -53,6 +54,23 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
     for history, bound in zip(found.holding(timeline), found.best(2).bytes, strict=True):
         assert 0 < history.peak <= bound
+
+
+def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([1.0, 2.0, 1.0, 1.0])["stages"])
+    cell = dataclasses.replace(CELL, method="DSP")  # keeps what it waits with
+    found = balance.measured(balance.of_training(cell), torch.device("cpu"))
+    free = found.replicated(5, Link())
+    assert Shares.of(free.partition, free.replicas) == Shares.of((1, 1, 1, 1), (1, 2, 1, 1))
+    assert free.bytes[0] > found.held[0], "its micro-batches take longer to come back"
+    simulated = found.holding(found.simulated(free, Link(), 60))[0].peak
+    assert found.held[0] < simulated <= free.bytes[0]
+    assert found.replicated(5, Link(), free.bytes[0]) == free
+    limited = found.replicated(5, Link(), free.bytes[0] - 1)
+    assert max(limited.bytes) < free.bytes[0]
+    assert limited.slowest > free.slowest
+    with pytest.raises(CellError, match="stays below 10 bytes a device"):
+        found.replicated(5, Link(), 10)
 
 
 @pytest.mark.usefixtures("costs")

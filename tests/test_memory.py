@@ -1,6 +1,7 @@
 """The ledger measures, the formulas foretell; neither knows the other, and both must say the same."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, Pipeline, Stage, merge, methods, models
 from petra_core.ledger import KINDS, Ledger, SavedTensors
-from petra_core.memory import predict
+from petra_core.memory import Footprint, of_footprints, predict
 from petra_core.methods import Method
+from petra_core.schedule import Kind, generate
 
 HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
 
@@ -182,3 +184,60 @@ def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> No
     for _ in range(9):
         pipeline.step(x, y)
     assert pipeline.memory().stages[1].now["inputs"] == stage.held["inputs"]
+
+
+@pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
+@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 3, 1), (3, 2, 1, 2), (2, 2, 2, 2)], ids=str)
+def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replicas: tuple[int, ...]) -> None:
+    # Followed through a schedule, which knows nothing of the formulas: sets of micro-batches, and of versions.
+    unit = Footprint(0, 0, 0, trainable=1, kept=10**3, lasting=0, passing=0, below=10**6, above=10**9)
+    k, count = 6, len(replicas)
+    footprints = [unit] * (count - 1) + [dataclasses.replace(unit, above=0, target=10**12)]
+    schedule = generate(method, count, 150, k, replicas)
+    ticks = {
+        (action.kind, stage, action.number): number
+        for number, tick in enumerate(schedule.ticks)
+        for stage, turn in enumerate(tick)
+        for action in turn
+    }
+    for stage, foretold in enumerate(of_footprints(footprints, method, k, replicas)):
+        mine = range(0, 150, replicas[stage])  # of the first device; the others have as many
+        spans: dict[str, list[tuple[int, int]]] = {"inputs": [], "below": [], "above": [], "target": []}
+        for m in mine:
+            begin, end = ticks[Kind.FORWARD, stage, m], ticks[Kind.BACKWARD, stage, m]
+            spans["inputs"].append((begin, end))
+            if stage:
+                spans["below"].append((ticks[Kind.FORWARD, stage - 1, m], begin))
+            if stage < count - 1:
+                spans["above"].append((ticks[Kind.BACKWARD, stage + 1, m], end))
+            else:
+                spans["target"].append((ticks[Kind.FORWARD, 0, m], begin))
+        held, at_once = {}, {}
+        for kind, own in spans.items():
+            between = [sum(begin <= tick < end for begin, end in own) for tick in range(150)]
+            within = [sum(begin <= tick <= end for begin, end in own) for tick in range(150)]
+            held[kind], at_once[kind] = max(between), max(within)
+        assert foretold.held["inputs"] == held["inputs"] * unit.kept
+        assert foretold.peak["inputs"] == at_once["inputs"] * unit.kept
+        messages = held["below"] * unit.below + held["above"] * unit.above + held["target"] * footprints[-1].target
+        assert foretold.held["messages"] == messages
+        if method.stashes_weights:
+            users: dict[int, set[int]] = {}
+            for tick in range(150):
+                version = sum(ticks[Kind.UPDATE, stage, u] < tick for u in range(150 // k))
+                old = {
+                    sum(ticks[Kind.UPDATE, stage, u] < begin for u in range(150 // k))
+                    for begin, end in spans["inputs"]
+                    if begin < tick <= end
+                }
+                users[tick] = {used for used in old if used < version}
+            assert foretold.held["stashed_weights"] == max(map(len, users.values()))
+
+
+def test_without_replicas_nothing_is_foretold_otherwise() -> None:
+    stages, (x, y) = NETWORKS["chain5"](), batch()
+    for method in methods.ALL:
+        usual = predict(stages, method, x, y, accumulation=2, optimizer=sgd)
+        assert predict(stages, method, x, y, accumulation=2, optimizer=sgd, replicas=[1] * 7) == usual
+    with pytest.raises(ValueError, match="3 replicas share the k=2"):
+        predict(stages, methods.PETRA, x, y, accumulation=2, replicas=[3, *[1] * 6])

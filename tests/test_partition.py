@@ -77,6 +77,7 @@ def test_replicas_help_where_no_cut_does() -> None:
     assert found.efficiency == 1
     assert str(found).splitlines()[2].split() == ["1..3", "1", "2000.000", "100%", "0.0"]
     assert replicated_plan(costs, 5, accumulation=1).slowest == 6, "no number of replicas but 1 divides k = 1"
+    assert replicated_plan(costs, 5, accumulation=3, most=2).slowest == 6, "nor does 2 divide 3"
     everything = replicated_plan(costs, 4, accumulation=4)
     assert (everything.partition, everything.replicas) == ((3,), (4,)), "data parallelism"
     heavy = [Cost(cost.forward, cost.backward, weights=100) for cost in costs]
