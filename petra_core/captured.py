@@ -35,7 +35,7 @@ from torch import Tensor
 
 from petra_core.checks import Losses
 from petra_core.concurrency import InOrder, Work, new_stream
-from petra_core.ledger import payload
+from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import Draws, RandomStream
 from petra_core.schedule import Action, Kind, Tick
@@ -248,8 +248,10 @@ def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:
     """All at once, as it were: nothing is overwritten that is still to be copied from."""
     pending = list(moves)
     while pending:  # the queue of each stage from its front to its back, round after round
-        read = Counter(_memory(source) for _, source in pending)
-        free = [(to, source) for to, source in pending if not read[_memory(to)] - (_memory(to) == _memory(source))]
+        read = Counter(storage_of(source) for _, source in pending)
+        free = [
+            (to, source) for to, source in pending if not read[storage_of(to)] - (storage_of(to) == storage_of(source))
+        ]
         if not free:  # a ring: one of its sources goes aside
             to, source = pending[0]
             pending[0] = to, source.clone()
@@ -257,11 +259,6 @@ def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:
         torch._foreach_copy_([to for to, _ in free], [source for _, source in free])
         done = {id(to) for to, _ in free}
         pending = [(to, source) for to, source in pending if id(to) not in done]
-
-
-def _memory(tensor: Tensor) -> int:
-    storage: int = tensor.untyped_storage()._cdata
-    return storage
 
 
 @contextlib.contextmanager

@@ -29,6 +29,12 @@ def payload(tensors: Iterable[Tensor]) -> int:
     return sum([tensor.nbytes for tensor in tensors])
 
 
+def storage_of(tensor: Tensor) -> int:
+    """Which memory a tensor lies in: the same number for all that share it, and for no others while they live."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
 class SavedTensors:
     """Context that measures the bytes which autograd saves for backward in the graphs recorded inside it.
 
@@ -36,14 +42,14 @@ class SavedTensors:
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
-        self._known = {tensor.untyped_storage()._cdata for tensor in known}
+        self._known = {storage_of(tensor) for tensor in known}
         self._found: dict[int, Tensor] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self.bytes = 0
 
     def _pack(self, tensor: Tensor) -> Tensor:
         # Kept until the end of the measurement: a freed storage's address may be used again.
-        self._found[tensor.untyped_storage()._cdata] = tensor
+        self._found[storage_of(tensor)] = tensor
         return tensor
 
     def __enter__(self) -> "SavedTensors":

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.ledger import Ledger, SavedTensors, payload
+from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
 from petra_core.randomness import RandomState, RandomStream, replay
 from petra_core.stages import HeadStage, Stage
@@ -262,7 +262,7 @@ class Part:
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
         # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
         # or with another gradient; `.grad` is written in place later, so it gets a copy then.
-        taken = {tensor.untyped_storage()._cdata for tensor in messages}
+        taken = {storage_of(tensor) for tensor in messages}
         sums: list[Tensor] = []
         terms: list[Tensor] = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -272,7 +272,7 @@ class Part:
                 sums.append(parameter.grad)
                 terms.append(gradient)
                 continue
-            storage = gradient.untyped_storage()._cdata
+            storage = storage_of(gradient)
             parameter.grad = gradient.clone() if storage in taken else gradient
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
