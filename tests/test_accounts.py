@@ -8,7 +8,7 @@ from reproduce import grids, published, scales
 from reproduce.cells import TrainingCell
 from reproduce.scales import small
 from reproduce.selection import select
-from reproduce.tables import accounts, figure4, gradients, stability, table4
+from reproduce.tables import accounts, figure4, gradients, stability, table4, transformer_errors, transformers
 from reproduce.tables.results import read
 from tests import fake_records
 
@@ -47,6 +47,16 @@ def test_a_cell_counts_for_every_exhibit_that_shows_it_once_whatever_its_precisi
         assert (found[key, "small"].done, found[key, "small"].begun) == (1, 1)
         assert found[key, "small"].not_run == found[key, "small"].planned - 2
     assert found["stability", "small"].not_run == found["stability", "small"].planned
+
+
+def test_what_an_exhibit_wants_in_two_precisions_counts_twice(tmp_path: Path) -> None:
+    wanted = transformer_errors.cells("small")
+    planned = counted(tmp_path)["transformers", "small"].planned
+    assert planned == len(transformers.cells("small")) == len(set(transformers.cells("small")))
+    first = next(cell for cell in wanted if cell.precision == "bf16")
+    fake_records.train(first, tmp_path, 60.0)
+    found = counted(tmp_path)["transformers", "small"]
+    assert (found.done, found.not_run) == (1, planned - 1)
 
 
 def test_failures_are_counted_by_their_reason(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """How much of every exhibit of the paper, and of every study beyond it, has been run.
 
 What an exhibit needs is known by its module (`cells(scale)`), what is there by the records. A cell that two exhibits
-show is counted for both; one that was run in two precisions is one cell.
+show is counted for both; one that was run in two precisions is one cell, unless the exhibit wants it in both.
 
 This module exports STUDIES, Account, Study, accounts, commands, keys, title.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,7 +15,7 @@ from reproduce import published, scales
 from reproduce.cells import Cell
 from reproduce.records import State, Status
 from reproduce.tables import exhibits
-from reproduce.tables.results import Results, meaning
+from reproduce.tables.results import Results, Run, meaning
 
 __all__ = ["STUDIES", "Account", "Study", "accounts", "commands", "keys", "title"]
 
@@ -89,10 +89,10 @@ def title(key: str) -> str:
 
 def accounts(results: Results) -> dict[tuple[str, str], Account]:
     """By exhibit and scale, of those that need cells there."""
-    states: dict[str, list[State]] = {}
+    runs: dict[str, list[Run[Cell]]] = {}
     for run in results.runs:
-        states.setdefault(meaning(run.cell), []).append(run.state)
-    return {(key, scale): _account(key, scale, cells, states) for key in keys() for scale, cells in _cells(key).items()}
+        runs.setdefault(meaning(run.cell), []).append(run)
+    return {(key, scale): _account(key, scale, cells, runs) for key in keys() for scale, cells in _cells(key).items()}
 
 
 def commands(key: str) -> list[str]:
@@ -116,8 +116,15 @@ def _modules() -> dict[str, exhibits.Exhibit]:
     return {getattr(module, "__name__", "").rpartition(".")[2]: module for module in exhibits.RUN_ORDER}
 
 
-def _account(key: str, scale: str, cells: Iterable[Cell], states: dict[str, list[State]]) -> Account:
-    furthest = [_furthest(states.get(name, ())) for name in {meaning(cell) for cell in cells}]
+def _account(key: str, scale: str, cells: Iterable[Cell], runs: Mapping[str, Sequence[Run[Cell]]]) -> Account:
+    wanted: dict[str, set[Cell]] = {}
+    for cell in cells:
+        wanted.setdefault(meaning(cell), set()).add(cell)
+    furthest = [
+        _furthest(run.state for run in runs.get(name, ()) if len(alike) == 1 or run.cell == cell)
+        for name, alike in wanted.items()
+        for cell in alike
+    ]
     statuses = Counter(state.status for state in furthest)
     failed = Counter(state.reason for state in furthest if state.status is Status.FAILED)
     return Account(
