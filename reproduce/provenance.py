@@ -1,6 +1,7 @@
 """What produced a result: the environment it ran in and the code it ran.
 
 A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch.
+Records are no code: one that was just written anew does not make the next one's code another.
 And a commit can be gone from the history, after a rebase or a squash, while its code is still there: git's hashes of
 the source folders are kept too, by which `in_history` finds it again.
 Nothing here names a person, a host or a folder: records are made to be published.
@@ -20,6 +21,7 @@ import torch
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("petra_core", "reproduce")
+RECORDS = "reports"
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def code() -> tuple[dict[str, Any], str]:
         _check_ours()
         commit = _git("rev-parse", "HEAD").strip()
         sources = _sources(["HEAD"])["HEAD"]
-        patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary")
+        patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary", "--", ".", f":(exclude){RECORDS}")
         new = _git("ls-files", "--others", "--exclude-standard", "--", *SOURCES).splitlines()
     except FileNotFoundError:
         return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, ""

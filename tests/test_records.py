@@ -287,6 +287,17 @@ def test_the_code_is_the_commit_and_what_was_changed(checkout):
     assert "-one\n+two\n" in patch
 
 
+def test_a_record_that_is_written_anew_is_no_change_of_the_code(checkout):
+    record = checkout / "reports" / "records" / "benchmarks" / "race.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    _repository(checkout)
+    record.write_text('{"faster": true}')
+    entry, patch = provenance.code()
+    assert entry["clean"]
+    assert patch == ""
+
+
 def test_code_is_found_again_in_a_history_that_was_rewritten(checkout):
     _repository(checkout)
     entry, _ = provenance.code()
