@@ -10,7 +10,6 @@ This module exports Balance, balanced, measured, of_training.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import accumulate
 
 import torch
 
@@ -93,22 +92,14 @@ class Balance:
         """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise.
 
         Replicas make the delays of the stages below longer, and so what these hold, which the search for a plan does
-        not know. If the plan is too large for that, the fastest of those is taken that come of fewer replicas.
+        not know. If the fastest plan is too large for that, the fastest that is not comes of fewer replicas; with one
+        each nothing is longer.
         """
-        plans, problem = [], ""
-        for most in range(devices, 0, -1):
-            try:
-                found = self._replicated(devices, exchange, limit, most)
-            except ValueError as error:
-                problem = str(error)
-                continue
-            if limit is None or max(found.bytes) <= limit:
-                plans.append(found)
-                if most == devices:
-                    break  # what fewer replicas allow, more allow as well
-        if not plans:
-            raise CellError(problem)
-        return min(plans, key=lambda found: found.slowest)
+        try:
+            plans = (self._replicated(devices, exchange, limit, most) for most in range(max(1, devices), 0, -1))
+            return next(found for found in plans if limit is None or max(found.bytes) <= limit)
+        except ValueError as error:
+            raise CellError(str(error)) from None
 
     def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Plan:
         """With so many replicas of a stage at most, and what each device really holds then, be it above the limit."""
@@ -122,10 +113,7 @@ class Balance:
             most=most,
         )
         held = self.held_with(of_stages(found.partition, found.replicas))
-        ends = accumulate(found.partition)
-        return replace(
-            found, bytes=tuple(sum(held[end - size : end]) for end, size in zip(ends, found.partition, strict=True))
-        )
+        return replace(found, bytes=assess(self.seconds, found.partition, held=held).bytes)
 
     def simulated(self, plan: Plan, link: Link, micro_batches: int) -> Timeline:
         """The run of so many micro-batches under a plan, event by event."""

@@ -299,7 +299,8 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark) if field.name != "goals"}
+    values = {"goals": [], **values}  # the first records have none
+    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
     if own["name"] != name:
         raise ValueError(f"it is that of {own['name']!r}")
     for key in ("name", "title", "about", "command", "patch", "date"):
@@ -312,7 +313,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
             **own,
             "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in own["series"]),
             "comparisons": tuple(Comparison(**entry) for entry in own["comparisons"]),
-            "goals": tuple(Goal(**entry) for entry in values.get("goals", ())),  # the first records have none
+            "goals": tuple(Goal(**entry) for entry in own["goals"]),
             "notes": tuple(_check(note, str, "a note") for note in own["notes"]),
             "timelines": {title: _read_timeline(timeline) for title, timeline in own["timelines"].items()},
             "load": _numbers((before, after)),

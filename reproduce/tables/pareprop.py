@@ -200,7 +200,7 @@ def _findings(records: list[Benchmark]) -> Iterator[Finding]:
     if not records:
         yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
     for benchmark in records:
-        gains = [100 * (spread(benchmark.ratios(comparison)).median - 1) for comparison in _gains(benchmark)]
+        gains = [100 * (benchmark.spread(comparison).median - 1) for comparison in _gains(benchmark)]
         faster = sum(gain > 0 for gain in gains)
         low, high = (f"{gain:+.1f}".replace("-", "\N{MINUS SIGN}") for gain in (min(gains), max(gains)))
         yield Finding(
