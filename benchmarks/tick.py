@@ -39,7 +39,6 @@ from petra_core.memory import predict
 from petra_core.methods import Method
 from reproduce.benchmark_records import Comparison
 
-TITLE = "A tick against a step of autograd"
 PLAIN = "autograd step"
 # The claim: what PETRA's tick should take at most, of the time of the other side, on this network and micro-batch.
 CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}
@@ -154,7 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    recorder = Recorder(TITLE, about(__doc__), command("benchmarks.tick", arguments), options, device)
+    rival = None if options.against == PLAIN else methods.by_name(options.against)
+    other_side = PLAIN if rival is None else f"tick of {rival.title}"
+    title = f"A tick against an {PLAIN}" if rival is None else f"A tick against one of {rival.title}"
+    recorder = Recorder(title, about(__doc__), command("benchmarks.tick", arguments), options, device)
     memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
     torch.manual_seed(0)
     x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)
@@ -166,10 +168,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     setting = f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}"
     print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
     medians = {}
-    other_side, rival = PLAIN, None
-    if options.against != PLAIN:
-        rival = methods.by_name(options.against)
-        other_side = f"tick of {rival.title}"
     for name in options.methods:
         method = methods.by_name(name)
         if rival is None:

@@ -8,7 +8,7 @@ Where one stage is heavier than a device's fair share, no cut helps. Then it may
 take its micro-batches in turn (`petra_core.orders`): r replicas are r times as fast, less what it takes to add up their
 gradients at every update. The same dynamic programming finds cut and replicas together.
 
-This module exports Plan, assess, plan, replicated_plan, run_of.
+This module exports Plan, assess, plan, replicated_plan.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+from petra_core.shares import run_name, runs
 from petra_core.timeline import INSTANT, Cost, Link
 
-__all__ = ["Plan", "assess", "plan", "replicated_plan", "run_of"]
+__all__ = ["Plan", "assess", "plan", "replicated_plan"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,13 @@ class Plan:
 
     def __str__(self) -> str:
         lines = ["device  stages      time, ms   share   memory, MB"]
-        first = device = 0
-        for size, seconds, held, count in zip(self.partition, self.seconds, self.bytes, self.replicas, strict=True):
-            run, own = run_of(first, size), run_of(device, count)
+        parts = zip(runs(self.replicas), runs(self.partition), self.seconds, self.bytes, strict=True)
+        for devices, stages, seconds, held in parts:
             share = seconds / self.slowest if self.slowest else 1.0
-            lines.append(f"{own:>6}  {run:<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
-            first, device = first + size, device + count
+            lines.append(
+                f"{run_name(devices):>6}  {run_name(stages):<10} {1e3 * seconds:>9.3f} {share:>6.0%} "
+                f"{held / 1e6:>12.1f}"
+            )
         return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
 
 
@@ -76,11 +78,10 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
     held = _same_stages(seconds, held)
     if sum(partition) != len(seconds) or min(partition, default=0) < 1:
         raise ValueError(f"the parts of a cut of {len(seconds)} stages have that sum, got {tuple(partition)}")
-    ends = list(accumulate(partition))
-    runs = [slice(end - size, end) for end, size in zip(ends, partition, strict=True)]
-    times = tuple(sum(seconds[run]) for run in runs)
+    parts = [slice(run.start, run.stop) for run in runs(partition)]
+    times = tuple(sum(seconds[part]) for part in parts)
     return Plan(
-        tuple(partition), times, tuple(sum(held[run]) for run in runs), sum(seconds), tuple(1 for _ in partition)
+        tuple(partition), times, tuple(sum(held[part]) for part in parts), sum(seconds), tuple(1 for _ in partition)
     )
 
 
@@ -188,15 +189,14 @@ def replicated_plan(
     if not by_number:
         raise _too_large(held, devices, limit)
     found = next(found for found in by_number if found[0] <= by_number[-1][0])
-    parts = found[2]
-    ends = list(accumulate(part for part, _ in parts))
-    runs = [(end - part, end, count) for end, (part, count) in zip(ends, parts, strict=True)]
+    partition, replicas = zip(*found[2], strict=True)
+    parts = [(run.start, run.stop, count) for run, count in zip(runs(partition), replicas, strict=True)]
     return Plan(
-        tuple(part for part, _ in parts),
-        tuple(pace(*run) for run in runs),
-        tuple(size[end] - size[first] for first, end, _ in runs),
+        partition,
+        tuple(pace(*part) for part in parts),
+        tuple(size[end] - size[first] for first, end, _ in parts),
         sum(turn) + update[-1] / accumulation,
-        tuple(count for _, count in parts),
+        replicas,
     )
 
 
@@ -214,8 +214,3 @@ def _too_large(held: Sequence[int], devices: int, limit: int | None) -> ValueErr
         f"stage holds {max(held):,}, all of them {sum(held):,}; use more devices, smaller micro-batches or another "
         f"method"
     )
-
-
-def run_of(first: int, size: int) -> str:
-    """Consecutive numbers as they are written: 3, or 3..5."""
-    return f"{first}" if size == 1 else f"{first}..{first + size - 1}"

@@ -1,12 +1,22 @@
 """How the stages of a network are shared among ranks: consecutive runs, and no rank without a stage.
 
-This module exports even_partition, in_turn, owned, places.
+This module exports even_partition, in_turn, owned, places, run_name, runs.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["even_partition", "in_turn", "owned", "places"]
+__all__ = ["even_partition", "in_turn", "owned", "places", "run_name", "runs"]
+
+
+def runs(sizes: Sequence[int]) -> list[range]:
+    """Consecutive runs of these sizes, from 0 on: (4, 3) gives 0..3 and 4..6."""
+    return [range(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
+def run_name(run: range) -> str:
+    """Consecutive numbers as they are written: 3, or 3..5."""
+    return f"{run.start}" if len(run) == 1 else f"{run.start}..{run.stop - 1}"
 
 
 def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
@@ -43,7 +53,7 @@ def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> li
         raise ValueError(
             f"a partition of {stages} stages has that sum, got {tuple(partition)} with the sum {sum(partition)}"
         )
-    return [range(end - size, end) for end, size in zip(accumulate(partition), partition, strict=True)]
+    return runs(partition)
 
 
 def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int) -> list[range]:
@@ -66,7 +76,7 @@ def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int)
     if sum(counts) != ranks:
         words = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
         raise ValueError(f"the parts {tuple(partition)}{words} are for {sum(counts)} ranks, and there are {ranks}")
-    return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
+    return runs(counts)
 
 
 def in_turn(own: range, stages: int) -> list[int]:

@@ -33,7 +33,9 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
     tiny = ["--network", "chain4", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
     tick.main([*tiny, "--against", "APPROXIMATE_INPUTS", "--record", "tick-double", "--records", str(tmp_path)])
-    [comparison] = read(tmp_path / "benchmarks" / "tick-double.json").comparisons
+    record = read(tmp_path / "benchmarks" / "tick-double.json")
+    assert record.title == "A tick against one of Approximate inputs"
+    [comparison] = record.comparisons
     assert (comparison.first, comparison.second) == ("tick", "tick of Approximate inputs")
     with pytest.raises(ValueError, match="nonsense"):
         tick.main([*tiny, "--against", "nonsense"])

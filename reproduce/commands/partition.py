@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import click
 import torch
 
 from petra_core import gantt, methods
-from petra_core.partition import Plan, run_of
+from petra_core.partition import Plan
+from petra_core.shares import run_name, runs
 from petra_core.timeline import Link
 from reproduce import balance, devices, quantities, transformers
 from reproduce.balance import Balance
@@ -172,8 +172,8 @@ def _write(found: Balance, plan: Plan, link: Link, svg: Path | None, trace: Path
     if svg is not None:
         title = f"{found.cell.model}, {found.cell.method}, k = {found.cell.accumulation}, simulated"
         labels = {
-            part: f"{part}: {'stage' if size == 1 else 'stages'} {run_of(end - size, size)}"
-            for part, (end, size) in enumerate(zip(accumulate(plan.partition), plan.partition, strict=True))
+            part: f"{part}: {'stage' if len(run) == 1 else 'stages'} {run_name(run)}"
+            for part, run in enumerate(runs(plan.partition))
         }
         write_atomically(svg, gantt.to_svg(timeline, title=title, labels=labels).encode())
         click.echo(f"wrote {svg}")

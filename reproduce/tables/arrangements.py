@@ -10,13 +10,13 @@ This module exports DEVICES, INTRODUCTION, table.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
 
 from petra_core import methods
 from petra_core.holding import holding
 from petra_core.memory import joined
 from petra_core.orders import delays, merged, of_method
 from petra_core.partition import Plan
+from petra_core.shares import runs
 from petra_core.timeline import INSTANT, Cost, Link, Timeline, simulate
 from reproduce.balance import Balance
 from reproduce.tables.content import MEGABYTE, Column, Entry, Table, Tone, number, text
@@ -112,8 +112,7 @@ def _row(m: Modelled, way: _Way, link: Link) -> list[Entry]:
     plan, k = way.plan, way.accumulation
     costs, footprints, partition = m.costs, m.footprints(methods.PETRA), plan.partition
     if way.made_one:
-        ends = list(accumulate(partition))
-        footprints = tuple(joined(footprints[end - size : end]) for end, size in zip(ends, partition, strict=True))
+        footprints = tuple(joined(footprints[run.start : run.stop]) for run in runs(partition))
         costs, partition = tuple(merged(costs, partition)), (1,) * len(partition)
     timeline, pace = _run(costs, partition, plan.replicas, k, INSTANT)
     _, pace_with_link = _run(costs, partition, plan.replicas, k, link)
