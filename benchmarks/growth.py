@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from benchmarks.arguments import count, method_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
@@ -104,12 +105,18 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--axes", nargs="+", choices=list(AXES), default=list(AXES), help="what to vary (default all)")
     parser.add_argument(
-        "--methods", nargs="+", default=[m.name for m in methods.ALL], help="methods to measure (default all)"
+        "--methods",
+        type=method_name,
+        nargs="+",
+        default=[m.name for m in methods.ALL],
+        help="methods to measure (default all)",
     )
-    parser.add_argument("--pixels", type=int, default=8, help="pixels of an image's side (default 8)")
-    parser.add_argument("--rounds", type=int, default=5, help="times at each size (default 5)")
-    parser.add_argument("--steps", type=int, default=2, help="micro-batches in a time, at least k (default 2)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1: small work is not shared well)")
+    parser.add_argument("--pixels", type=count, default=8, help="pixels of an image's side (default 8)")
+    parser.add_argument("--rounds", type=count, default=5, help="times at each size (default 5)")
+    parser.add_argument("--steps", type=count, default=2, help="micro-batches in a time, at least k (default 2)")
+    parser.add_argument(
+        "--threads", type=count, default=1, help="CPU threads (default 1: so little is not shared well)"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
     add_options(parser, "growth")
     options = parser.parse_args(arguments)

@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.arguments import CLASSES, NETWORKS, count, method_name, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
-from petra_core import MemoryReport, Pipeline, Stage, methods, models
+from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.memory import StagePrediction, predict
 from petra_core.methods import Method
 from petra_core.recipe import sgd
@@ -38,7 +39,6 @@ from reproduce.measures.machine_memory import Witness
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
-CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,7 @@ class Run:
 
     def stages(self) -> list[Stage]:
         """The network, on torch's default device."""
-        family = self.network.rstrip("0123456789")
-        depth = int(self.network.removeprefix(family))
-        if family == "chain":
-            return models.chain(depth, num_classes=CLASSES, channels=self.width)
-        return models.revnet(depth, num_classes=CLASSES, width=self.width)
+        return network(self.network, self.width)
 
     def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Images [batch, 3, size, size] and labels [batch], on torch's default device."""
@@ -182,17 +178,21 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parts = ("batch", "depth", "k", "aim", "budget")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure (default all)")
     parser.add_argument(
-        "--methods", nargs="+", default=[m.name for m in methods.ALL], help="methods to measure (default all)"
+        "--methods",
+        type=method_name,
+        nargs="+",
+        default=[m.name for m in methods.ALL],
+        help="methods to measure (default all)",
     )
-    parser.add_argument("--network", default="revnet18", help="revnet18/34/50 or chainN (default revnet18)")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first blocks (default 16)")
-    parser.add_argument("--size", type=int, default=16, help="pixels of an image's side (default 16)")
-    parser.add_argument("--batch", type=int, default=32, help="images in a micro-batch (default 32)")
-    parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64], help="along the batch")
-    parser.add_argument("--stages", type=int, nargs="+", default=[4, 8, 16, 32], help="J, along the depth of a chain")
-    parser.add_argument("--ks", type=int, nargs="+", default=[1, 4, 16, 32], help="along k")
+    parser.add_argument("--network", type=network_name, default="revnet18", help=f"{NETWORKS} (default revnet18)")
+    parser.add_argument("--width", type=count, default=16, help="channels of the first blocks (default 16)")
+    parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")
+    parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
+    parser.add_argument("--batches", type=count, nargs="+", default=[8, 16, 32, 64], help="along the batch")
+    parser.add_argument("--stages", type=count, nargs="+", default=[4, 8, 16, 32], help="J, along the depth of a chain")
+    parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="along k")
     parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
+from benchmarks.arguments import count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.suite.engine import beside
 from reproduce.benchmark_records import Benchmark, Goal
@@ -29,20 +30,14 @@ QUANTITY = "time of an action"
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", type=int, nargs="+", default=[10, 32], help="J, at least 2 (default 10 and 32)")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds (default 15)")
-    parser.add_argument("--ticks", type=int, default=15, help="ticks in a round (default 15)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1: nothing is worth sharing)")
+    parser.add_argument("--stages", type=count, nargs="+", default=[10, 32], help="J, at least 2 (default 10 and 32)")
+    parser.add_argument("--rounds", type=count, default=15, help="rounds (default 15)")
+    parser.add_argument("--ticks", type=count, default=15, help="ticks in a round (default 15)")
+    parser.add_argument("--threads", type=count, default=1, help="CPU threads (default 1: nothing is worth sharing)")
     add_options(parser, "overhead")
     options = parser.parse_args(arguments)
-    for name, value, least in (
-        *(("stages", count, 2) for count in options.stages),
-        ("rounds", options.rounds, 1),
-        ("ticks", options.ticks, 1),
-        ("threads", options.threads, 1),
-    ):
-        if value < least:
-            parser.error(f"--{name} {value}: expected at least {least}")
+    if min(options.stages) < 2:
+        parser.error(f"--stages {min(options.stages)}: a network has at least 2, the last of them its head")
 
     recorder = Recorder("The engine's own time", about(__doc__), command("benchmarks.overhead", arguments), options)
     contestants = {f"{count} stages": beside(count) for count in options.stages}

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.allocation import Allocations
+from benchmarks.arguments import count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -186,13 +187,13 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="by family and size")
-    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32], help="samples of a step (default 8 32)")
-    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32)")
-    parser.add_argument("--length", type=int, default=64, help="tokens of a text (default 64)")
-    parser.add_argument("--rounds", type=int, default=15, help="steps of each method that are timed (default 15)")
+    parser.add_argument("--batches", type=count, nargs="+", default=[8, 32], help="samples of a step (default 8 32)")
+    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
+    parser.add_argument("--length", type=count, default=64, help="tokens of a text (default 64)")
+    parser.add_argument("--rounds", type=count, default=15, help="steps of each method that are timed (default 15)")
     parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
-    parser.add_argument("--threads", type=int, default=2, help="of all methods, even (default 2)")
+    parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )

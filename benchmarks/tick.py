@@ -33,6 +33,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from benchmarks.arguments import NETWORKS, count, method_name, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, Stage, captured, methods, models
 from petra_core.memory import predict
@@ -46,14 +47,6 @@ AIM_AGAINST_PLAIN = 1.25
 AIM_AGAINST_DOUBLE = 0.85
 AIM_CAPTURED = 1.0
 HELD = ("inputs", "stashed_weights", "messages", "graph")
-
-
-def network(name: str, width: int) -> list[Stage]:
-    """A network by name: revnet18, resnet50, chain12 and the like."""
-    family, depth = name.rstrip("0123456789"), int("".join(c for c in name if c.isdigit()))
-    if family == "chain":
-        return models.chain(depth, num_classes=10, channels=width)
-    return {"revnet": models.revnet, "resnet": models.resnet}[family](depth, num_classes=10, width=width)
 
 
 def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -133,30 +126,33 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run from the command line; returns the median ratio by method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="revnet18", help="revnet18/34/50, resnet18/34/50, chainN")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default 64, the paper's)")
-    parser.add_argument("--batch", type=int, default=64, help="images in a micro-batch (default 64)")
-    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side (default 32, CIFAR)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--pairs", type=int, default=15, help="pairs timed for each method (default 15)")
-    parser.add_argument("--methods", nargs="+", default=["PETRA"], help="methods to time (default PETRA)")
+    parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
+    parser.add_argument("--width", type=count, default=64, help="channels of the first stage (default 64, the paper's)")
+    parser.add_argument("--batch", type=count, default=64, help="images in a micro-batch (default 64)")
+    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32, CIFAR)")
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    parser.add_argument("--pairs", type=count, default=15, help="pairs timed for each method (default 15)")
+    parser.add_argument("--methods", type=method_name, nargs="+", default=["PETRA"], help="to time (default PETRA)")
     parser.add_argument("--channels-last", action="store_true", help="channels-last memory format on both sides")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
     )
-    parser.add_argument("--against", default=PLAIN, help=f"a method whose tick is the other side (default: an {PLAIN})")
+    parser.add_argument(
+        "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
+    )
     parser.add_argument("--captured", type=int, default=0, metavar="STREAMS", help="both sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
-    if options.captured and options.against == PLAIN:
+    if options.captured and options.against is None:
         parser.error(f"--captured compares two methods, not a method with an {PLAIN}: add --against BACKPROPAGATION")
 
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    rival = None if options.against == PLAIN else methods.by_name(options.against)
+    rival = None if options.against is None else methods.by_name(options.against)
     other_side = PLAIN if rival is None else f"tick of {rival.title}"
     title = f"A tick against an {PLAIN}" if rival is None else f"A tick against one of {rival.title}"
     recorder = Recorder(title, about(__doc__), command("benchmarks.tick", arguments), options, device)
+    recorder.setting["against"] = other_side
     memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
     torch.manual_seed(0)
     x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from benchmarks.arguments import count
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from benchmarks.peers.measures import OPTIMIZER, Chain, gradients, once, timed
 from benchmarks.recording import Recorder, about, add_options, command
@@ -40,12 +41,12 @@ def state(contestant: Contestant) -> str:
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=int, default=8, help="reversible blocks, an even number (default 8)")
-    parser.add_argument("--width", type=int, default=32, help="channels of a stream (default 32)")
-    parser.add_argument("--pixels", type=int, default=16, help="of an image's side (default 16)")
-    parser.add_argument("--batch", type=int, default=32, help="images in a micro-batch (default 32)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of times (default 9)")
+    parser.add_argument("--depth", type=count, default=8, help="reversible blocks, an even number (default 8)")
+    parser.add_argument("--width", type=count, default=32, help="channels of a stream (default 32)")
+    parser.add_argument("--pixels", type=count, default=16, help="of an image's side (default 16)")
+    parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    parser.add_argument("--rounds", type=count, default=9, help="rounds of times (default 9)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
     add_options(parser, "peers")
     options = parser.parse_args(arguments)

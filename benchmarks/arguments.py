@@ -1,0 +1,61 @@
+"""What is named on a benchmark's command line: methods, networks and counts, each an argparse type.
+
+Something unknown is refused before anything is measured, with what was expected.
+
+This module exports CLASSES, NETWORKS, count, method_name, network, network_name.
+"""
+
+import argparse
+import re
+
+from petra_core import Stage, methods, models
+
+__all__ = ["CLASSES", "NETWORKS", "count", "method_name", "network", "network_name"]
+
+CLASSES = 10
+DEPTHS = (18, 34, 50)
+NETWORKS = "revnet18/34/50, resnet18/34/50 or chainN, such as chain12"
+
+
+def count(given: str) -> int:
+    """A whole number from 1 on."""
+    if not given.isdecimal() or int(given) < 1:
+        raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 1 on")
+    return int(given)
+
+
+def method_name(given: str) -> str:
+    """The name of a method, however it is spelled; see `petra_core.methods.by_name`."""
+    try:
+        return methods.by_name(given).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def network_name(given: str) -> str:
+    """The name of a network that `network` makes."""
+    try:
+        _family_and_depth(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return given
+
+
+def network(name: str, width: int) -> list[Stage]:
+    """A network by name, for CIFAR's ten classes; `width` channels in its first blocks.
+
+    Raises:
+        ValueError: there is no such network.
+
+    """
+    family, depth = _family_and_depth(name)
+    if family == "chain":
+        return models.chain(depth, num_classes=CLASSES, channels=width)
+    return {"revnet": models.revnet, "resnet": models.resnet}[family](depth, num_classes=CLASSES, width=width)
+
+
+def _family_and_depth(name: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(revnet|resnet|chain)([1-9]\d*)", name)
+    if found is None or (found[1] != "chain" and int(found[2]) not in DEPTHS):
+        raise ValueError(f"there is no network {name!r}: expected {NETWORKS}")
+    return found[1], int(found[2])
