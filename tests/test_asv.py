@@ -19,6 +19,7 @@ import torch
 from asv import runner, util
 from asv.config import Config
 from asv_runner._aux import update_sys_path
+from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,6 +110,19 @@ def test_an_unknown_profile_is_refused() -> None:
 
     with pytest.raises(ValueError, match="PETRA_BENCHMARKS is 'slow', expected one of fast, full"):
         is_full("slow")
+
+
+def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suite import setting
+
+    def check(gigabytes: int | None) -> None:
+        monkeypatch.setattr(setting, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
+        setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
+
+    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
+        check(7)
+    check(8)
+    check(None)  # the system does not say
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAST])

@@ -6,11 +6,9 @@ held is read off afterwards.
 
 import torch
 
-from petra_core import methods
 from petra_core.ledger import KINDS, MemoryReport
-from petra_core.memory import predict
 
-from .setting import FULL, METHODS, NARROW, PAPER, SGD, open_device, step_of_full_pipeline
+from .setting import FULL, METHODS, NARROW, PAPER, foretold, open_device, step_of_full_pipeline
 
 HELD = ("inputs", "stashed_weights", "messages", "graph")
 Reports = dict[str, MemoryReport]
@@ -66,12 +64,7 @@ class Paper:
     version = "1"
 
     def track_peak_foretold(self, network: str, method: str) -> int:
-        setting, meta = PAPER[network], torch.device("meta")
-        images = torch.empty(setting.batch, 3, setting.size, setting.size, device=meta)
-        labels = torch.empty(setting.batch, dtype=torch.int64, device=meta)
-        with meta:
-            foretold = predict(setting.stages(meta), methods.by_name(method), images, labels, optimizer=SGD)
-        return sum(sum(stage.peak.values()) for stage in foretold)
+        return foretold(PAPER[network], method)
 
     track_peak_foretold.unit = "bytes"  # type: ignore[attr-defined]  # asv reads it
 

@@ -7,12 +7,15 @@ is built), since asv calls `setup` before every timed call.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from petra_core import Pipeline, Stage, methods, models
+from petra_core.memory import predict
 from petra_core.recipe import sgd
+from reproduce.measures.machine_memory import available
 
 PROFILES = ("fast", "full")
 
@@ -32,6 +35,8 @@ METHODS = [method.name for method in methods.ALL]
 CLASSES = 10
 #: The paper's optimizer, at a rate at which random images cannot make the weights run away.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
+#: Of what is foretold: kernels need memory to work in, and allocators round up.
+MARGIN = 1.15
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,28 @@ NARROW = {"revnet18": Network(18, width=4, batch=4, size=16), "revnet50": Networ
 PAPER = {"revnet18": Network(18, width=64, batch=64, size=32), "revnet50": Network(50, width=64, batch=64, size=32)}
 
 
+def foretold(network: Network, method: str) -> int:
+    """The most that a full pipeline holds, bytes, from shapes alone: the sum over its stages."""
+    meta = torch.device("meta")
+    images = torch.empty(network.batch, 3, network.size, network.size, device=meta)
+    labels = torch.empty(network.batch, dtype=torch.int64, device=meta)
+    with meta:
+        stages = predict(network.stages(meta), methods.by_name(method), images, labels, optimizer=SGD)
+    return sum(sum(stage.peak.values()) for stage in stages)
+
+
+def check_room(network: Network, method: str, device: torch.device) -> None:
+    """See that a full pipeline fits: a process that the system kills for its memory may not be the only one.
+
+    Raises:
+        SkipNotImplemented: it does not; asv then shows the benchmark as skipped.
+
+    """
+    needed, there = MARGIN * foretold(network, method), available(device)
+    if there is not None and needed > there:
+        _skip(f"needs about {needed / 1e9:.0f} GB on {device}, {there / 1e9:.0f} GB can be had")
+
+
 def open_device(name: str) -> torch.device:
     """The device of this name, with the threads set and the seed 0.
 
@@ -74,13 +101,17 @@ def open_device(name: str) -> torch.device:
 
     """
     if name == "cuda" and not torch.cuda.is_available():
-        # Not above: `benchmarks.overhead` runs without asv.
-        from asv_runner.benchmarks.mark import SkipNotImplemented
-
-        raise SkipNotImplemented("no CUDA device")
+        _skip("no CUDA device")
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     return torch.device(name)
+
+
+def _skip(why: str) -> NoReturn:
+    # Not above: `benchmarks.overhead` runs without asv.
+    from asv_runner.benchmarks.mark import SkipNotImplemented
+
+    raise SkipNotImplemented(why)
 
 
 def synchronize(device: torch.device) -> None:
@@ -90,8 +121,15 @@ def synchronize(device: torch.device) -> None:
 
 
 def step_of_full_pipeline(network: Network, method: str, device_name: str) -> tuple[Pipeline, Callable[[], None]]:
-    """A pipeline in which no buffer grows any more, and its next step, the device's work included."""
+    """A pipeline in which no buffer grows any more, and its next step, the device's work included.
+
+    Raises:
+        SkipNotImplemented: this machine has no such device, or, of the paper's networks, not enough memory.
+
+    """
     device = open_device(device_name)
+    if FULL:
+        check_room(network, method, device)
     images, labels = network.micro_batch(device)
     pipeline = Pipeline(network.stages(device), methods.by_name(method), optimizer=SGD, seed=0)
 
