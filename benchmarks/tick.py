@@ -14,12 +14,16 @@ With `--captured 4` both sides are CUDA graphs (`petra_core.captured`), their st
 is what the device can do, without a host that asks for every kernel. All stages of a tick of PETRA may work at once,
 and those of backpropagation wait for one another, so the aim is to be faster than `--against BACKPROPAGATION`.
 
+With `--compile` the tick is one of compiled functions (`petra_core.compiled`), and `--against PETRA` it is compared
+with the same tick as it is.
+
 The two are timed in turn within one process, so that whatever else slows the machine slows both, and the result is the
 median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
     python -m benchmarks.tick --threads 2 --against APPROXIMATE_INPUTS --record tick-double
     python -m benchmarks.tick --device cuda --captured 4 --against BACKPROPAGATION --record tick-captured
+    python -m benchmarks.tick --threads 2 --channels-last --compile --against PETRA --record tick-compiled
 """
 
 import argparse
@@ -68,8 +72,12 @@ def plain_step(stages: Sequence[Stage], x: Tensor, y: Tensor) -> Callable[[], ob
     return step
 
 
-def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor) -> Pipeline:
+def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor, *, compiled: bool = False) -> Pipeline:
     """A pipeline that has taken so many micro-batches that every stage is busy."""
+    if compiled:
+        from petra_core.compiled import compile_functions  # imports torch's compiler, which takes seconds
+
+        compile_functions(stages)
     pipeline = Pipeline(stages, method, optimizer=sgd, seed=0)
     for _ in range(2 * len(stages)):
         pipeline.step(x, y)
@@ -112,7 +120,8 @@ def paired(
 
 def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> float | None:
     """What was hoped for the ratio; None where nothing was."""
-    if method is not methods.PETRA or any(getattr(options, name) != value for name, value in CLAIMED.items()):
+    other = any(getattr(options, name) != value for name, value in CLAIMED.items())
+    if method is not methods.PETRA or other or options.compile:
         return None
     if options.captured:
         return AIM_CAPTURED if rival is methods.BACKPROPAGATION else None
@@ -140,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
+    parser.add_argument("--compile", action="store_true", help="the tick, not the other side, of compiled functions")
     parser.add_argument("--captured", type=int, default=0, metavar="STREAMS", help="both sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
@@ -150,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     device = torch.device(options.device)
     rival = None if options.against is None else methods.by_name(options.against)
     other_side = PLAIN if rival is None else f"tick of {rival.title}"
-    title = f"A tick against an {PLAIN}" if rival is None else f"A tick against one of {rival.title}"
+    tick = "A compiled tick" if options.compile else "A tick"
+    title = f"{tick} against an {PLAIN}" if rival is None else f"{tick} against one of {rival.title}"
     recorder = Recorder(title, about(__doc__), command("benchmarks.tick", arguments), options, device)
     recorder.setting["against"] = other_side
     memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
@@ -170,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             other = plain_step(stages(), x, y)
         else:
             other = ticking(full_pipeline(stages(), rival, x, y), x, y, options.captured)
-        pipeline = full_pipeline(stages(), method, x, y)
+        pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile)
         other()
         times = paired(ticking(pipeline, x, y, options.captured), other, options.pairs, device)
         medians[str(method)] = statistics.median(a / b for a, b in times)

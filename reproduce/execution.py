@@ -92,6 +92,7 @@ class Context:
         team: the processes that train the cell together.
         trace: writes a trace of the run, if wanted.
         cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.captured`); 0: plain steps.
+        compiled: whether what stages evaluate is compiled (`petra_core.compiled`).
 
     """
 
@@ -105,6 +106,7 @@ class Context:
     team: Team = ALONE
     trace: TraceFile | None = None
     cuda_graphs: int = 0
+    compiled: bool = False
 
 
 def execute(record: Record, context: Context) -> State:
@@ -205,9 +207,13 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 
 
 def _environment(context: Context) -> dict[str, Any]:
-    graphs = {"cuda_graphs": context.cuda_graphs} if context.cuda_graphs else {}
+    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
-    return {**provenance.environment(context.device), "memory_format": memory_format, **graphs}
+    return {
+        **provenance.environment(context.device),
+        "memory_format": memory_format,
+        **{name: value for name, value in chosen.items() if value},
+    }
 
 
 def _wants_tf32(cell: Cell, device: torch.device) -> bool:

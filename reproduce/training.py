@@ -107,6 +107,10 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
+        if context.compiled:
+            from petra_core.compiled import compile_functions  # imports torch's compiler, which takes seconds
+
+            compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
         if context.cuda_graphs:
             try:

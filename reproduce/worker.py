@@ -43,7 +43,7 @@ class Settings:
         jobs: worker processes.
         threads: of each.
         devices: worker number n trains on the n-th of them, from the first again where there are more workers.
-        checkpoint_seconds, data_root, data_workers, cuda_graphs: see `reproduce.execution.Context`.
+        checkpoint_seconds, data_root, data_workers, cuda_graphs, compiled: see `reproduce.execution.Context`.
         budget: time that the run may take, if limited.
 
     """
@@ -56,6 +56,7 @@ class Settings:
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1
     cuda_graphs: int = 0
+    compiled: bool = False
     budget: Budget | None = None
 
 
@@ -152,6 +153,7 @@ def work(
                 data_root=settings.data_root,
                 data_workers=settings.data_workers,
                 cuda_graphs=settings.cuda_graphs,
+                compiled=settings.compiled,
             )
             try:
                 if not _attempt(cells[index], settings, context, report, index):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import overhead, pipelining, tick, timeline
-from petra_core import methods
+from petra_core import compiled, methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
 
@@ -43,6 +43,17 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
         tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION"])
 
 
+def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_stages: list[int] = []
+    monkeypatch.setattr(compiled, "compile_functions", lambda stages: compiled_stages.append(len(stages)))
+    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
+    tick.main([*tiny, "--compile", "--against", "PETRA", "--record", "--records", str(tmp_path)])
+    record = read(tmp_path / "benchmarks" / "tick.json")
+    assert record.title == "A compiled tick against one of PETRA"
+    assert record.setting["compile"] is True
+    assert compiled_stages == [4]  # one of the two sides
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -65,11 +76,12 @@ def test_what_a_benchmark_does_not_know_is_refused_at_once(
 
 
 def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
-    claimed = argparse.Namespace(**tick.CLAIMED, captured=0, device="cpu")
+    claimed = argparse.Namespace(**tick.CLAIMED, captured=0, compile=False, device="cpu")
     assert tick.aim(claimed, methods.PETRA, None) == 1.25
     assert tick.aim(claimed, methods.PETRA, methods.APPROXIMATE_INPUTS) == 0.85
     assert tick.aim(claimed, methods.PETRA, methods.DSP) is None
     assert tick.aim(claimed, methods.DSP, None) is None
+    assert tick.aim(argparse.Namespace(**vars(claimed) | {"compile": True}), methods.PETRA, None) is None
     on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
     assert tick.aim(on_gpu, methods.PETRA, None) is None
     graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})

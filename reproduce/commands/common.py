@@ -1,6 +1,6 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports CORES, FOLDER, GRAPHS, checked, say_loudly.
+This module exports COMPILED, CORES, FOLDER, GRAPHS, checked, say_loudly.
 """
 
 import os
@@ -13,7 +13,7 @@ import click
 from reproduce.cells import CellError
 from reproduce.devices import DeviceError
 
-__all__ = ["CORES", "FOLDER", "GRAPHS", "checked", "say_loudly"]
+__all__ = ["COMPILED", "CORES", "FOLDER", "GRAPHS", "checked", "say_loudly"]
 
 T = TypeVar("T")
 
@@ -21,6 +21,8 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 #: Help of --cuda-graphs.
 GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
+#: Help of --compile.
+COMPILED = "Compile what stages evaluate by torch.compile: other rounding, a minute or more to begin with."
 
 
 def checked(make: Callable[[], T]) -> T:

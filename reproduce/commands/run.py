@@ -9,7 +9,7 @@ import click
 from reproduce import devices, durations, planning, records, selection
 from reproduce.budget import Budget
 from reproduce.cells import Cell, TrainedCell
-from reproduce.commands.common import CORES, FOLDER, GRAPHS, checked
+from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, checked
 from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
 from reproduce.data import catalogue
@@ -64,6 +64,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
 @WHERE("--data-workers", type=click.IntRange(1), default=1, help="Decode images, of each worker.")
 @WHERE("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
+@WHERE("--compile", "compiled", is_flag=True, show_default=False, help=COMPILED)
 @HOW(
     "--dry-run",
     is_flag=True,
@@ -100,6 +101,7 @@ def run(
     threads: int,
     data_workers: int,
     cuda_graphs: int,
+    compiled: bool,
     dry_run: bool,
     verbose: bool,
     budget: float | None,
@@ -136,6 +138,7 @@ def run(
         data_root=data_root,
         data_workers=data_workers,
         cuda_graphs=cuda_graphs,
+        compiled=compiled,
         budget=limit,
     )
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)

@@ -12,7 +12,7 @@ from petra_core import CheckpointError, methods
 from petra_core.groups import PATIENCE
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
-from reproduce.commands.common import CORES, FOLDER, GRAPHS, checked
+from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, checked
 from reproduce.data import catalogue
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
@@ -126,6 +126,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
 @RUN("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
+@RUN("--compile", "compiled", is_flag=True, show_default=False, help=COMPILED)
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
     "--trace",
@@ -145,6 +146,7 @@ def train(
     patience: float,
     restarts: int,
     cuda_graphs: int,
+    compiled: bool,
     tensorboard: Path | None,
     trace: Path | None,
     trace_micro_batches: int,
@@ -192,6 +194,7 @@ def train(
             data_workers=data_workers,
             team=team,
             cuda_graphs=cuda_graphs,
+            compiled=compiled,
             trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
         )
         state = _run(record, context, interrupt, retry_failed=retry_failed)
