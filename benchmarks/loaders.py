@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run from the command line; returns the medians by title."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
-    parser.add_argument("--workers", nargs="+", type=count, default=[1, 2], help="threads or processes (default 1 2)")
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="threads or processes (default 1 2)")
     parser.add_argument("--pairs", type=count, default=7, help="pairs timed for each ratio (default 7)")
     parser.add_argument("--seconds", type=float, default=3, help="of each run (default 3)")
     parser.add_argument("--images", type=count, default=50_000, help="small images (default 50000, CIFAR)")
