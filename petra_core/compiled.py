@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch._dynamo
-import torch._inductor.config
 
 from petra_core.stages import Stage
 
