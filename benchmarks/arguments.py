@@ -2,7 +2,7 @@
 
 Something unknown is refused before anything is measured, with what was expected.
 
-This module exports CLASSES, NETWORKS, count, method_name, network, network_name.
+This module exports CLASSES, NETWORKS, add_methods, add_networks, count, method_name, network, network_name.
 """
 
 import argparse
@@ -10,7 +10,16 @@ import re
 
 from petra_core import Stage, methods, models
 
-__all__ = ["CLASSES", "NETWORKS", "count", "method_name", "network", "network_name"]
+__all__ = [
+    "CLASSES",
+    "NETWORKS",
+    "add_methods",
+    "add_networks",
+    "count",
+    "method_name",
+    "network",
+    "network_name",
+]
 
 CLASSES = 10
 DEPTHS = (18, 34, 50)
@@ -39,6 +48,20 @@ def network_name(given: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return given
+
+
+def add_methods(parser: argparse.ArgumentParser) -> None:
+    """Which methods are measured."""
+    every = [method.name for method in methods.ALL]
+    parser.add_argument("--methods", type=method_name, nargs="+", default=every, help="to measure (default all)")
+
+
+def add_networks(parser: argparse.ArgumentParser) -> None:
+    """Which networks several processes train, and their micro-batches."""
+    parser.add_argument("--networks", type=network_name, nargs="+", default=["chain10", "revnet18"], help=NETWORKS)
+    parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
+    parser.add_argument("--batch", type=count, default=16, help="images in a micro-batch (default 16)")
+    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
 
 
 def network(name: str, width: int) -> list[Stage]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.arguments import count, method_name
+from benchmarks.arguments import add_methods, count
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
@@ -104,13 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--axes", nargs="+", choices=list(AXES), default=list(AXES), help="what to vary (default all)")
-    parser.add_argument(
-        "--methods",
-        type=method_name,
-        nargs="+",
-        default=[m.name for m in methods.ALL],
-        help="methods to measure (default all)",
-    )
+    add_methods(parser)
     parser.add_argument("--pixels", type=count, default=8, help="pixels of an image's side (default 8)")
     parser.add_argument("--rounds", type=count, default=5, help="times at each size (default 5)")
     parser.add_argument("--steps", type=count, default=2, help="micro-batches in a time, at least k (default 2)")

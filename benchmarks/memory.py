@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process
-from benchmarks.arguments import CLASSES, NETWORKS, count, method_name, network, network_name
+from benchmarks.arguments import CLASSES, NETWORKS, add_methods, count, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.memory import StagePrediction, predict
@@ -177,13 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("batch", "depth", "k", "aim", "budget")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure (default all)")
-    parser.add_argument(
-        "--methods",
-        type=method_name,
-        nargs="+",
-        default=[m.name for m in methods.ALL],
-        help="methods to measure (default all)",
-    )
+    add_methods(parser)
     parser.add_argument("--network", type=network_name, default="revnet18", help=f"{NETWORKS} (default revnet18)")
     parser.add_argument("--width", type=count, default=16, help="channels of the first blocks (default 16)")
     parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         parser.error(f"--stages {min(options.stages)}: a network has at least 2, the last of them its head")
 
     recorder = Recorder("The engine's own time", about(__doc__), command("benchmarks.overhead", arguments), options)
-    contestants = {f"{count} stages": beside(count) for count in options.stages}
+    contestants = {f"{stages} stages": beside(stages) for stages in options.stages}
     torch.set_num_threads(options.threads)  # after `beside`, which has those of asv's suite
     for _ in range(options.rounds):
         for group, both in contestants.items():

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.allocation import Allocations
-from benchmarks.arguments import count
+from benchmarks.arguments import CLASSES, count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -50,7 +50,6 @@ from reproduce.tables.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD,
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
-CLASSES = 10
 TOKENS = 256  # bytes
 NETWORKS = ("revvit_micro", "revvit_micro12", "revmvit_micro", "revswin_micro", "revroberta_micro")
 SLOWER_AT_MOST = 0.98

@@ -30,7 +30,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.arguments import NETWORKS, count, network, network_name
+from benchmarks.arguments import add_networks, count, network
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import Serve, Team, peak_memory
 from benchmarks.tick import sgd
@@ -344,10 +344,7 @@ def _compare(group: str, recorder: Recorder) -> None:
 def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     """Run from the command line; returns the median throughput by network and contestant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=network_name, nargs="+", default=["chain10", "revnet18"], help=NETWORKS)
-    parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
-    parser.add_argument("--batch", type=count, default=16, help="images in a micro-batch (default 16)")
-    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
+    add_networks(parser)
     parser.add_argument("--micro-batches", type=count, default=4, help="of a batch, and PETRA's k (default 4)")
     parser.add_argument("--rounds", type=count, default=7, help="in which everybody is measured once (default 7)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a contestant in a round (default 1.5)")

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from benchmarks.arguments import NETWORKS, count, method_name, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, Stage, captured, methods, models
+from petra_core.compiled import compile_functions
 from petra_core.memory import predict
 from petra_core.methods import Method
 from reproduce.benchmark_records import Comparison
@@ -75,8 +76,6 @@ def plain_step(stages: Sequence[Stage], x: Tensor, y: Tensor) -> Callable[[], ob
 def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor, *, compiled: bool = False) -> Pipeline:
     """A pipeline that has taken so many micro-batches that every stage is busy."""
     if compiled:
-        from petra_core.compiled import compile_functions  # imports torch's compiler, which takes seconds
-
         compile_functions(stages)
     pipeline = Pipeline(stages, method, optimizer=sgd, seed=0)
     for _ in range(2 * len(stages)):

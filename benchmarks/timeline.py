@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.arguments import NETWORKS, count, network, network_name
+from benchmarks.arguments import add_networks, count, network
 from benchmarks.pipelining import best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import Serve, Team
@@ -248,10 +248,7 @@ def _group(setting: Setting, method: Method, partition: Sequence[int]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run from the command line; returns the median of predicted over measured by group."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=network_name, nargs="+", default=["chain10", "revnet18"], help=NETWORKS)
-    parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
-    parser.add_argument("--batch", type=count, default=16, help="images in a micro-batch (default 16)")
-    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
+    add_networks(parser)
     parser.add_argument("--turns", type=count, default=7, help="of every stage, timed in a round (default 7)")
     parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
     parser.add_argument("--seconds", type=float, default=2, help="of a method in a round (default 2)")

@@ -14,13 +14,12 @@ This module exports compile_functions.
 from collections.abc import Sequence
 from typing import Any
 
-import torch._dynamo
-
 from petra_core.stages import Stage
 
 __all__ = ["compile_functions"]
 
-#: Of one function: forward, rebuilt graph with frozen buffers, recorded graph, evaluation mode, and stashed weights.
+#: More than a function has: forward, rebuilt graph with frozen buffers, recorded graph, evaluation mode, and with
+#: stashed weights.
 KINDS = 8
 
 
@@ -35,9 +34,11 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
         backend: of torch.compile.
 
     """
+    from torch._dynamo import config  # torch's compiler takes seconds to import, and most runs never need it
+
     functions = [part.function for stage in stages for part in stage.parts()]
     # Beyond the limit torch goes on without compiling. It is counted by lines of code, and most blocks share theirs.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, KINDS * len(functions))
+    config.recompile_limit = max(config.recompile_limit, KINDS * len(functions))
     # A rebuilt graph repeats the random numbers of its forward from the state of torch's generators (dropout);
     # inductor's own numbers are others in a function with a graph than in one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}

@@ -140,7 +140,7 @@ def execute(record: Record, context: Context) -> State:
             context.team.tell(go=False)
             return state
         context.observer.begin()
-        record.begin({**_environment(context), **context.team.environment}, *provenance.code())
+        record.begin({**_environment(record.cell, context), **context.team.environment}, *provenance.code())
         context.team.tell(go=True)
         with _failures_recorded(record, context.device):
             record.finish(_values(record, context))
@@ -206,8 +206,10 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
             torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32_before
 
 
-def _environment(context: Context) -> dict[str, Any]:
-    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled}
+def _environment(cell: Cell, context: Context) -> dict[str, Any]:
+    # What is measured without training has nothing to record or compile.
+    trained = isinstance(cell, TrainedCell)
+    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled} if trained else {}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
     return {
         **provenance.environment(context.device),

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, Pipeline, captured, checkpoint, methods
+from petra_core import CheckpointError, Pipeline, captured, checkpoint, compiled, methods
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
@@ -108,9 +108,7 @@ class Trainer:
             channel=channel,
         )
         if context.compiled:
-            from petra_core.compiled import compile_functions  # imports torch's compiler, which takes seconds
-
-            compile_functions(self.pipeline.stages)
+            compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
         if context.cuda_graphs:
             try:

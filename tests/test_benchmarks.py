@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import overhead, pipelining, tick, timeline
-from petra_core import compiled, methods
+from petra_core import methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
 
@@ -45,7 +45,7 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
 
 def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_stages: list[int] = []
-    monkeypatch.setattr(compiled, "compile_functions", lambda stages: compiled_stages.append(len(stages)))
+    monkeypatch.setattr(tick, "compile_functions", lambda stages: compiled_stages.append(len(stages)))
     tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
     tick.main([*tiny, "--compile", "--against", "PETRA", "--record", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "tick.json")
@@ -102,10 +102,20 @@ def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     assert all(value > 0 for series in found.series if series.name == overhead.BARE for value in series.values)
 
 
-def test_a_network_of_one_stage_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--stages", "1", "--stages 1: a network has at least 2"),
+        ("--rounds", "0", "--rounds: 0: expected a whole number from 1 on"),
+        ("--ticks", "-1", "--ticks: -1: expected a whole number from 1 on"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        overhead.main(["--stages", "10", "1"])
-    assert "--stages 1: a network has at least 2" in capsys.readouterr().err
+        overhead.main([option, value])
+    assert expected in capsys.readouterr().err
 
 
 def test_without_record_nothing_is_written(tmp_path: Path) -> None:

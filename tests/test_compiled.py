@@ -12,6 +12,7 @@ from petra_core.compiled import compile_functions
 from petra_core.methods import Method
 from reproduce.execution import Stopped
 from tests import toys
+from tests.test_cells import COMPLEXITY
 from tests.test_training import SMALL, StopAfter, outcome, run
 
 
@@ -65,3 +66,8 @@ def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_cell_that_is_not_trained_does_not_say_that_it_was_compiled(tmp_path: Path) -> None:
+    record, _ = run(COMPLEXITY, tmp_path, compiled=True)
+    assert "compiled" not in record.environments()[0]
