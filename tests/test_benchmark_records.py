@@ -184,6 +184,13 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert patch.text == PATCH  # type: ignore[union-attr]
 
 
+def test_records_of_one_benchmark_are_explained_once() -> None:
+    found = benchmarks.section(Results((), (), (benchmark(FASTER), benchmark(FASTER, name="race-night"))))
+    words = [block for block in found.blocks if isinstance(block, str)]
+    assert "A race. Two run." in words
+    assert "A race, recorded as race-night: as explained above under “A race”." in words
+
+
 def test_an_aim_that_is_missed_needs_attention() -> None:
     missed = Comparison("track", RATE, FAST, SLOW, low=5)
     [finding] = benchmarks.section(Results((), (), (benchmark(FASTER, missed),))).findings

@@ -111,7 +111,7 @@ def test_the_download_has_a_line_for_every_cell(tmp_path: Path) -> None:
 def test_without_records_it_says_so(tmp_path: Path) -> None:
     found = section(tmp_path)
     assert [finding.tone for finding in found.findings] == [Tone.MISSING]
-    assert found.blocks[-1] == "Not run at scale “smoke” and “small” and “paper”."
+    assert found.blocks[-1] == "Not run at scale “smoke”, “small” and “paper”."
 
 
 def test_no_accuracy_is_expected_of_smoke_runs_that_are_meant_to_break() -> None:

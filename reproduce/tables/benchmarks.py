@@ -58,10 +58,12 @@ def section(results: Results) -> Section:
         return Section("benchmarks", TITLE, ["No benchmark has been recorded yet."], findings)
     blocks: list[Block] = [_INTRODUCTION]
     folded: list[Block] = [_machines(results.benchmarks)]
+    explained: dict[str, str] = {}  # a paragraph, and the title of the first benchmark that it is about
     for benchmark in results.benchmarks:
         view = VIEWS.get(benchmark.name.partition("-")[0])
         findings += _findings(benchmark)
-        blocks.append(f"{benchmark.title}. {benchmark.about}")
+        blocks.append(_explanation(benchmark, explained.get(benchmark.about)))
+        explained.setdefault(benchmark.about, benchmark.title)
         if benchmark.comparisons:
             blocks.append(_ratios(benchmark))
         if benchmark.goals:
@@ -89,6 +91,13 @@ _INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
     "rounds and the quartiles. An aim was written into the benchmark before it was run."
 )
+
+
+def _explanation(benchmark: Benchmark, earlier: str | None) -> str:
+    """What was measured and why; of several records of one benchmark the first says it."""
+    if earlier is None:
+        return f"{benchmark.title}. {benchmark.about}"
+    return f"{benchmark.title}, recorded as {benchmark.name}: as explained above under “{earlier}”."
 
 
 def _unreadable(results: Results) -> Finding:

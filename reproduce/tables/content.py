@@ -287,7 +287,7 @@ def with_sign(value: float, digits: int) -> str:
 
 def not_run_at(scales: Sequence[str]) -> list[str]:
     """A paragraph that names the scales of which there is nothing; none if there are no such scales."""
-    return [f"Not run at scale {' and '.join(f'“{scale}”' for scale in scales)}."] if scales else []
+    return [f"Not run at scale {conjunction([f'“{scale}”' for scale in scales])}."] if scales else []
 
 
 def run_at(scales: Iterable[str]) -> str:
@@ -298,6 +298,11 @@ def run_at(scales: Iterable[str]) -> str:
 def count(amount: int, noun: str) -> str:
     """1 cell, 2 cells."""
     return f"{amount} {noun}{'' if amount == 1 else 's'}"
+
+
+def conjunction(words: Sequence[str]) -> str:
+    """One; one and two; one, two and three."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def some(words: Sequence[str], limit: int = 6) -> str:

@@ -25,6 +25,7 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
+    conjunction,
     estimate,
     missing,
     not_run_at,
@@ -235,7 +236,7 @@ def _breaks_entry(found: Depths, place: Place) -> Entry:
     unclear = [method for method in COMPARED if found.undecided(place, method)]
     if unclear:
         hint = "far below backpropagation, but the interval contains 0, or there is none"
-        return missing(f"cannot tell of {' and '.join(map(short_title, unclear))}", hint)
+        return missing(f"cannot tell of {conjunction([short_title(method) for method in unclear])}", hint)
     return text("none") if all(found.ended(place, method) for method in COMPARED) else missing("not all finished")
 
 

@@ -25,6 +25,7 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
+    conjunction,
     count,
     missing,
     none,
@@ -70,7 +71,7 @@ def section(results: Results) -> Section:
         "PaReprop: reconstruction beside gradients",
         blocks,
         [*_findings(records)],
-        coverage=f"published values; measured on {' and '.join(devices)}" if devices else "published values; not run",
+        coverage=f"published values; measured on {conjunction([*devices])}" if devices else "published values; not run",
     )
 
 

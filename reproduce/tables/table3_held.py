@@ -36,6 +36,7 @@ from reproduce.tables.content import (
     Finding,
     Table,
     Tone,
+    conjunction,
     method_name,
     missing,
     number,
@@ -236,7 +237,7 @@ def _figure(scale: str, shown: dict[str, list[Group]]) -> Figure:
         drawing = Drawing(figsize=(10.4, 1.3 + 0.26 * bars), layout="constrained")
         for panel, (dataset, own) in zip(drawing.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
             _bars(panel, own)
-            batches = " and ".join(dict.fromkeys(str(group.subject.batch_size) for group in own))
+            batches = conjunction([*dict.fromkeys(str(group.subject.batch_size) for group in own)])
             panel.set(title=f"{catalogue.by_name(dataset).title}, batch {batches}", xlabel="GB, all stages")
         sns.despine(drawing, left=True)
         handles = [Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in COLOURS.items()]
