@@ -1,9 +1,9 @@
 """Images a second of the loaders, in pairs, and the loader's share of a training step.
 
-    small    32 x 32 images, flip and crop: FFCV against torchvision's transforms in a DataLoader (aim: 10 times)
-    memory   the same images: the loader in memory against FFCV
-    jpeg     photographs of 500 x 375 pixels, random resized crops of 224: FFCV against torchvision (aim: twice)
-    share    processor time to make a batch of 64 against the time of a tick of RevNet-18 (aim: at most 5 %)
+There are four parts. "small": FFCV against torchvision's transforms in a DataLoader, on images of 32 x 32 pixels with
+flip and crop (aim: 10 times). "memory": the loader in memory against FFCV, on the same images. "jpeg": FFCV against
+torchvision on photographs of 500 x 375 pixels, random resized crops of 224 (aim: twice). "share": processor time to
+make a batch of 64 against the time of a tick of RevNet-18 (aim: at most 5 %).
 
 DataLoader is used as in torchvision's examples, with as many worker processes as FFCV has decoding threads. Both are
 asked for batches as fast as they come, in turn within one process, and the result is the median of the ratios of
