@@ -57,6 +57,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
         (["run", "smoke", "--methods", "petra", "petr"], "no cell has method petr; did you mean petra?"),
         (["run", "smoke", "--datasets", "digit"], "no cell has dataset digit; did you mean digits?"),
+        (["report", "--records", "nowhere"], "there is no folder nowhere"),
         (["run", "smoke", "--tables", "tabel1"], "--tables tabel1: did you mean table1"),
         (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
         (["run", "smoke", "--seeds", "0,7"], "no cell has seed 7"),

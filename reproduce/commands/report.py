@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from reproduce import records
 from reproduce.commands.common import CORES, FOLDER
@@ -20,8 +21,12 @@ from reproduce.commands.common import CORES, FOLDER
 @click.option(
     "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
 )
-def report(root: Path, output: Path, jobs: int) -> None:
+@click.pass_context
+def report(context: click.Context, root: Path, output: Path, jobs: int) -> None:
     """Write the report: one page with every table and figure, from the records that are there."""
+    # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
+    if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
+        raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
 
     build(root, output, jobs=jobs)

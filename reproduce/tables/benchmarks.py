@@ -274,8 +274,12 @@ def _values(benchmark: Benchmark) -> Table:
 
 
 def _value(value: float) -> Entry:
-    """In three digits, or more if it is large."""
-    return Entry(f"{value:.3g}" if value < 100 else f"{value:,.0f}", value, Tone.OURS)
+    return Entry(_in_digits(value), value, Tone.OURS)
+
+
+def _in_digits(value: float) -> str:
+    """Three digits, or more if it is large."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _drawings(benchmark: Benchmark) -> list[Figure]:
@@ -295,9 +299,9 @@ def _drawings(benchmark: Benchmark) -> list[Figure]:
             labels={device: f"process {device}" for device in range(timeline.devices)},
         )
         busy = ", ".join(
-            f"{1e3 * timeline.busy(device):.3g} ms of process {device}" for device in range(timeline.devices)
+            f"{_in_digits(1e3 * timeline.busy(device))} ms of process {device}" for device in range(timeline.devices)
         )
-        description = f"{len(timeline.events)} actions in {1e3 * timeline.seconds:.3g} ms; at work: {busy}."
+        description = f"{len(timeline.events)} actions in {_in_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
         figures.append(
             Figure(
                 f"benchmark-{benchmark.name}-timeline-{place}",
