@@ -38,13 +38,13 @@ def write(root: Path, blocks: tuple[int, ...], accuracy: Callable[[Method, int, 
 
 
 def depths(root: Path) -> Depths:
-    found = read_depths(results.read(root), "small", CELLS)
+    found = read_depths(results.read(root, expected=CELLS), "small", CELLS)
     assert found is not None
     return found
 
 
 def section(root: Path) -> Section:
-    return depth.section(results.read(root))
+    return depth.section(results.read(root, expected=CELLS))
 
 
 def table(found: Section, key: str) -> Table:
@@ -121,8 +121,10 @@ def test_one_seed_decides_nothing_about_a_large_difference(tmp_path: Path) -> No
     found = depths(tmp_path)
     assert found.undecided(Place(1, 4), methods.PETRA)
     assert "seed 1: not run" in found.extent(Place(1, 4), methods.PETRA)
-    row = table(section(tmp_path), "depth-small").rows[0]
+    shown = section(tmp_path)
+    row = table(shown, "depth-small").rows[0]
     assert (row[3].text, row[-1].text) == ("40.0 (1)", "cannot tell of PETRA")
+    assert "k = 1, of J = 4 (1 of 3 seeds): PETRA is not seen to break, cannot tell at J = 4;" in shown.findings[0].text
 
 
 def test_errors_are_those_of_the_bottom_weighed_over_epochs(tmp_path: Path) -> None:

@@ -139,17 +139,23 @@ def _breaking(found: Depths, k: int) -> str:
     """At which J which method breaks, among those that have ended."""
     words, tried = [], []
     for method in COMPARED:
-        places = [p for p in found.places if p.k == k and (found.ended(p, method) or found.breaks(p, method))]
+        places = [p for p in found.places if p.k == k and found.ends(p, method)[0]]
         broken = ", ".join(str(p.stages) for p in places if found.breaks(p, method))
         unclear = ", ".join(str(p.stages) for p in places if found.undecided(p, method))
         where = f"breaks at J = {broken}" if broken else "is not seen to break" if places else "is not run"
         words.append(f"{short_title(method)} {where}" + (f", cannot tell at J = {unclear}" if unclear else ""))
-        tried.append(", ".join(str(p.stages) for p in places) or "none")
+        tried.append(", ".join(_with_seeds(found, p, method) for p in places) or "none")
     if set(tried) == {"none"}:
         return f"k = {k}: not run."
     if len(set(tried)) == 1:
         return f"k = {k}, of J = {tried[0]}: {'; '.join(words)}."
     return f"k = {k}: {'; '.join(f'{what} (of {js})' for what, js in zip(words, tried, strict=True))}."
+
+
+def _with_seeds(found: Depths, place: Place, method: Method) -> str:
+    """J, and the seeds behind it where some are missing."""
+    ended, planned = found.ends(place, method)
+    return str(place.stages) if ended == planned else f"{place.stages} ({ended} of {planned} seeds)"
 
 
 def _growth(found: Depths) -> str:

@@ -130,8 +130,13 @@ class Depths:
 
     def ended(self, place: Place, method: Method) -> bool:
         """Whether all its runs have ended."""
-        own = self.runs[place, method]
-        return all(cell.seed in own and divergence.ended(own[cell.seed]) for cell in self._cells(place, method))
+        done, planned = self.ends(place, method)
+        return done == planned
+
+    def ends(self, place: Place, method: Method) -> tuple[int, int]:
+        """How many of its runs have ended, and how many there are to be."""
+        done = sum(divergence.ended(run) for run in self.runs[place, method].values())
+        return done, len(self._cells(place, method))
 
     def errors(self, place: Place) -> dict[int, Profile]:
         """By seed the mean errors of PETRA's rebuilt inputs, over all micro-batches that were followed."""

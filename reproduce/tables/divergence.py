@@ -51,6 +51,7 @@ def ended(run: Run[Cell]) -> bool:
 
 
 def furthest(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
-    """Of runs of one cell, in other precisions, the one that is furthest; None if there are none."""
-    order = (Status.NOT_RUN, Status.PARTIAL, Status.FAILED, Status.DONE)
-    return max(runs, key=lambda run: order.index(run.state.status), default=None)
+    """Of runs of one cell, in other precisions, the one that is furthest; None if none is begun."""
+    order = (Status.PARTIAL, Status.FAILED, Status.DONE)
+    begun = [run for run in runs if run.state.status in order]
+    return max(begun, key=lambda run: order.index(run.state.status), default=None)
