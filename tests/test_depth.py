@@ -100,6 +100,8 @@ def test_findings_say_at_which_depth_which_method_breaks(tmp_path: Path) -> None
     assert rows[10][-1].text == "none"
     assert rows[18][-1].text == "not all finished"
     assert rows[18][3].text == "not run"
+    drawing = next(block for block in found.blocks if isinstance(block, Figure))
+    assert (drawing.svg.count(">k = 1<"), drawing.svg.count(">k = 8<")) == (1, 0)  # no panel without a run
 
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:

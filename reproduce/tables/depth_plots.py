@@ -29,21 +29,24 @@ CAUSES: dict[str, tuple[str, str, tuple[float, Sequence[float]]]] = {  # title, 
 
 
 def accuracy(found: Depths, words: str) -> Iterator[Figure]:
-    """One panel for each k, one line for each method; nothing if no run is finished."""
-    if not any(found.accuracies(place, method) for place, method in found.planned):
+    """One panel for each k with a finished run, one line for each method; nothing if there is none."""
+    finished = {place.k for place, method in found.planned if found.accuracies(place, method)}
+    ks = [k for k in found.accumulations if k in finished]
+    if not ks:
         return
-    title = f"Accuracy against depth, scale “{found.scale}”"
+    subject = "Accuracy against depth"
+    title = f"{subject}, scale “{found.scale}”"
     key = f"depth-{found.scale}-accuracy"
     description = f"Test accuracy by number of stages J, a panel for each k, a line for each method. {words}"
     with plots.style():
         drawing = Drawing(figsize=(10.4, 3.3), layout="constrained")
-        panels = drawing.subplots(1, len(found.accumulations), sharey=True, squeeze=False)[0]
-        for panel, k in zip(panels, found.accumulations, strict=True):
+        panels = drawing.subplots(1, len(ks), sharey=True, squeeze=False)[0]
+        for panel, k in zip(panels, ks, strict=True):
             places = [place for place in found.places if place.k == k]
             for number in range(len(COMPARED)):
                 _accuracies(panel, found, places, number)
             panel.set(title=f"k = {k}")
-            _depth_axis(panel, places)
+            _depth_axis(panel, found)
         panels[0].set_ylabel("test accuracy, %")
         lines = [
             Line2D([], [], color=plots.COLOURS[m], linestyle=(0, plots.DASHES[m]), label=short_title(m))
@@ -53,7 +56,7 @@ def accuracy(found: Depths, words: str) -> Iterator[Figure]:
         drawing.legend(handles=lines, loc="outside lower center", ncols=len(lines))
         sns.despine(drawing)
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
-    caption = f"{title} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run."
+    caption = f"{subject} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run."
     yield Figure(key, title, description, svg, caption)
 
 
@@ -78,7 +81,8 @@ def errors(found: Depths, words: str) -> Iterator[Figure]:
     ks = [k for k in found.accumulations if any(found.errors(p) for p in found.places if p.k == k)]
     if not ks:
         return
-    title = f"Errors of rebuilt inputs, scale “{found.scale}”"
+    subject = "Errors of rebuilt inputs"
+    title = f"{subject}, scale “{found.scale}”"
     key = f"depth-{found.scale}-errors"
     description = (
         "Upper panels: relative error of the input that the lowest reversible stage rebuilds, by number of stages J. "
@@ -95,7 +99,7 @@ def errors(found: Depths, words: str) -> Iterator[Figure]:
             for place in places:
                 _along(lower, found, place, colours[place.stages])
             upper.set(title=f"k = {k}", yscale="log")
-            _depth_axis(upper, places)
+            _depth_axis(upper, found)
             lower.set(yscale="log", xscale="log", xlabel="inversions since the head")
             lower.xaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%d"))
             lower.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
@@ -107,7 +111,7 @@ def errors(found: Depths, words: str) -> Iterator[Figure]:
         sns.despine(drawing)
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
     caption = (
-        f"{title} ({described(found.example)}). Relative errors, means over the micro-batches that were followed. "
+        f"{subject} ({described(found.example)}). Relative errors, means over the micro-batches that were followed. "
         "Above: line, mean over the seeds; dot, a run. Below: mean over the seeds."
     )
     yield Figure(key, title, description, svg, caption)
@@ -138,7 +142,9 @@ def _along(panel: Axes, found: Depths, place: Place, colour: tuple[float, ...]) 
     )
 
 
-def _depth_axis(panel: Axes, places: list[Place]) -> None:
-    panel.set(xscale="log", xlabel="stages J")
-    panel.set_xticks([place.stages for place in places], [str(place.stages) for place in places])
+def _depth_axis(panel: Axes, found: Depths) -> None:
+    """All depths of the study, run or not, so that panels can be compared."""
+    depths = sorted({place.stages for place in found.places})
+    panel.set(xscale="log", xlabel="stages J", xlim=(depths[0] / 1.15, depths[-1] * 1.15))
+    panel.set_xticks(depths, [str(stages) for stages in depths])
     panel.xaxis.set_minor_locator(mpl.ticker.NullLocator())

@@ -19,7 +19,8 @@ from reproduce.tables.stability_map import COMPARED, Map, Point
 
 def figure(found: Map, words: str) -> Figure:
     """The maps of a scale; `words` say what can be seen in them."""
-    title = f"Stability of PETRA and backpropagation, scale “{found.scale}”"
+    subject = "Stability of PETRA and backpropagation"
+    title = f"{subject}, scale “{found.scale}”"
     key = f"stability-{found.scale}"
     description = (
         "Fields by k (upwards) and learning rate (to the right), one row of panels for each length of warm-up: test "
@@ -63,7 +64,7 @@ def figure(found: Map, words: str) -> Figure:
                 _axes(panel, found)
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
     caption = (
-        f"{title} ({found.described}). Test accuracy after the "
+        f"{subject} ({found.described}). Test accuracy after the "
         "last epoch. Hatched: broken by the rule above; on the right, where one of the two is. A dot: not run."
     )
     return Figure(key, title, description, svg, caption)
