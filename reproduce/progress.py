@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from torch import Tensor
@@ -84,14 +84,17 @@ class GridBar:
         total: cells.
         stream: where to; the bar is drawn if it is a terminal.
 
+    Attributes:
+        left: says how long it still takes; empty words where nobody knows.
+
     """
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._total = total
-        self._finished = self._before = 0
+        self._finished = 0
         self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, share done
-        self._started = time.monotonic()
+        self.left: Callable[[], str] = str
         self._bar: tqdm[Any] | None = None
         if self._stream.isatty():
             self._bar = tqdm(
@@ -106,9 +109,7 @@ class GridBar:
     def finish(self, cell: str, outcome: str, *, worker: int | None) -> None:
         """A cell has ended with `outcome`; in no worker if it was finished before."""
         self._finished += 1
-        if worker is None:
-            self._before += 1
-        else:
+        if worker is not None:
             self._running.pop(worker, None)
             self.say(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}{self._left()}")
         self._draw()
@@ -131,11 +132,8 @@ class GridBar:
             self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()) + self._left())
 
     def _left(self) -> str:
-        done = self._finished - self._before + sum(share for _, share in self._running.values())
-        if done < 1 or self._finished == self._total:
-            return ""
-        rest = self._total - self._before - done
-        return f" ({clock((time.monotonic() - self._started) / done * rest)} left)"
+        words = self.left()
+        return f" ({words})" if words else ""
 
 
 class Observers(Observer):

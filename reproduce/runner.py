@@ -21,10 +21,12 @@ from pathlib import Path
 
 from reproduce import durations, worker
 from reproduce.cells import Cell
+from reproduce.forecast import Forecast
 from reproduce.interrupts import Interrupt
 from reproduce.locks import LockedError
 from reproduce.progress import GridBar
 from reproduce.records import Record, RecordError, State, Status
+from reproduce.speed import alike
 from reproduce.worker import REPORT_SECONDS, Settings
 
 BUDGET_ENDED = 3  # exit code
@@ -150,6 +152,9 @@ class _Listener:
         self._cells, self._settings, self._outcome, self._bar, self._stop = cells, settings, outcome, bar, stop
         self._running: dict[int, Cell] = {}
         self._finished: set[int] = set()
+        shares = [outcome.states[cell].epochs_done / max(cell.epochs_expected, 1) for cell in cells]
+        self._forecast = Forecast([alike(cell) for cell in cells], shares, min(settings.jobs, len(cells)))
+        bar.left = self._forecast.words
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
@@ -173,11 +178,13 @@ class _Listener:
 
     def _share(self, number: int, index: int, share: float) -> None:
         self._running[number] = self._cells[index]
+        self._forecast.at(index, share)
         self._bar.show(number, self._cells[index].slug, share)
 
     def _end(self, number: int, index: int, state: State) -> None:
         if index not in self._finished:
             self._finished.add(index)
+            self._forecast.end(index, whole=state.status is Status.DONE)
             cell = self._cells[index]
             self._bar.finish(cell.slug, _words(Record.of(cell, self._settings.root), state), worker=number)
 
@@ -186,6 +193,7 @@ class _Listener:
 
     def _problem(self, number: int, index: int, text: str) -> None:
         """Told once: a data set that is missing is missing for all cells."""
+        self._forecast.end(index, whole=False)
         cell, problems = self._cells[index], self._outcome.problems
         if text not in problems.values():
             self._bar.say(f"PROBLEM {cell.slug}: {text}")

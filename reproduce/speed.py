@@ -4,19 +4,19 @@ Times of another machine or of another network say nothing, so only cells count 
 epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads. Of
 these, those with the same batch size if there are any. Where there are none, the time is unknown.
 
-This module exports FREE, Device, Speeds, device, recorded.
+This module exports FREE, Device, Speeds, alike, device, recorded.
 """
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reproduce.cells import Cell
 from reproduce.records import Record, RecordError, State, Status
 
-__all__ = ["FREE", "Device", "Speeds", "device", "recorded"]
+__all__ = ["FREE", "Device", "Speeds", "alike", "device", "recorded"]
 
 #: Settings on which the time of an epoch does not depend.
 FREE = (
@@ -62,6 +62,11 @@ class Speeds:
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)
 
 
+def alike(cell: Cell) -> Hashable:
+    """Equal for cells that take equally long on equal devices."""
+    return *_settings(cell), cell.epochs_expected
+
+
 def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
     """The times in these records, of cells that ran in one environment from beginning to end."""
     speeds = Speeds()
@@ -83,8 +88,14 @@ def _seconds(record: Record) -> list[float]:
 
 
 def _work(cell: Cell, where: Device) -> tuple[Work, int]:
+    settings, batch = _settings(cell)
+    return (where, settings), batch
+
+
+def _settings(cell: Cell) -> tuple[str, int]:
+    """Those that the time of an epoch depends on, and the batch size."""
     settings = {name: value for name, value in cell.to_dict().items() if name not in FREE}
     batch = settings.pop(BATCH, 0)
     if not cell.epochs_expected:  # measured once in all of k micro-batches
         settings["accumulation"] = cell.to_dict().get("accumulation")
-    return (where, json.dumps(settings, sort_keys=True)), batch
+    return json.dumps(settings, sort_keys=True), batch

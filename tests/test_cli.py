@@ -251,6 +251,7 @@ def test_an_epoch_without_a_loss_is_no_error():
 def test_the_grid_shows_what_came_out_and_what_is_left(terminal):
     stream = Terminal() if terminal else io.StringIO()
     bar = GridBar(4, stream)
+    bar.left = lambda: "at least 2:05 left"
     bar.finish("old", "95 %", worker=None)
     bar.show(0, "one", 0.5)
     bar.finish("one", "96 %", worker=0)
@@ -258,7 +259,7 @@ def test_the_grid_shows_what_came_out_and_what_is_left(terminal):
     bar.finish("two", "diverged (epoch 1 of 3)", worker=1)
     bar.close()
     text = stream.getvalue()
-    assert "[2/4] one: 96 % (0:00 left)" in text
+    assert "[2/4] one: 96 % (at least 2:05 left)" in text
     assert "[3/4] two: diverged (epoch 1 of 3)" in text
     assert "old" not in text
     assert ("\r" in text) is terminal

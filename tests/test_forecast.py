@@ -1,0 +1,77 @@
+"""The time left of a grid: by cells of the same kind, and no more than is known."""
+
+from petra_core import methods
+from reproduce.forecast import Forecast
+from reproduce.scales.smoke import digits_cell
+from reproduce.speed import alike
+
+
+class Watch:
+    """Seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_cells_that_differ_are_told_apart() -> None:
+    watch = Watch()
+    forecast = Forecast(["short", "short", "long", "long"], [0.0] * 4, 1, now=watch)
+    assert forecast.words() == ""
+    forecast.at(0, 0.0)
+    watch.seconds += 10
+    forecast.end(0, whole=True)
+    assert forecast.words() == "at least 0:10 left"  # of the short one; of the long ones nothing is known
+    forecast.at(2, 0.0)
+    watch.seconds += 30
+    forecast.at(2, 0.25)
+    assert forecast.words() == "3:40 left"  # 10 + 90 + 120
+    forecast.end(2, whole=True)  # faster than it began
+    assert forecast.words() == "0:40 left"
+
+
+def test_workers_share_what_is_left() -> None:
+    watch = Watch()
+    forecast = Forecast(["one"] * 4, [0.0] * 4, 2, now=watch)
+    forecast.at(0, 0.0)
+    forecast.at(1, 0.0)
+    watch.seconds += 60
+    forecast.at(0, 0.5)
+    forecast.at(1, 0.5)
+    assert forecast.words() == "3:00 left"
+    forecast.end(0, whole=True)
+    forecast.end(1, whole=True)
+    forecast.at(2, 0.0)
+    forecast.end(2, whole=True)
+    assert forecast.words() == "0:40 left"  # one worker has nothing to do; three took 120 seconds
+    forecast.end(3, whole=True)
+    assert forecast.words() == ""
+
+
+def test_what_was_done_before_counts_neither_as_done_now_nor_as_left() -> None:
+    watch = Watch()
+    forecast = Forecast(["one", "one"], [0.5, 0.75], 1, now=watch)
+    forecast.at(0, 0.0)
+    watch.seconds += 20
+    forecast.end(0, whole=True)
+    assert forecast.words() == "0:10 left"
+
+
+def test_a_cell_that_broke_off_says_nothing_of_others() -> None:
+    watch = Watch()
+    forecast = Forecast(["one"] * 3, [0.0] * 3, 1, now=watch)
+    forecast.at(0, 0.0)
+    watch.seconds += 1
+    forecast.end(0, whole=False)
+    forecast.end(1, whole=True)  # by another command
+    assert forecast.words() == ""
+
+
+def test_cells_of_one_kind() -> None:
+    cell = digits_cell("revnet18", methods.PETRA, 1)
+    assert alike(cell) == alike(digits_cell("revnet18", methods.PETRA, 4, seed=1))
+    others = [digits_cell("revnet18", methods.DSP, 1), digits_cell("resnet18", methods.PETRA, 1)]
+    others += [digits_cell("revnet18", methods.PETRA, 1, **change) for change in ({"epochs": 9}, {"batch_size": 48})]
+    assert alike(cell) not in map(alike, others)
