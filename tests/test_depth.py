@@ -126,7 +126,9 @@ def test_one_seed_decides_nothing_about_a_large_difference(tmp_path: Path) -> No
     shown = section(tmp_path)
     row = table(shown, "depth-small").rows[0]
     assert (row[3].text, row[-1].text) == ("40.0 (1)", "cannot tell of PETRA")
-    assert "k = 1, of J = 4 (1 of 3 seeds): PETRA is not seen to break, cannot tell at J = 4;" in shown.findings[0].text
+    assert (
+        "k = 1, of J = 4 with 1 of 3 seeds: PETRA is not seen to break, cannot tell at J = 4" in shown.findings[0].text
+    )
 
 
 def test_errors_are_those_of_the_bottom_weighed_over_epochs(tmp_path: Path) -> None:

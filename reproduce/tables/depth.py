@@ -144,7 +144,7 @@ def _breaking(found: Depths, k: int) -> str:
         unclear = ", ".join(str(p.stages) for p in places if found.undecided(p, method))
         where = f"breaks at J = {broken}" if broken else "is not seen to break" if places else "is not run"
         words.append(f"{short_title(method)} {where}" + (f", cannot tell at J = {unclear}" if unclear else ""))
-        tried.append(", ".join(_with_seeds(found, p, method) for p in places) or "none")
+        tried.append(_with_seeds(found, places, method) or "none")
     if set(tried) == {"none"}:
         return f"k = {k}: not run."
     if len(set(tried)) == 1:
@@ -152,10 +152,15 @@ def _breaking(found: Depths, k: int) -> str:
     return f"k = {k}: {'; '.join(f'{what} (of {js})' for what, js in zip(words, tried, strict=True))}."
 
 
-def _with_seeds(found: Depths, place: Place, method: Method) -> str:
-    """J, and the seeds behind it where some are missing."""
-    ended, planned = found.ends(place, method)
-    return str(place.stages) if ended == planned else f"{place.stages} ({ended} of {planned} seeds)"
+def _with_seeds(found: Depths, places: Sequence[Place], method: Method) -> str:
+    """Every J, and the number of seeds behind those where some are missing."""
+    by_seeds: dict[tuple[int, int], list[str]] = {}
+    for place in places:
+        by_seeds.setdefault(found.ends(place, method), []).append(str(place.stages))
+    words = []
+    for (ended, planned), stages in by_seeds.items():
+        words.append(", ".join(stages) + (f" with {ended} of {planned} seeds" if ended < planned else ""))
+    return "; ".join(words)
 
 
 def _growth(found: Depths) -> str:
