@@ -11,6 +11,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce import scales
 from reproduce.cells import ReconstructionCell, TrainedCell
+from reproduce.records import Record
 from reproduce.statistics import Verdict
 from reproduce.tables import depth, results
 from reproduce.tables.content import Figure, Section, Table, Tone
@@ -102,6 +103,15 @@ def test_findings_say_at_which_depth_which_method_breaks(tmp_path: Path) -> None
     assert rows[18][3].text == "not run"
     drawing = next(block for block in found.blocks if isinstance(block, Figure))
     assert (drawing.svg.count(">k = 1<"), drawing.svg.count(">k = 8<")) == (1, 0)  # no panel without a run
+
+
+def test_a_run_that_diverged_is_no_unfinished_one(tmp_path: Path) -> None:
+    cell = next(cell for cell in CELLS if cell.model == "chain48" and cell.method == "DSP" and cell.accumulation == 1)
+    record = Record.of(cell, tmp_path)
+    record.begin({}, {})
+    record.fail("diverged", "the loss is nan")
+    row = next(row for row in table(section(tmp_path), "depth-small").rows if row[1].value == 50)
+    assert (row[4].text, row[4].tone, row[-1].text) == ("diverged", Tone.ALERT, "DSP")
 
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:

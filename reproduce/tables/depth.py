@@ -233,6 +233,8 @@ def _step_entries(found: Depths, place: Place, step: str, judgement: Judgement) 
 
 def _accuracy_entry(found: Depths, place: Place, method: Method) -> Entry:
     accuracy, rest = found.accuracy(place, method), found.extent(place, method)
+    if accuracy is None and found.breaks(place, method):
+        return text("diverged", tone=Tone.ALERT, hint=rest)
     if accuracy is None:
         return missing("not finished" if found.runs.get((place, method)) else "not run", rest)
     shown = estimate(accuracy, 1, tone=Tone.ALERT if found.breaks(place, method) else Tone.OURS)

@@ -56,7 +56,10 @@ def accuracy(found: Depths, words: str) -> Iterator[Figure]:
         drawing.legend(handles=lines, loc="outside lower center", ncols=len(lines))
         sns.despine(drawing)
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
-    caption = f"{subject} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run."
+    caption = (
+        f"{subject} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run. One whose "
+        "loss was not finite has no accuracy, and no mark."
+    )
     yield Figure(key, title, description, svg, caption)
 
 
