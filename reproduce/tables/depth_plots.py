@@ -57,8 +57,8 @@ def accuracy(found: Depths, words: str) -> Iterator[Figure]:
         sns.despine(drawing)
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
     caption = (
-        f"{subject} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run. One whose "
-        "loss was not finite has no accuracy, and no mark."
+        f"{subject} ({described(found.example)}). Line: mean over the seeds; dot: a run; cross: a broken run. One "
+        "whose loss was not finite has no accuracy, and no mark."
     )
     yield Figure(key, title, description, svg, caption)
 
