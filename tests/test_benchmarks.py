@@ -1,13 +1,16 @@
 """The benchmarks run and leave a record; what they measure is not for a test to judge."""
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks import overhead, pipelining, tick, timeline
-from petra_core import methods
+from benchmarks.arguments import network
+from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
 
@@ -24,7 +27,14 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
     medians = tick.main([*tiny, "--methods", "PETRA", "DSP", "--record", "--records", str(tmp_path)])
     assert list(medians) == ["PETRA", "DSP"]
     record = read(tmp_path / "benchmarks" / "tick.json")
-    assert [len(record.ratios(comparison)) for comparison in record.comparisons] == [3, 3]
+    compared = [(c.group.rsplit(", ", 1)[1], c.first, c.second) for c in record.comparisons]
+    assert compared == [
+        (methods.PETRA.title, "tick", "autograd step"),
+        (methods.PETRA.title, "autograd step and a forward", "autograd step"),
+        (methods.PETRA.title, "tick", "autograd step and a forward"),
+        (methods.DSP.title, "tick", "autograd step"),
+    ]
+    assert all(len(record.ratios(comparison)) == 3 for comparison in record.comparisons)
     assert record.setting["width"] == 2
     assert str(tmp_path) not in record.command
     assert "held between ticks, foretold: BACKPROPAGATION" in capsys.readouterr().out
@@ -35,12 +45,34 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
     tick.main([*tiny, "--against", "APPROXIMATE_INPUTS", "--record", "tick-double", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "tick-double.json")
     assert record.title == "A tick against one of Approximate inputs"
-    [comparison] = record.comparisons
-    assert (comparison.first, comparison.second) == ("tick", "tick of Approximate inputs")
+    assert [(comparison.first, comparison.second) for comparison in record.comparisons] == [
+        ("tick", "tick of Approximate inputs"),
+        ("tick and its residual functions", "tick of Approximate inputs"),
+        ("tick", "tick and its residual functions"),
+    ]
     with pytest.raises(SystemExit):
         tick.main([*tiny, "--captured", "2"])
     with pytest.raises(ValueError, match="needs all stages on one CUDA device"):
         tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION"])
+
+
+@pytest.mark.parametrize(
+    ("again", "evaluates"),
+    [
+        (tick.forward_again, lambda stage: not isinstance(stage, HeadStage)),
+        (tick.functions_again, lambda stage: isinstance(stage, ReversibleStage)),
+    ],
+)
+def test_what_is_evaluated_once_more_keeps_no_graph(
+    again: Callable[[Sequence[Stage], Tensor], Callable[[], object]], evaluates: Callable[[Stage], bool]
+) -> None:
+    stages = network("revnet18", 2)
+    call = again(stages, torch.randn(2, 3, 8, 8))
+    evaluated: list[tuple[Stage, bool]] = []
+    for stage in stages:
+        stage.function.register_forward_hook(lambda *_, stage=stage: evaluated.append((stage, torch.is_grad_enabled())))
+    call()
+    assert evaluated == [(stage, False) for stage in stages if evaluates(stage)]
 
 
 def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
