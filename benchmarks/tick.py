@@ -47,11 +47,8 @@ from petra_core.compiled import compile_functions
 from petra_core.memory import predict
 from petra_core.methods import Method
 from reproduce.benchmark_records import Comparison
+from reproduce.tables.benchmark_tick import PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS
 
-PLAIN = "autograd step"
-# Each with the evaluations that tell it from the tick that it is compared with.
-PLAIN_AND_FORWARD = f"{PLAIN} and a forward"
-TICK_AND_FUNCTIONS = "tick and its residual functions"
 # The claim: what PETRA's tick should take at most, of the time of the other side, on this network and micro-batch.
 CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}
 AIM_AGAINST_PLAIN = 1.25
@@ -120,7 +117,7 @@ def evaluations(
     if rival is None:
         return {PLAIN_AND_FORWARD: in_turn(calls[PLAIN], forward_again(stages, x))}
     if rival is methods.APPROXIMATE_INPUTS:
-        return {TICK_AND_FUNCTIONS: in_turn(calls["tick"], functions_again(stages, x))}
+        return {TICK_AND_FUNCTIONS: in_turn(calls[TICK], functions_again(stages, x))}
     return {}
 
 
@@ -234,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     for name in options.methods:
         method = methods.by_name(name)
         pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile)
-        calls = {"tick": ticking(pipeline, x, y, options.captured)}
+        calls = {TICK: ticking(pipeline, x, y, options.captured)}
         if rival is None:
             calls[other_side] = plain_step(stages(), x, y)
         else:
@@ -251,11 +248,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         for seconds in measured:
             for contestant, value in zip(calls, seconds, strict=True):
                 recorder.add(group, contestant, "time", "s", value)
-        recorder.add(group, "tick", "held between ticks", "MB", held / 1e6)
-        recorder.comparisons.append(Comparison(group, "time", "tick", other_side, high=aim(options, method, rival)))
+        recorder.add(group, TICK, "held between ticks", "MB", held / 1e6)
+        recorder.comparisons.append(Comparison(group, "time", TICK, other_side, high=aim(options, method, rival)))
         for limit in {PLAIN_AND_FORWARD, TICK_AND_FUNCTIONS} & calls.keys():
             recorder.comparisons.append(Comparison(group, "time", limit, other_side))
-            recorder.comparisons.append(Comparison(group, "time", "tick", limit))
+            recorder.comparisons.append(Comparison(group, "time", TICK, limit))
         del calls, pipeline
         gc.collect()
     _print_foretold(stages, x, y)

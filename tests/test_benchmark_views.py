@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from petra_core import methods
-from reproduce.benchmark_records import Benchmark, Series
-from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmarks
+from reproduce.benchmark_records import Benchmark, Comparison, Series
+from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, benchmarks
 from reproduce.tables.content import Figure, Table, Tone
 from reproduce.tables.results import Results
 from reproduce.tables.slopes import line, power_law
@@ -136,3 +136,38 @@ def test_peers_that_are_ahead_failed_or_were_not_there_are_said_to_be() -> None:
     assert ahead == "Ahead of ours, PETRA: time, ms: autograd 10.0, fast 15.0 against 20.0."
     (finding,) = benchmark_peers.findings(made)
     assert finding.text.endswith("More than one BatchNorm update a step: fast (2).")
+
+
+def a_tick(other: str, limit: str, seconds: tuple[float, float, float], aim: float) -> Benchmark:
+    """Of tick, its rival and what is between them; three rounds, of which the second is twice as slow for all."""
+    series = [
+        Series("net", name, "time", "s", (value, 2 * value, value))
+        for name, value in zip((benchmark_tick.TICK, other, limit), seconds, strict=True)
+    ]
+    return dataclasses.replace(
+        with_series("tick-mine", *series),
+        comparisons=(
+            Comparison("net", "time", benchmark_tick.TICK, other, high=aim),
+            Comparison("net", "time", limit, other),
+            Comparison("net", "time", benchmark_tick.TICK, limit),
+        ),
+    )
+
+
+def test_a_tick_is_told_beside_what_it_has_to_evaluate() -> None:
+    plain, with_forward = benchmark_tick.PLAIN, benchmark_tick.PLAIN_AND_FORWARD
+    [missed] = benchmark_tick.findings(a_tick(plain, with_forward, (1.30, 1.0, 1.32), aim=1.25))
+    assert "give a ratio of 1.320 to one autograd step; the tick has 1.300" in missed.text
+    assert "The aim of at most 1.25 is out of reach" in missed.text
+    [slow] = benchmark_tick.findings(a_tick(plain, with_forward, (1.30, 1.0, 1.20), aim=1.25))
+    assert "is within reach" in slow.text
+    double, twice = "tick of Approximate inputs", benchmark_tick.TICK_AND_FUNCTIONS
+    [found] = benchmark_tick.findings(a_tick(double, twice, (0.9, 1.0, 1.2), aim=0.85))
+    assert "give a ratio of 0.750 to one tick of Approximate inputs; the tick has 0.900" in found.text
+    assert "is within reach" in found.text
+
+
+def test_what_was_not_measured_beside_a_tick_is_not_told() -> None:
+    whole = a_tick(benchmark_tick.PLAIN, benchmark_tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), aim=1.25)
+    assert benchmark_tick.findings(dataclasses.replace(whole, comparisons=whole.comparisons[:1])) == []
+    assert benchmark_tick.findings(dataclasses.replace(whole, comparisons=whole.comparisons[1:])) == []

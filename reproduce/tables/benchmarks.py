@@ -10,7 +10,7 @@ from typing import Protocol
 
 from petra_core.gantt import to_svg
 from reproduce.benchmark_records import Benchmark, Comparison, Goal, Spread, spread
-from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, svg_pdf
+from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, svg_pdf
 from reproduce.tables.content import (
     NARROW_SPACE,
     Block,
@@ -47,7 +47,12 @@ class View(Protocol):
 
 
 #: By the first word of a benchmark's name: what else there is to show.
-VIEWS: dict[str, View] = {"growth": benchmark_growth, "memory": benchmark_memory, "peers": benchmark_peers}
+VIEWS: dict[str, View] = {
+    "growth": benchmark_growth,
+    "memory": benchmark_memory,
+    "peers": benchmark_peers,
+    "tick": benchmark_tick,
+}
 DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
 
 
