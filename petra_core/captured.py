@@ -174,6 +174,8 @@ class CapturedTicks:
                     entry.kept = homes((worker.index, number, place), entry.kept) or ()
             for parameter in worker._parameters:
                 if parameter.grad is not None:
+                    # Made here or in the first recording, in which every stage has a backward. It must not be later:
+                    # recordings share memory, and to repeat the first may overwrite what a later one took and left.
                     parameter.grad = home(parameter, parameter.grad)
         return moves
 
@@ -340,7 +342,8 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()  # is not done by being recorded
         graph.replay()
         repeat: Callable[[], None] = graph.replay

@@ -2,7 +2,7 @@
 
 No GPU is needed. `Interpreter` records as a CUDA graph does: every single operation with the memory it reads and
 writes. What it repeats knows nothing of Python's objects, so whatever has moved in the meantime is missed; and whatever
-a host would have to wait for is refused, as in a capture.
+a host would have to wait for is refused, as in a capture. `Recorder` has several share their memory, as graphs do.
 """
 
 import contextlib
@@ -50,15 +50,44 @@ class Interpreter(TorchDispatchMode):
                 if isinstance(old, Tensor) and _memory(old) not in given:  # else a view, or written in place
                     old.detach().copy_(new)
 
+    @torch.no_grad()
+    def lose(self) -> None:
+        """Overwrite all memory that was taken in the recording."""
+        taken: dict[int, Tensor] = {}
+        for _, args, kwargs, found in self.operations:
+            given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+            for tensor in tree_leaves(found):
+                if isinstance(tensor, Tensor) and _memory(tensor) not in given:
+                    taken.setdefault(_memory(tensor), tensor)
+        for tensor in taken.values():
+            tensor.detach().fill_(float("nan") if tensor.is_floating_point() else 99)
+
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def record(work: Callable[[], None]) -> Callable[[], None]:
-    with Interpreter() as interpreter:
-        work()
-    return interpreter.again
+class Recorder:
+    """Records, in memory that later recordings share.
+
+    What the first one has given back by its end may be given to the second, which does not lose it to anybody in turn.
+    So whoever repeats the first overwrites what the second has left behind.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: list[Interpreter] = []
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        with Interpreter() as interpreter:
+            work()
+        self._recorded.append(interpreter)
+
+        def again() -> None:
+            for later in self._recorded[self._recorded.index(interpreter) + 1 :]:
+                later.lose()
+            interpreter.again()
+
+        return again
 
 
 def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -85,7 +114,7 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
     plain, other = made(stages, method, k), made(stages, method, k)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
-    ticks = CapturedTicks(other, record)
+    ticks = CapturedTicks(other, Recorder())
     for number, (x, y) in enumerate(data[MANY:]):
         rate = 2.0 ** -(4 + number % 3)  # the same in float32, in which a recorded tick reads it
         plain.set_learning_rate(rate)
@@ -117,13 +146,26 @@ def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None
     plain, other = made(6, methods.PETRA, 2), made(6, methods.PETRA, 2)
     toys.train(plain, data, drain=False)
     toys.train(other, data[:MANY], drain=False)
-    ticks = CapturedTicks(other, record)
+    ticks = CapturedTicks(other, Recorder())
     for x, y in data[MANY : MANY + 7]:
         ticks.step(x, y)
     again = made(6, methods.PETRA, 2)
     again.load_state_dict(other.state_dict())
     toys.train(again, data[MANY + 7 :], drain=False)
     assert_bitwise_equal([*again.model.parameters()], [*plain.model.parameters()])
+
+
+def test_what_a_later_recording_took_is_lost_by_repeating_an_earlier_one() -> None:
+    """The rule that the tests above are under, so that it is known to be one."""
+    recorder, left = Recorder(), {}
+    x = torch.ones(2)
+    again = {name: recorder(lambda name=name: left.__setitem__(name, x + 1)) for name in ("first", "second")}
+    again["second"]()
+    assert (left["first"].tolist(), left["second"].tolist()) == ([2, 2], [2, 2])
+    again["first"]()
+    assert left["first"].tolist() == [2, 2]
+    assert left["second"].isnan().all()
+    assert x.tolist() == [1, 1]
 
 
 def test_copies_are_as_if_all_at_once() -> None:
@@ -148,20 +190,20 @@ def test_what_cannot_be_recorded_is_refused(method: Method, steps: int, settings
     pipeline = toys.pipeline(toys.network(6), method, **settings)
     toys.train(pipeline, toys.batches(steps), drain=False)
     with pytest.raises(ValueError, match=message):
-        CapturedTicks(pipeline, record)
+        CapturedTicks(pipeline, Recorder())
 
 
 def test_random_numbers_are_refused() -> None:
     pipeline = toys.pipeline(toys.network(4, dropout=0.5))
     toys.train(pipeline, toys.batches(MANY), drain=False)
     with pytest.raises(ValueError, match="draws random numbers"):
-        CapturedTicks(pipeline, record)
+        CapturedTicks(pipeline, Recorder())
 
 
 def test_a_micro_batch_of_another_shape_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     toys.train(pipeline, toys.batches(MANY), drain=False)
-    ticks = CapturedTicks(pipeline, record)
+    ticks = CapturedTicks(pipeline, Recorder())
     ((x, y),) = toys.batches(1, size=3)
     with pytest.raises(ValueError, match="all micro-batches of a run must be alike"):
         ticks.step(x, y)
@@ -171,7 +213,7 @@ def test_a_pipeline_that_has_moved_on_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     data = toys.batches(MANY + 3)
     toys.train(pipeline, data[:MANY], drain=False)
-    ticks = CapturedTicks(pipeline, record)
+    ticks = CapturedTicks(pipeline, Recorder())
     ticks.step(*data[MANY])
     pipeline.step(*data[MANY + 1])
     with pytest.raises(

@@ -11,7 +11,7 @@ import torch
 from petra_core import Pipeline, captured
 from petra_core.captured import CapturedTicks
 from reproduce.execution import Stopped, UnsupportedError
-from tests.test_captured import record
+from tests.test_captured import Recorder
 from tests.test_training import SMALL, StopAfter, recorded, run
 
 STREAMS = 3
@@ -24,7 +24,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
         asked.append(streams)
-        return CapturedTicks(pipeline, record)
+        return CapturedTicks(pipeline, Recorder())
 
     monkeypatch.setattr(captured, "cuda", cuda)
     return asked
