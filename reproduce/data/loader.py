@@ -9,6 +9,7 @@ on the device as bytes, an epoch's order and augmentation are hashes of (seed, e
 (those for text are in `reproduce.data.text`).
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,9 +103,14 @@ def batch_numbers(batches: int, start: int, step: int) -> range:
 
 def normalised(pixels: Tensor, mean: Channels, deviation: Channels) -> Tensor:
     """Bytes [..., 3, H, W] as float32 with this mean and deviation (in 0..1) taken out of each channel."""
-    means = torch.tensor(mean, device=pixels.device).view(3, 1, 1)
-    deviations = torch.tensor(deviation, device=pixels.device).view(3, 1, 1)
+    means, deviations = _on_device(mean, deviation, pixels.device)
     return (pixels.float() / 255 - means) / deviations
+
+
+@functools.lru_cache(maxsize=16)
+def _on_device(mean: Channels, deviation: Channels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Each [3, 1, 1]. Kept: for numbers that come from the host, a GPU first finishes all that it was asked for."""
+    return torch.tensor(mean, device=device).view(3, 1, 1), torch.tensor(deviation, device=device).view(3, 1, 1)
 
 
 class MemoryLoader:

@@ -1,0 +1,129 @@
+"""What a step would do on a GPU, without one: all that meets is on one device, and the host waits for nothing.
+
+torch's fake tensors say that they are on a GPU, compute nothing, and refuse operations on tensors of two devices and
+those whose numbers the host would have to wait for. What only a real device has is replaced: the engine of autograd,
+states of random generators, and the look at whether losses are finite.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from petra_core import Pipeline, Stage, methods, models
+from petra_core.checks import Losses
+from petra_core.methods import Method
+from petra_core.randomness import Draws, RandomStream
+from reproduce.data import loader as loader_module
+from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
+
+GPU = torch.device("cuda", 0)
+NETWORKS: dict[str, Callable[[], list[Stage]]] = {
+    "revnet": lambda: models.revnet(18, num_classes=10, width=2),
+    "resnet": lambda: models.resnet(18, num_classes=10, width=2),
+}
+
+
+class WaitError(AssertionError):
+    """The host would wait for the device."""
+
+
+class Watch(TorchDispatchMode):
+    """Refuses copies between host and device for which the host waits."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+        kinds = {tensor.device.type for tensor in (*given, found) if isinstance(tensor, Tensor)}
+        copies = func._schema.name in ("aten::_to_copy", "aten::copy_") and not (kwargs or {}).get("non_blocking")
+        if copies and len(kinds) > 1:
+            raise WaitError(f"{func} copies between {kinds}")
+        return found
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In its scope new tensors are fake."""
+    for name in ("petra_core.models.revnet", "petra_core.checks"):  # the first is also the name of a function
+        monkeypatch.setattr(sys.modules[name], "check_residual", lambda residual: None)
+    monkeypatch.setattr(Images, "__post_init__", lambda images: None)
+    monkeypatch.setattr(Losses, "add", lambda *given: None)
+    monkeypatch.setattr(RandomStream, "forward", contextlib.contextmanager(lambda stream: iter([Draws()])))
+    monkeypatch.setattr(torch.autograd, "grad", gradients)
+    loader_module._on_device.cache_clear()
+    with FakeTensorMode():
+        yield
+    loader_module._on_device.cache_clear()  # what is kept there is fake
+
+
+def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
+    """As if from autograd."""
+    assert {tensor.device for tensor in (*wanted, *seeds)} == {GPU}
+    return tuple(torch.zeros_like(tensor) for tensor in wanted)
+
+
+def loader(**settings: Any) -> MemoryLoader:
+    return MemoryLoader(images(24), 4, seed=0, **settings)
+
+
+def images(number: int) -> Images:
+    pixels, labels = torch.zeros(number, 3, 32, 32, dtype=torch.uint8), torch.zeros(number, dtype=torch.int64)
+    return Images(pixels, labels, 10, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).to(GPU)
+
+
+def sgd(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_step_keeps_to_the_device_and_does_not_wait(gpu: None, network: str, method: Method) -> None:
+    with GPU:
+        stages = NETWORKS[network]()
+    pipeline = Pipeline(stages, method, accumulation=2, optimizer=sgd)
+    batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))
+    for _ in range(2 * len(stages) + 4):
+        x, y = next(batches)
+        with Watch():  # the loader's epochs begin outside
+            loss = pipeline.step(x, y)
+    assert loss is not None
+    assert loss.device == GPU
+    with Watch():
+        assert pipeline.evaluate(x).device == GPU
+
+
+@pytest.mark.parametrize("flip_crop", [False, True])
+def test_batches_are_made_on_the_device(gpu: None, flip_crop: bool) -> None:
+    batches = loader(flip_crop=flip_crop).epoch(0)
+    next(batches)  # an epoch's order and crops come from the host, and once for all the mean of channels
+    with Watch():
+        for x, y in batches:
+            assert (x.device, y.device) == (GPU, GPU)
+
+
+def test_test_batches_are_made_on_the_device(gpu: None) -> None:
+    batches = iter(EvaluationBatches(images(14), 4))
+    next(batches)
+    with Watch():
+        assert [(x.device, y.device) for x, y in batches] == [(GPU, GPU)] * 3
+
+
+def test_what_does_not_hold_is_noticed(gpu: None) -> None:
+    x = torch.zeros(2, device=GPU)
+    with pytest.raises(RuntimeError, match="device"):
+        x + torch.zeros(2)
+    with pytest.raises(DataDependentOutputException):
+        x.sum().item()
+    with Watch(), pytest.raises(WaitError):
+        x.cpu()
+    with Watch(), pytest.raises(WaitError):
+        torch.tensor([1.0, 2.0], device=GPU)
+    with Watch():
+        torch.zeros(2).to(GPU, non_blocking=True)
