@@ -34,7 +34,7 @@ def findings(benchmark: Benchmark) -> list[Finding]:
         within = sought.holds(alone)
         found.append(
             Finding(
-                f"{sought.group}: the evaluations alone, without an engine, give a ratio of {alone:.3f} to one "
+                f"A tick, {sought.group}: the evaluations alone, without an engine, give a ratio of {alone:.3f} to one "
                 f"{sought.second}; the tick has {benchmark.spread(sought).median:.3f}. The aim of {sought.aim} is "
                 + ("within" if within else "out of")
                 + " reach of an engine that costs nothing, on this machine and network."

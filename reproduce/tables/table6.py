@@ -72,7 +72,10 @@ def section(results: Results) -> Section:
     blocks += [_held_table(*pair) for pair in comparable]
     coverage = f"fragments published; all stages foretold at batch {BATCH}"
     if found:
-        batches = ", ".join(f"{g.subject.scale}: {catalogue.by_name(g.subject.dataset).title}" for g, _ in found)
+        batches = ", ".join(
+            f"{s.scale}: {catalogue.by_name(s.dataset).title} at width {s.width}, batch {s.batch_size}"
+            for s in (group.subject for group, _ in found)
+        )
         coverage += f"; really held: {len(found)} ({batches})"
     return Section(
         key="table6",
