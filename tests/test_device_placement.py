@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from petra_core import Pipeline, Stage, methods, models
+from petra_core.captured import CapturedTicks
 from petra_core.checks import Losses
 from petra_core.methods import Method
 from petra_core.randomness import Draws, RandomStream
@@ -25,10 +26,6 @@ from reproduce.data import loader as loader_module
 from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
 
 GPU = torch.device("cuda", 0)
-NETWORKS: dict[str, Callable[[], list[Stage]]] = {
-    "revnet": lambda: models.revnet(18, num_classes=10, width=2),
-    "resnet": lambda: models.resnet(18, num_classes=10, width=2),
-}
 
 
 class WaitError(AssertionError):
@@ -36,16 +33,28 @@ class WaitError(AssertionError):
 
 
 class Watch(TorchDispatchMode):
-    """Refuses copies between host and device for which the host waits."""
+    """Refuses copies between host and device for which the host waits; in a capture all."""
+
+    def __init__(self, *, capture: bool = False) -> None:
+        super().__init__()
+        self._capture = capture
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
         given = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+        if func._schema.name == "aten::_fused_sgd_":  # which torch has for real tensors only
+            assert {tensor.device for tensor in given} == {GPU}
+            return None
+        found = func(*args, **(kwargs or {}))
         kinds = {tensor.device.type for tensor in (*given, found) if isinstance(tensor, Tensor)}
-        copies = func._schema.name in ("aten::_to_copy", "aten::copy_") and not (kwargs or {}).get("non_blocking")
-        if copies and len(kinds) > 1:
+        copies = func._schema.name in ("aten::_to_copy", "aten::copy_") and len(kinds) > 1
+        if copies and (self._capture or not _non_blocking(func, args, kwargs or {})):
             raise WaitError(f"{func} copies between {kinds}")
         return found
+
+
+def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("non_blocking"))
 
 
 @pytest.fixture
@@ -69,6 +78,12 @@ def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Ten
     return tuple(torch.zeros_like(tensor) for tensor in wanted)
 
 
+def network() -> list[Stage]:
+    """With reversible and buffered stages."""
+    with GPU:
+        return models.revnet(18, num_classes=10, width=2)
+
+
 def loader(**settings: Any) -> MemoryLoader:
     return MemoryLoader(images(24), 4, seed=0, **settings)
 
@@ -82,11 +97,9 @@ def sgd(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_step_keeps_to_the_device_and_does_not_wait(gpu: None, network: str, method: Method) -> None:
-    with GPU:
-        stages = NETWORKS[network]()
+def test_a_step_keeps_to_the_device_and_does_not_wait(gpu: None, method: Method) -> None:
+    stages = network()
     pipeline = Pipeline(stages, method, accumulation=2, optimizer=sgd)
     batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))
     for _ in range(2 * len(stages) + 4):
@@ -97,6 +110,26 @@ def test_a_step_keeps_to_the_device_and_does_not_wait(gpu: None, network: str, m
     assert loss.device == GPU
     with Watch():
         assert pipeline.evaluate(x).device == GPU
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION], ids=str)
+def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None:
+    """In a capture of CUDA it may not, and nothing may come from the host."""
+
+    def record(work: Callable[[], None]) -> Callable[[], None]:
+        with Watch(capture=True):
+            work()
+        return lambda: None
+
+    pipeline = Pipeline(network(), method, accumulation=2, optimizer=sgd)
+    [(x, y), *_] = loader().epoch(0)
+    while not CapturedTicks.ready(pipeline):
+        pipeline.step(x, y)
+    ticks = CapturedTicks(pipeline, record)
+    pipeline.set_learning_rate(0.5)
+    for _ in range(4):
+        with Watch():
+            assert ticks.step(x, y).device == GPU
 
 
 @pytest.mark.parametrize("flip_crop", [False, True])
@@ -126,4 +159,7 @@ def test_what_does_not_hold_is_noticed(gpu: None) -> None:
     with Watch(), pytest.raises(WaitError):
         torch.tensor([1.0, 2.0], device=GPU)
     with Watch():
-        torch.zeros(2).to(GPU, non_blocking=True)
+        x.copy_(torch.zeros(2).to(GPU, non_blocking=True), non_blocking=True)
+        x.copy_(torch.zeros(2), non_blocking=True)
+    with Watch(capture=True), pytest.raises(WaitError):
+        x.copy_(torch.zeros(2), non_blocking=True)
