@@ -33,7 +33,6 @@ from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark
-from reproduce.measures.held_memory import ticks_to_steady
 from reproduce.tables.slopes import power_law
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -68,7 +67,7 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
     stages = models.chain(size.J - 2, num_classes=10, channels=size.width)
     images, labels = torch.randn(size.batch, 3, pixels, pixels), torch.randint(10, (size.batch,))
     pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=OPTIMIZER, seed=0)
-    for _ in range(ticks_to_steady(method, size.J, size.k)):
+    for _ in range(method.ticks_to_steady(size.J, size.k)):
         pipeline.step(images, labels)
     return pipeline, images, labels
 

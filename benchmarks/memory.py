@@ -34,7 +34,6 @@ from petra_core.memory import StagePrediction, predict
 from petra_core.methods import Method
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark, Comparison
-from reproduce.measures.held_memory import ticks_to_steady
 from reproduce.measures.machine_memory import Witness
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -71,7 +70,7 @@ def train(run: Run) -> MemoryReport:
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
     pipeline = Pipeline(stages, method, accumulation=run.k, optimizer=OPTIMIZER, seed=0)
-    for _ in range(ticks_to_steady(method, len(stages), run.k) + 1):
+    for _ in range(method.ticks_to_steady(len(stages), run.k) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()
 

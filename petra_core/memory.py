@@ -52,6 +52,11 @@ class StagePrediction:
     held: Mapping[str, int]
     peak: Mapping[str, int]
 
+    @property
+    def total(self) -> int:
+        """All kinds, each at its own largest moment."""
+        return sum(self.peak.values())
+
 
 @dataclass(frozen=True)
 class Footprint:

@@ -89,6 +89,14 @@ class Method:
         """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
         return 2 * (stages - 1 - stage) if self.pipelined else 0
 
+    def ticks_to_steady(self, stages: int, accumulation: int) -> int:
+        """Micro-batches until every stage has made its first update, and every stash of weights holds all its versions.
+
+        While a pipeline fills all forwards see the first version; a stash is full only after as many ticks again.
+        """
+        delay = self.delay(0, stages)
+        return (2 * delay if self.stashes_weights else delay) + accumulation
+
     def __str__(self) -> str:
         return self.name
 

@@ -58,7 +58,7 @@ class Balance:
     def held_with(self, replicas: Sequence[int] | None) -> tuple[int, ...]:
         """Likewise, by each device of a stage, with so many of them for each stage."""
         method, k = methods.by_name(self.cell.method), self.cell.accumulation
-        return tuple(sum(stage.peak.values()) for stage in of_footprints(self.footprints, method, k, replicas))
+        return tuple(stage.total for stage in of_footprints(self.footprints, method, k, replicas))
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:

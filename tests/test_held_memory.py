@@ -12,7 +12,7 @@ from petra_core.methods import Method
 from reproduce.cells import MemoryCell
 from reproduce.execution import Context, Stopped, execute
 from reproduce.measures import held_memory
-from reproduce.measures.held_memory import measure, predicted, predicted_bytes, ticks_to_steady
+from reproduce.measures.held_memory import measure, predicted
 from reproduce.measures.machine_memory import Witness
 from reproduce.records import Record, Status
 
@@ -57,7 +57,8 @@ def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: i
 def test_fewer_ticks_would_leave_a_buffer_short(
     method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_memory, "ticks_to_steady", lambda *settings: ticks_to_steady(*settings) - 2)
+    enough = Method.ticks_to_steady
+    monkeypatch.setattr(Method, "ticks_to_steady", lambda *settings: enough(*settings) - 2)
     rows = result(cell(method), tmp_path)["rows"]
     assert any(row["peak"] < row["predicted"] for row in rows)
 
@@ -91,7 +92,7 @@ def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> No
 def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "available", lambda device: 10_000_000)
     wanted = cell(width=16, batch_size=64)
-    needed = predicted_bytes(predicted(wanted))
+    needed = sum(stage.total for stage in predicted(wanted))
     assert needed > 10_000_000
     monkeypatch.setattr(held_memory, "synthetic", None)  # to touch it would be an error of another kind
     state = execute(Record.of(wanted, tmp_path), Context())
@@ -102,13 +103,13 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeyp
 def test_the_paper_s_largest_row_is_predicted_without_being_allocated() -> None:
     settings = {"dataset": "imagenet", "image_size": 224, "model": "revnet50", "stem": "imagenet", "width": 64}
     before = Witness(CPU)
-    needed = predicted_bytes(predicted(cell(methods.DELAYED_GRADIENTS, batch_size=64, **settings)))
-    assert needed > 100e9
+    stages = predicted(cell(methods.DELAYED_GRADIENTS, batch_size=64, **settings))
+    assert sum(stage.total for stage in stages) > 100e9
     grown = before.report()
     assert grown is None or grown["peak"] < 1e9
 
 
 def test_it_stops_between_ticks_when_asked(tmp_path: Path) -> None:
     wanted = cell()
-    with pytest.raises(Stopped, match=f"stopped after 0 of {ticks_to_steady(methods.PETRA, 10, 1)} ticks"):
+    with pytest.raises(Stopped, match=f"stopped after 0 of {methods.PETRA.ticks_to_steady(10, 1)} ticks"):
         measure(wanted, Record.of(wanted, tmp_path), Context(should_stop=lambda: True))

@@ -78,7 +78,7 @@ def foretold(network: Network, method: str) -> int:
     labels = torch.empty(network.batch, dtype=torch.int64, device=meta)
     with meta:
         stages = predict(network.stages(meta), methods.by_name(method), images, labels, optimizer=SGD)
-    return sum(sum(stage.peak.values()) for stage in stages)
+    return sum(stage.total for stage in stages)
 
 
 def check_room(network: Network, method: str, device: torch.device) -> None:
@@ -137,8 +137,6 @@ def step_of_full_pipeline(network: Network, method: str, device_name: str) -> tu
         pipeline.step(images, labels)
         synchronize(device)
 
-    # Once the delay until gradients reach stage 0, once more until every stash of weights holds all its versions.
-    delay = pipeline.method.delay(0, len(pipeline.stages))
-    for _ in range((2 * delay if pipeline.method.stashes_weights else delay) + 1):
+    for _ in range(pipeline.method.ticks_to_steady(len(pipeline.stages), pipeline.accumulation)):
         step()
     return pipeline, step

@@ -8,7 +8,7 @@ system's word on how much the process has grown (`reproduce.measures.machine_mem
 A configuration that does not fit is refused before it takes any memory: a system short of memory would end the process
 and whatever else runs on the machine.
 
-This module exports measure, predicted, predicted_bytes, ticks_to_steady.
+This module exports measure, predicted.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,6 @@ import torch
 from petra_core import Pipeline, methods
 from petra_core.ledger import KINDS, MemoryReport
 from petra_core.memory import StagePrediction, predict
-from petra_core.methods import Method
 from reproduce import networks
 from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue
@@ -28,7 +27,7 @@ from reproduce.measures.machine_memory import Witness, available
 from reproduce.measures.synthetic import SGD, micro_batch, synthetic
 from reproduce.records import Record
 
-__all__ = ["measure", "predicted", "predicted_bytes", "ticks_to_steady"]
+__all__ = ["measure", "predicted"]
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
@@ -49,11 +48,11 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     assert isinstance(cell, MemoryCell)
     method = methods.by_name(cell.method)
     prediction = predicted(cell)
-    _check_fits(cell, predicted_bytes(prediction), context.device)
+    _check_fits(cell, sum(stage.total for stage in prediction), context.device)
     witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
-        ticks = ticks_to_steady(method, len(stages), cell.accumulation)
+        ticks = method.ticks_to_steady(len(stages), cell.accumulation)
         for tick in range(ticks):
             if context.should_stop():
                 raise Stopped(f"stopped after {tick} of {ticks} ticks")
@@ -68,15 +67,6 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     }
 
 
-def ticks_to_steady(method: Method, stages: int, accumulation: int) -> int:
-    """Micro-batches until every stage has made its first update, and every stash of weights holds all its versions.
-
-    While a pipeline fills all forwards see the first version; a stash is full only after as many ticks again.
-    """
-    delay = method.delay(0, stages)
-    return (2 * delay if method.stashes_weights else delay) + accumulation
-
-
 def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
     """What each stage will hold, from shapes: nothing is allocated."""
     dataset = catalogue.by_name(cell.dataset)
@@ -88,11 +78,6 @@ def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
             accumulation=cell.accumulation,
             optimizer=SGD,
         )
-
-
-def predicted_bytes(prediction: Sequence[StagePrediction]) -> int:
-    """All stages and kinds, each at its largest moment."""
-    return sum(sum(stage.peak.values()) for stage in prediction)
 
 
 def _check_fits(cell: MemoryCell, needed: int, device: torch.device) -> None:

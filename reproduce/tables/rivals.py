@@ -149,7 +149,7 @@ class Chain:
             efficiency(BATCH, INSTANT),
             efficiency(4 * self.devices, INSTANT) if self.devices < MANY else None,
             {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
-            max(sum(stage.peak.values()) for stage in stages),
+            max(stage.total for stage in stages),
             rival.method.delay(0, self.devices),
         )
 

@@ -144,7 +144,7 @@ def _foretold(dataset: str) -> tuple[StagePrediction, ...]:
 
 
 def _findings(found: Sequence[tuple[Group, Held]]) -> Iterator[Finding]:
-    sums = [sum(stage.peak.values()) for stage in _foretold("imagenet")]
+    sums = [stage.total for stage in _foretold("imagenet")]
     inputs = sum(stage.peak["inputs"] for stage in _foretold("imagenet"))
     largest = sums.index(max(sums))
     yield Finding(
@@ -202,7 +202,7 @@ def _partition_table(dataset: str) -> Table:
                 number(sum(parameter.numel() for parameter in stage.parameters()), 0),
                 number(methods.PETRA.delay(foretold.stage, len(stages)), 0),
                 *(number(foretold.peak[kind] / MEGABYTE, 1) for kind in shown),
-                number(sum(foretold.peak.values()) / MEGABYTE, 1),
+                number(foretold.total / MEGABYTE, 1),
             ]
         )
     return Table(
@@ -260,7 +260,7 @@ def _figure() -> Figure:
     key, title = "stages", f"Memory of each stage of RevNet-18 under PETRA, foretold, batch {BATCH}"
     description = "One panel for each data set, one stacked bar for each stage. " + " ".join(
         f"{catalogue.by_name(dataset).title}: "
-        + ", ".join(f"stage {s.stage} {sum(s.peak.values()) / GIGABYTE:.2f} GB" for s in _foretold(dataset))
+        + ", ".join(f"stage {s.stage} {s.total / GIGABYTE:.2f} GB" for s in _foretold(dataset))
         + "."
         for dataset in DATASETS
     )
