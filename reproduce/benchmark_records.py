@@ -290,7 +290,7 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
     """All benchmarks below a folder of records, by name, and what could not be read."""
     found: list[Benchmark] = []
     problems: list[BenchmarkError] = []
-    for path in sorted((root / FOLDER).glob("*.json")):
+    for path in sorted((root / FOLDER).glob("*.json"), key=lambda path: path.stem):
         try:
             found.append(read(path))
         except BenchmarkError as error:

@@ -65,6 +65,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write(again, tmp_path)
     assert read_all(tmp_path) == ((again,), ())
     assert [file.name for file in path.parent.iterdir()] == ["race.json"]
+    path = write(dataclasses.replace(again, name=f"{again.name}-more"), tmp_path)
+    assert path.name < f"{again.name}.json"
+    assert [found.name for found in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
 
 
 def test_a_record_from_before_there_were_goals_is_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What tables are made of: typography of numbers, and downloads that hold full precision."""
 
 import csv
+import dataclasses
 import io
 
 import pytest
@@ -60,6 +61,8 @@ def test_rows_are_grouped_under_their_first_entry() -> None:
     assert [(heading, len(rows)) for heading, rows in table.bodies()] == [("p", 2), ("q", 1)]
     assert [column.name for column in table.shown_columns] == ["x", "y", "z"]
     assert column_groups(table.columns) == [("", 1), ("g", 2), ("", 1)]
+    scattered = dataclasses.replace(table, rows=[table.rows[2], table.rows[0], table.rows[2], table.rows[1]])
+    assert [(heading, len(rows)) for heading, rows in scattered.bodies()] == [("q", 2), ("p", 2)]
 
 
 def test_an_empty_table_has_an_empty_download() -> None:

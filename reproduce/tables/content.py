@@ -8,7 +8,6 @@ a download and an alternative text in one place, and all tables look alike.
 import csv
 import enum
 import io
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,7 +82,7 @@ class Table:
         rows: entries.
         notes: remarks below it.
         data: lines of the download; None: the rows themselves.
-        grouped: whether neighbouring rows of one first entry stand together under it, as under a heading.
+        grouped: whether rows of one first entry stand together under it, as under a heading.
 
     """
 
@@ -109,8 +108,10 @@ class Table:
         """The rows to show, under their headings; under one empty heading unless grouped."""
         if not self.grouped:
             return [("", list(self.rows))]
-        by_heading = itertools.groupby(self.rows, key=lambda row: row[0].text)
-        return [(heading, [row[1:] for row in rows]) for heading, rows in by_heading]
+        by_heading: dict[str, list[Sequence[Entry]]] = {}
+        for row in self.rows:
+            by_heading.setdefault(row[0].text, []).append(row[1:])
+        return list(by_heading.items())
 
     def csv(self) -> str:
         """The download: RFC 4180 with a header line."""
