@@ -30,6 +30,12 @@ HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
 FILES = ("record.lock", "record.lease")
 
+if not hasattr(filelock, "SoftFileLease"):  # in a plain checkout no installer has seen to it
+    raise ImportError(
+        f"filelock {filelock.__version__} is too old to share records between machines: expected 3.30 or newer; "
+        f"install it with `pip install 'filelock>=3.30'`"
+    )
+
 
 class LockedError(Exception):
     """Another process works on the cell."""

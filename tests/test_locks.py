@@ -5,10 +5,13 @@ system the kernel's locks of one machine may not be seen by another.
 """
 
 import os
+import runpy
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import pytest
@@ -243,3 +246,10 @@ def test_reading_who_holds_changes_nothing(tmp_path):
     assert holder(tmp_path / "missing") is None
     assert list(tmp_path.iterdir()) == []
     assert not Path(tmp_path / "missing").exists()
+
+
+def test_an_old_filelock_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine on which nothing can be installed: it would be found out after the data set was read."""
+    monkeypatch.setitem(sys.modules, "filelock", SimpleNamespace(__version__="3.20.0"))
+    with pytest.raises(ImportError, match=r"filelock 3.20.0 is too old .* expected 3.30 or newer"):
+        runpy.run_path(locks.__file__)
