@@ -111,7 +111,7 @@ def exhibit_names() -> dict[str, "Exhibit"]:
     """The tables and figures that need cells, by name, in the order in which they are run."""
     from reproduce.tables import exhibits  # not at the top: tables take the scales, and draw with seaborn
 
-    return {getattr(exhibit, "__name__", "").rpartition(".")[2]: exhibit for exhibit in exhibits.RUN_ORDER}
+    return exhibits.by_name()
 
 
 def _narrowed(

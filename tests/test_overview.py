@@ -52,10 +52,10 @@ def test_every_scale_has_a_line_and_cells_by_hand_too(tmp_path: Path) -> None:
 def test_a_line_of_the_overview_says_what_is_here_and_leads_there(tmp_path: Path) -> None:
     fake_records.begin(small.cell("revnet18", methods.PETRA, 1, 0), tmp_path).fail("diverged", "nan")
     found = {row[0].text: row for row in overview.coverage(read(tmp_path), SECTIONS).rows}
-    two, six, depth = found["Table 2"], found["Figure 6"], found["Depth and delay"]
+    two, five, depth = found["Table 2"], found["Figure 5"], found["Depth and delay"]
     assert (two[0].anchor, two[6].text) == ("table2", "27 of 27 cells")
     assert two[4].text.endswith("; 1 diverged")
     assert two[4].text.startswith("0 of ")
-    assert (six[0].anchor, six[6].text) == ("figure5", "see there")  # shown together
+    assert (five[0].anchor, five[6].text) == ("figure5", "see there")
     assert (depth[0].anchor, depth[6].text) == ("", "not run")
     assert depth[1].text.startswith("Asked: how do")

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from reproduce import grids, scales, selection
-from reproduce.cells import CellError, TrainedCell, TrainingCell
+from reproduce import grids, published, scales, selection
+from reproduce.cells import CellError, GradientsCell, TrainedCell, TrainingCell
 from reproduce.grids import Grid
 from reproduce.scales import paper
 from reproduce.tables import figure4, table2
@@ -74,7 +74,7 @@ def test_three_seeds_of_a_data_set_with_one_are_that_one():
         ({"k": ["1", "two"]}, "no cell has accumulation two"),
         ({"seeds": ["1", "3"]}, "no cell has seed 3; choose from 0, 1, 2"),
         ({"seeds": ["-1"]}, "how many seeds"),
-        ({"tables": ["figure3"]}, "--tables figure3: did you mean figure4"),
+        ({"tables": ["figure3"]}, "--tables figure3: did you mean .*figure4"),
         ({"only": ["modle=revnet18"]}, "did you mean model"),
         (
             {"k": ["4"], "only": ["accumulation=1"]},
@@ -97,6 +97,15 @@ def test_tables_choose_the_cells_that_they_need():
         if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
     ]
     assert chosen
+
+
+def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
+    small = grids.by_name("small")
+    for row in published.read("exhibits"):
+        assert selection.select(small, {}, tables=[row["key"]]), row["key"]
+    five, six = (selection.select(small, {}, tables=[name]) for name in ("Figure5", "figure6"))
+    assert five == six  # the same measurements, seen over stages and over training
+    assert all(isinstance(cell, GradientsCell) for cell in five)
 
 
 def test_the_command_of_the_readme_means_something():

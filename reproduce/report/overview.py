@@ -20,8 +20,6 @@ __all__ = ["Part", "coverage", "parts", "scales_run"]
 
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
 GROUND = ("memory", "schedules", "provenance")
-#: Exhibits that may be shown in a section of another key.
-TOGETHER = {"figure5": ("gradients",), "figure6": ("gradients", "figure5")}
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,8 @@ class Part:
 def parts(sections: Sequence[Section]) -> list[Part]:
     """The paper's exhibits in its order, the studies beyond it, then where everything comes from."""
     order = {key: place for place, key in enumerate(keys())}
-    of_paper = {row["key"] for row in published.read("exhibits")} | {
-        key for names in TOGETHER.values() for key in names
-    }
-    in_order = sorted(sections, key=lambda section: order.get(_first_exhibit(section.key), len(order)))
+    of_paper = {row["key"] for row in published.read("exhibits")}
+    in_order = sorted(sections, key=lambda section: order.get(section.key, len(order)))
     split = {
         "The paper's tables and figures": [s for s in in_order if s.key in of_paper],
         "Beyond the paper": [s for s in in_order if s.key not in of_paper and s.key not in GROUND],
@@ -120,7 +116,7 @@ def _line(line: Row | Study, by_key: Mapping[str, Section], counted: Mapping[tup
     else:
         key, title, content = line["key"], line["title"], line["content"]
         values = _published_values(line)
-    section = next((by_key[name] for name in (key, *TOGETHER.get(key, ())) if name in by_key), None)
+    section = by_key.get(key)
     return [
         Entry(title, anchor=section.key if section else ""),
         text(content),
@@ -142,7 +138,3 @@ def _finished(account: Account | None) -> Entry:
     hint = f"{account.begun} begun, {account.not_run} not run"
     shown = f"{account.done} of {account.planned}{failed}"
     return Entry(shown, account.done, Tone.OURS if account.done else Tone.MISSING, hint)
-
-
-def _first_exhibit(key: str) -> str:
-    return next((exhibit for exhibit, names in TOGETHER.items() if key in names), key)

@@ -19,9 +19,6 @@ from reproduce.tables.results import Results, Run, meaning
 
 __all__ = ["STUDIES", "Account", "Study", "accounts", "commands", "keys", "title"]
 
-#: Exhibits whose cells another module knows.
-_ELSEWHERE = {"figure5": "gradients", "figure6": "gradients"}
-
 
 @dataclass(frozen=True)
 class Study:
@@ -97,23 +94,14 @@ def accounts(results: Results) -> dict[tuple[str, str], Account]:
 
 def commands(key: str) -> list[str]:
     """What runs all cells of an exhibit, scale by scale; nothing where it needs none."""
-    return [f"python -m reproduce run {scale} --tables {_name(key)}" for scale in _cells(key)]
+    return [f"python -m reproduce run {scale} --tables {key}" for scale in _cells(key)]
 
 
 @cache
 def _cells(key: str) -> dict[str, list[Cell]]:
     """What an exhibit needs, by scale."""
-    module = _modules().get(_name(key))
+    module = exhibits.by_name().get(key)
     return {scale: cells for scale in scales.SCALES if module and (cells := module.cells(scale))}
-
-
-def _name(key: str) -> str:
-    """Of the module that knows the exhibit's cells."""
-    return key if key in _modules() else _ELSEWHERE.get(key, key)
-
-
-def _modules() -> dict[str, exhibits.Exhibit]:
-    return {getattr(module, "__name__", "").rpartition(".")[2]: module for module in exhibits.RUN_ORDER}
 
 
 def _account(key: str, scale: str, cells: Iterable[Cell], runs: Mapping[str, Sequence[Run[Cell]]]) -> Account:

@@ -2,7 +2,7 @@
 
 Each has `cells(scale)`, what it needs of a scale (nothing, where it does not exist at that scale).
 
-This module exports RUN_ORDER.
+This module exports RUN_ORDER, Exhibit, by_name.
 """
 
 from typing import Protocol
@@ -12,7 +12,8 @@ from reproduce.tables import (
     accuracy,
     depth,
     figure4,
-    gradients,
+    figure5,
+    figure6,
     invertible,
     scale_study,
     stability,
@@ -25,7 +26,7 @@ from reproduce.tables import (
     transformers,
 )
 
-__all__ = ["RUN_ORDER", "Exhibit"]
+__all__ = ["RUN_ORDER", "Exhibit", "by_name"]
 
 
 class Exhibit(Protocol):
@@ -44,7 +45,8 @@ RUN_ORDER: tuple[Exhibit, ...] = (
     table2,
     figure4,
     table4,
-    gradients,
+    figure5,
+    figure6,
     accuracy,
     stability,
     depth,
@@ -52,3 +54,8 @@ RUN_ORDER: tuple[Exhibit, ...] = (
     scale_study,
     transformers,
 )
+
+
+def by_name() -> dict[str, Exhibit]:
+    """The exhibits by the name of their module, such as `table2`, in the order in which they are run."""
+    return {getattr(exhibit, "__name__", "").rpartition(".")[2]: exhibit for exhibit in RUN_ORDER}
