@@ -116,7 +116,8 @@ class CapturedTicks:
             device = pipeline._workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
         for home, tensor in zip(self._enters, given, strict=True):
-            home.copy_(tensor, non_blocking=True)
+            # From pinned memory the device would read later than the caller may write there again.
+            home.copy_(tensor, non_blocking=not tensor.is_pinned())
         phase = pipeline.micro_batches % pipeline.accumulation
         if phase in self._recordings:
             self._recordings[phase]()
@@ -126,7 +127,7 @@ class CapturedTicks:
         assert self._loss is not None
         loss = self._loss.clone()
         self._ticks = pipeline._clock.tick_number
-        pipeline._losses.add(head, loss)
+        pipeline._losses.add(head, loss, at_once=False)
         return loss
 
     def _first(self, phase: int) -> int:
@@ -286,7 +287,8 @@ class _Unseen(Losses):
         super().__init__(())
         self._numbers = numbers
 
-    def add(self, micro_batch: int, loss: Tensor) -> None:
+    def add(self, micro_batch: int, loss: Tensor, *, at_once: bool = True) -> None:
+        del loss, at_once
         self._numbers.append(micro_batch)
 
 

@@ -105,12 +105,12 @@ def _read(source: Path | io.BytesIO, name: str, map_location: Any) -> Any:
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({error}); {ADVICE}") from error
 
 
-def copied(tree: Any) -> Any:
-    """A copy of nested containers in which every tensor is a copy outside all graphs."""
+def copied(tree: Any, device: torch.device | None = None) -> Any:
+    """A copy of nested containers in which every tensor is a copy outside all graphs, on `device` if one is given."""
     if isinstance(tree, Tensor):
-        return tree.detach().clone()
+        return tree.detach().to(device, copy=True) if device is not None else tree.detach().clone()
     if isinstance(tree, Mapping):
-        return {key: copied(value) for key, value in tree.items()}
+        return {key: copied(value, device) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(copied(value) for value in tree)
+        return type(tree)(copied(value, device) for value in tree)
     return tree

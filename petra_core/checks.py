@@ -1,6 +1,6 @@
 """What a pipeline checks: its stages, micro-batches and states, and where a loss that is not finite comes from.
 
-This module exports Losses, Shapes, check_channel, check_stages, check_state, non_finite.
+This module exports Losses, Shapes, check_channel, check_stages, check_state, check_weights, non_finite.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ from petra_core.residual import check_residual
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.worker import Worker
 
-__all__ = ["Losses", "Shapes", "check_channel", "check_stages", "check_state", "non_finite"]
+__all__ = ["Losses", "Shapes", "check_channel", "check_stages", "check_state", "check_weights", "non_finite"]
 
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
 LOOKED_AT_TOGETHER = 32
+
+REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -26,10 +28,11 @@ def check_stages(stages: Sequence[Stage]) -> None:
 
     Raises:
         TypeError: something among them is no stage.
-        ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn.
+        ValueError: there is no head at the end, a parameter belongs to two stages or to two of those that one was
+            merged from, a residual function can never learn.
 
     """
-    owners: dict[int, int] = {}
+    owners: dict[int, tuple[int, Stage]] = {}
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
             raise TypeError(
@@ -45,12 +48,15 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 )
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
-        for name, parameter in stage.named_parameters():
-            if owners.setdefault(id(parameter), index) != index:
-                raise ValueError(
-                    f"parameter {name} of stage {index} belongs to stage {owners[id(parameter)]} too; stages update "
-                    f"on their own, so each needs its own parameters (copy.deepcopy the module)"
-                )
+            for name, parameter in part.named_parameters():
+                other, owner = owners.setdefault(id(parameter), (index, part))
+                if owner is not part:
+                    raise ValueError(
+                        f"parameter {name} of stage {index} belongs to "
+                        f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
+                        f"too; each has backwards of its own, so each needs its own parameters (copy.deepcopy the "
+                        f"module)"
+                    )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
 
@@ -97,13 +103,36 @@ def check_state(state: Any, here: Mapping[str, Any], *, stages: int, own: range,
         raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
 
 
-def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker]) -> NonFiniteError:
+def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
+    """See that all weights are finite, after the losses. Raises: NonFiniteError: one is not.
+
+    What broke in the last ticks of a run shows in no loss any more.
+    """
+    for worker in reversed(workers):  # from the origin on gradients carry it down
+        if name := worker.non_finite_weight():
+            raise NonFiniteError(
+                f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
+                f"{micro_batch}; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=worker.index,
+            )
+
+
+def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker], *, late: bool) -> NonFiniteError:
     """The error that says where a loss that is not finite comes from, as far as these workers show.
 
     Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards carry it
     up to running statistics and messages, so the origin is the highest stage with such weights, if any has, and else
-    the lowest in which anything is.
+    the lowest in which anything is. That holds before the head's own backward; `late`, after it, all weights from the
+    head down may be broken, whatever the origin.
     """
+    if late:
+        return NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some ticks later, since the losses of "
+            f"a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
+            micro_batch=micro_batch,
+            stage=None,
+        )
     weights = {worker.index: name for worker in workers if (name := worker.non_finite_weight())}
     others = {worker.index: name for worker in workers if (name := worker.non_finite_value())}
     stage = max(weights, default=min(others, default=workers[-1].index))
@@ -111,8 +140,7 @@ def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker]) -> NonF
     updates = next(worker.version for worker in workers if worker.index == stage)
     return NonFiniteError(
         f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
-        f"finite, after {updates} updates); lower the learning rate, lengthen its warm-up or "
-        f"raise k, and go on from a checkpoint of before",
+        f"finite, after {updates} updates); {REMEDY}",
         micro_batch=micro_batch,
         stage=stage,
     )
@@ -130,18 +158,28 @@ class Losses:
         self._workers = workers
         self._waiting: list[tuple[int, Tensor]] = []
 
-    def add(self, micro_batch: int, loss: Tensor) -> None:
-        """Take in the loss of a micro-batch, and look at all if it is time. Raises: NonFiniteError."""
+    def add(self, micro_batch: int, loss: Tensor, *, at_once: bool = True) -> None:
+        """Take in the loss of a micro-batch, in its forward or later, and look at all if it is time.
+
+        Raises:
+            NonFiniteError: one is not finite.
+
+        """
         self._waiting.append((micro_batch, loss))
         if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
-            self.look()
+            self.look(at_once=micro_batch if at_once else None)
 
-    def look(self) -> None:
-        """See that they are finite. Raises: NonFiniteError: one is not."""
+    def look(self, *, at_once: int | None = None) -> None:
+        """See that they are finite; `at_once` is the micro-batch in whose forward it is done.
+
+        Raises:
+            NonFiniteError: one is not.
+
+        """
         losses, self._waiting = self._waiting, []
         if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
-            raise non_finite(micro_batch, float(loss), self._workers)
+            raise non_finite(micro_batch, float(loss), self._workers, late=micro_batch != at_once)
 
     def clear(self) -> None:
         """Forget them."""

@@ -10,15 +10,15 @@ class PetraError(Exception):
 
 
 class NonFiniteError(PetraError):
-    """A loss became infinite or not a number.
+    """A loss or a weight became infinite or not a number.
 
     Attributes:
-        micro_batch: number of the micro-batch whose loss it was, counted from 0.
-        stage: where it comes from (0 = stem).
+        micro_batch: number of the micro-batch whose loss it was, counted from 0; of weights, the last that had entered.
+        stage: where it comes from (0 = stem); None: it was noticed too late to say.
 
     """
 
-    def __init__(self, message: str, *, micro_batch: int, stage: int) -> None:
+    def __init__(self, message: str, *, micro_batch: int, stage: int | None) -> None:
         super().__init__(message)
         self.micro_batch = micro_batch
         self.stage = stage

@@ -28,7 +28,7 @@ from torch import Tensor
 from petra_core.buffers import FrozenBuffers
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
-from petra_core.randomness import RandomState, RandomStream, replay
+from petra_core.randomness import RandomState, RandomStream, loaded, replay
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached
 
@@ -210,7 +210,7 @@ class Part:
                 e["micro_batch"],
                 e["version"],
                 tuple(tensor.to(self._device) for tensor in e["kept"]),
-                None if e["random"] is None else tuple(e["random"]),
+                None if e["random"] is None else loaded(e["random"]),
             )
             for e in state["memory"]
         )

@@ -21,20 +21,20 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import Losses, Shapes, check_channel, check_stages, check_state
+from petra_core.checks import Losses, Shapes, check_channel, check_stages, check_state, check_weights
 from petra_core.concurrency import conductor
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
-from petra_core.randomness import capture, restore
+from petra_core.randomness import capture, loaded, restore
 from petra_core.recipe import set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode
 from petra_core.tape import Value, as_streams
 from petra_core.tracing import WAIT, Trace
-from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker
+from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
 
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 
@@ -115,6 +115,7 @@ class Pipeline:
             Worker(
                 self.stages[index],
                 index,
+                device,
                 method,
                 accumulation // self._count,
                 optimizer,
@@ -127,7 +128,7 @@ class Pipeline:
                 before_update=hooks,
                 after_backward=after_backward,
             )
-            for index in self._own
+            for index, device in zip(self._own, devices_of([self.stages[j] for j in self._own]), strict=True)
         ]
         self._in_turn = [self._workers[index - self._own.start] for index in in_turn(self._own, len(self.stages))]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
@@ -217,6 +218,16 @@ class Pipeline:
                 streams = self._channel.evaluation_output(streams)
         return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
 
+    def check_finite(self) -> None:
+        """See that all losses so far and all weights of this process are finite; at the end of training, say.
+
+        Raises:
+            NonFiniteError: one is not.
+
+        """
+        self._look_at_losses()
+        check_weights(self.micro_batches - 1, self._workers)
+
     def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
         """Context in which running statistics are their mean over the replicas of each stage; all processes enter it.
 
@@ -305,7 +316,7 @@ class Pipeline:
         self._losses.clear()
         if state["random"] is not None:
             for device, random in zip(self._random_devices(), state["random"], strict=True):
-                restore(tuple(random), device)
+                restore(loaded(random), device)
         self._unfinished_tick = False
 
     def _tick(self, *, enter: bool) -> Tensor | None:

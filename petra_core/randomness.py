@@ -10,13 +10,18 @@ global generators, in the order in which plain training would.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 RandomState = tuple[Tensor, ...]  # the CPU generator's state and, for a stage on a CUDA device, that device's
+
+
+def loaded(state: Sequence[Tensor]) -> RandomState:
+    """From a checkpoint, whichever device that was read to: generators, those of a GPU too, take states on the CPU."""
+    return tuple(tensor.cpu() for tensor in state)
 
 
 def capture(device: torch.device) -> RandomState:

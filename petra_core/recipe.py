@@ -123,7 +123,9 @@ def sgd(
 def adamw(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """Likewise by AdamW (Loshchilov & Hutter 2019): weights decay, biases and parameters of norms do not.
+    """Likewise by AdamW (Loshchilov & Hutter 2019): parameters of at most one dimension do not decay.
+
+    These are biases and those of norms; a table of biases, such as Swin's of relative positions, decays as weights do.
 
     Raises:
         ValueError: a number out of its range.

@@ -25,7 +25,7 @@ from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
 from petra_core.part import Part
-from petra_core.randomness import RandomStream
+from petra_core.randomness import RandomStream, loaded
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 
@@ -99,11 +99,25 @@ class Message:
 def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     if streams is None:
         return None
-    return tuple(stream.to(device, non_blocking=True) for stream in streams)
+    # To the CPU the host has to wait: nothing else would keep it from reading what has not arrived.
+    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
 
 
 def _is_finite(tensors: Streams) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
+    """Of each stage the device of its tensors; of one without any that of the next below that has some, or above."""
+    found: list[torch.device | None] = [
+        next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages
+    ]
+    near = next((device for device in found if device is not None), torch.device("cpu"))
+    devices = []
+    for device in found:
+        near = near if device is None else device
+        devices.append(near)
+    return devices
 
 
 class Worker:
@@ -112,6 +126,7 @@ class Worker:
     Args:
         stage: the stage.
         index: its number j.
+        device: where it computes, as `devices_of` says.
         method: the training method.
         accumulation: backwards to one update: k, of replicas the share of one.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
@@ -130,6 +145,7 @@ class Worker:
         self,
         stage: Stage,
         index: int,
+        device: torch.device,
         method: Method,
         accumulation: int,
         optimizer: OptimizerFactory | None,
@@ -145,7 +161,7 @@ class Worker:
     ) -> None:
         self.stage = stage
         self.index = index
-        self.device = next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), torch.device("cpu"))
+        self.device = device
         self.ledger = Ledger()
         self.parts = [Part(part, method, self.ledger, self.device, autocast) for part in stage.parts()]
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
@@ -315,7 +331,7 @@ class Worker:
         self.version = state["version"]
         random = state["random"] if len(self._streams) > 1 else [state["random"]]
         for stream, own in zip(self._streams, random, strict=True):
-            stream.own = None if own is None else tuple(own)
+            stream.own = None if own is None else loaded(own)
         for kind in ("inputs", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         for part, part_state in zip(self.parts, state["parts"], strict=True):

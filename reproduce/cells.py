@@ -68,10 +68,10 @@ class TrainedCell(Cell):
         warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
         drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
         drop_factor: see `drops`.
-        learning_rate: base learning rate, the result of the rule 0.1 · batch · k / 256 (AdamW: 2.5e-4 · …) unless set
-            by hand.
+        learning_rate: base learning rate, unless set by hand that of the rule (`reproduce.rates`): 0.1 · batch · k · R
+            / 256 of R replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
         momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
-        weight_decay: decay of weights (not of biases or BatchNorm parameters).
+        weight_decay: decay of the parameters of two dimensions or more (not of biases or those of norms).
         augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop`
             (and flip), or for text `mask`.
         loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.

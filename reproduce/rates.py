@@ -49,7 +49,7 @@ RULES: Mapping[str, Rule] = {"sgd": Rule(0.1), "adamw": Rule(2.5e-4, square_root
 
 def reference_of(cell: TrainedCell) -> float:
     """The learning rate of the cell, as it would be with 256 samples an update; noise of rounding is taken off."""
-    samples = cell.batch_size * cell.accumulation
+    samples = cell.batch_size * cell.accumulation * cell.replicas
     return float(f"{RULES[cell.optimizer].reference_at(cell.learning_rate, samples):.9g}")
 
 

@@ -143,20 +143,18 @@ class Alone(Team):
 ALONE = Alone()
 
 
-def load(
-    record: Record, own: range, device: torch.device, replica: int = 0, turn: int = 0
-) -> tuple[State, list[Any]] | None:
+def load(record: Record, own: range, replica: int = 0, turn: int = 0) -> tuple[State, list[Any]] | None:
     """What was saved last, by one process or by several, for any number of them to go on from.
 
     Args:
         record: of the run.
         own: the stages that are wanted.
-        device: for their tensors.
         replica: of the network.
         turn: of those who have the same stages of it, and take turns, the one whose state is wanted.
 
     Returns:
-        What is common, and the workers' states, at least those of the stages `own`; None: nothing was saved.
+        What is common, and the workers' states, at least those of the stages `own`; None: nothing was saved. All
+        tensors are on the CPU: some of them, as states of generators and steps of AdamW, belong there on a GPU too.
 
     Raises:
         CheckpointError: it is damaged.
@@ -166,12 +164,12 @@ def load(
 
     shards = Folder(record.shards)
     if shards.exists:
-        [common] = shards.load(["common"], device).values()
-        states = shards.load([stage_name(index, replica, turn) for index in own], device)
+        [common] = shards.load(["common"]).values()
+        states = shards.load([stage_name(index, replica, turn) for index in own])
         return common, [states.get(stage_name(index, replica, turn)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
         return None
-    state = checkpoint.load(record.checkpoint, map_location=device)
+    state = checkpoint.load(record.checkpoint)
     workers = state.pop("workers", None) if isinstance(state, dict) else None
     if workers is None:
         raise CheckpointError(

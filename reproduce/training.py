@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, Pipeline, captured, checkpoint, compiled, methods
+from petra_core import CheckpointError, NonFiniteError, Pipeline, captured, checkpoint, compiled, methods
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
@@ -111,6 +111,11 @@ class Trainer:
             compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
         if context.cuda_graphs:
+            if context.trace is not None:
+                raise UnsupportedError(
+                    "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
+                    "the trace, sees nothing of it; give one of the two"
+                )
             try:
                 captured.check(self.pipeline)
             except ValueError as error:
@@ -208,6 +213,7 @@ class Trainer:
         self._losses += 1
 
     def _end_epoch(self) -> None:
+        self.pipeline.check_finite()  # else a run that broke in its last ticks would end with a result
         started = time.perf_counter()
         tested = self._evaluate()
         evaluation_seconds = time.perf_counter() - started
@@ -252,7 +258,14 @@ class Trainer:
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
         found = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
         if text:
-            found["test_bits_per_byte"] = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
+            found["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
+            if not math.isfinite(bits):
+                raise NonFiniteError(
+                    f"{bits} bits per byte of the test set after epoch {self.epoch + 1}: all weights are finite, but "
+                    f"what they compute is not; lower the learning rate or lengthen its warm-up",
+                    micro_batch=self.pipeline.micro_batches - 1,
+                    stage=None,
+                )
         return found
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
@@ -323,7 +336,7 @@ class Trainer:
             CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
 
         """
-        found = load(self._record, self._own, self._context.device, self._replicas.index, self._turn)
+        found = load(self._record, self._own, self._replicas.index, self._turn)
         if found is None:
             self._keep_metrics(0)
             return
@@ -346,7 +359,7 @@ class Trainer:
         # Of each head; checkpoints from before there were replicas have lone numbers.
         sums, numbers = (torch.as_tensor(state[name]).reshape(-1) for name in ("loss_sum", "losses"))
         head = self._context.team.head
-        self._loss_sum, self._losses = sums[head].clone(), int(numbers[head])
+        self._loss_sum, self._losses = sums[head].clone().to(self._context.device), int(numbers[head])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:

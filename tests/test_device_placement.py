@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import Pipeline, Stage, methods, models
 from petra_core.captured import CapturedTicks
@@ -63,13 +63,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("petra_core.models.revnet", "petra_core.checks"):  # the first is also the name of a function
         monkeypatch.setattr(sys.modules[name], "check_residual", lambda residual: None)
     monkeypatch.setattr(Images, "__post_init__", lambda images: None)
-    monkeypatch.setattr(Losses, "add", lambda *given: None)
+    monkeypatch.setattr(Losses, "add", lambda *given, **how: None)
+    monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "forward", contextlib.contextmanager(lambda stream: iter([Draws()])))
+    monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     loader_module._on_device.cache_clear()
     with FakeTensorMode():
         yield
     loader_module._on_device.cache_clear()  # what is kept there is fake
+
+
+def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
+    """Makes a stream with states that look like those of the host's and the device's generator."""
+    stream.own = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
 
 
 def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
@@ -130,6 +137,30 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
     for _ in range(4):
         with Watch():
             assert ticks.step(x, y).device == GPU
+
+
+@pytest.mark.parametrize("read_to", ["cpu", GPU], ids=str)
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method, read_to: Any) -> None:
+    """All on the GPU but the states of generators, which torch takes on the CPU alone."""
+    whole = Pipeline(network(), method, optimizer=sgd, seed=0)
+    batches = [batch for epoch in range(3) for batch in loader().epoch(epoch)]
+    for x, y in batches if method.pipelined else batches[:2]:
+        whole.step(x, y)
+    for worker in whole._workers:
+        for part in worker.parts:  # as if from a stage with dropout
+            for entry in part._memory:
+                entry.random = worker._streams[0].own
+    state = tree_map(lambda leaf: leaf.to(read_to) if isinstance(leaf, Tensor) else leaf, whole.state_dict())
+    again = Pipeline(network(), method, optimizer=sgd, seed=0)
+    again.load_state_dict(state)
+    assert again.in_flight == whole.in_flight
+    for worker in again._workers:
+        random = [*worker._streams[0].own, *(t for p in worker.parts for e in p._memory for t in e.random)]
+        assert {tensor.device.type for tensor in random} == {"cpu"}
+    with Watch():
+        again.step(*batches[0])
+        assert again.evaluate(x).device == GPU
 
 
 @pytest.mark.parametrize("flip_crop", [False, True])

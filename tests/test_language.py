@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from petra_core import Pipeline
 from petra_core.models import sequential
 from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
@@ -150,6 +151,17 @@ def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) 
     except Stopped:
         assert ticks is not None
     return record
+
+
+def test_a_measure_that_is_no_number_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Corpus
+) -> None:
+    """The weights are finite, but what they compute of some text need not be."""
+    evaluate = Pipeline.evaluate
+    monkeypatch.setattr(Pipeline, "evaluate", lambda pipeline, inputs: evaluate(pipeline, inputs) * float("nan"))
+    record = train(tmp_path)
+    assert (record.state().status, record.state().reason) == (Status.FAILED, "diverged")
+    assert "nan bits per byte of the test set after epoch 1" in record.result()["detail"]
 
 
 def without_times(lines: Any) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, methods
+from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
+from petra_core.checks import Losses
 from petra_core.methods import Method
 from petra_core.schedule import generate
 from petra_core.validation import validate
+from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
@@ -197,6 +199,8 @@ def test_shared_parameters_are_refused() -> None:
     block = toys.residual(2)
     with pytest.raises(ValueError, match=r"parameter residual\.0\.weight of stage 2 belongs to stage 1 too"):
         Pipeline([toys.stem(2), ReversibleStage(block), ReversibleStage(block), toys.head(2)], methods.PETRA)
+    with pytest.raises(ValueError, match=r"of stage 1 belongs to another of the stages that it was merged from too"):
+        Pipeline([toys.stem(2), merge([ReversibleStage(block), ReversibleStage(block)]), toys.head(2)], methods.PETRA)
 
 
 def test_a_residual_function_that_can_never_learn_is_refused() -> None:
@@ -256,6 +260,42 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
         p.step(*data[0])
     p.load_state_dict(good)
     assert len(toys.train(p, data[12:])) == 8 + 5
+
+
+def test_noticed_late_as_on_a_gpu_no_stage_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = toys.pipeline(toys.network(6), methods.PETRA)
+    data = toys.batches(24)
+    toys.train(p, data[:12], drain=False)
+    p.check_finite()
+    with torch.no_grad():
+        next(p.stages[2].parameters()).fill_(float("inf"))
+    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    toys.train(p, data[12:], drain=False)  # by now the head's weights are broken too
+    with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* cannot be told any more") as caught:
+        p.check_finite()
+    assert caught.value.stage is None
+    assert 9 < caught.value.micro_batch < 16
+
+
+def test_weights_that_no_loss_has_shown_yet_are_found() -> None:
+    p = toys.pipeline(toys.network(6), methods.PETRA)
+    toys.train(p, toys.batches(12))
+    for stage in (1, 3):
+        with torch.no_grad():
+            next(p.stages[stage].parameters()).fill_(float("nan"))
+    with pytest.raises(
+        NonFiniteError, match=r"of stage 3 is not finite after 1\d updates and micro-batch 11"
+    ) as caught:
+        p.check_finite()
+    assert (caught.value.stage, caught.value.micro_batch) == (3, 11)
+
+
+def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
+    bare, here = BufferedStage(nn.Flatten()), toys.stem(2)
+    there = toys.stem(2).to("meta")
+    found = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
+    assert found == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
+    assert [device.type for device in devices_of([bare])] == ["cpu"]
 
 
 def test_an_exception_within_a_tick_makes_the_pipeline_refuse_to_go_on() -> None:

@@ -29,6 +29,12 @@ def test_cells_that_differ_in_k_have_one_reference(k: int) -> None:
     assert rates.reference_of(transformers.IMAGES.cell(methods.PETRA, k)) == 0.00141421356
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_are_samples_of_an_update(replicas: int) -> None:
+    rate = 0.1 * 32 * 4 * replicas / 256
+    assert rates.reference_of(small.cell(accumulation=4, replicas=replicas, learning_rate=rate)) == 0.1
+
+
 def test_in_words() -> None:
     assert rates.described("sgd", 0.1) == "0.1·batch·k/256"
     assert rates.described("adamw", 2.5e-4) == "0.00025·√(batch·k/256)"

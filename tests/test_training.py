@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core.checks import Losses
 from petra_core.methods import ALL
 from petra_core.models import sequential
 from petra_core.replicas import Replicas
@@ -17,6 +18,8 @@ from reproduce.data.digits import digits
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
 from reproduce.records import Record, Status
 from reproduce.storage import StorageFullError
+from reproduce.team import ALONE
+from reproduce.trace_file import TraceFile
 from tests.test_cells import TRAINING
 from tests.test_records import full_disk
 
@@ -276,6 +279,35 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     assert all(
         bool(torch.isfinite(tensor).all()) for worker in state["workers"] for tensor in worker["module"].values()
     )
+
+
+def test_divergence_among_losses_that_nobody_has_looked_at_is_recorded(tmp_path, monkeypatch):
+    """As on a GPU, where they are looked at in groups: the mean of an epoch with such a loss is no number."""
+    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    record, state = run(dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0), tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert record.result()["stage"] is None
+    assert "cannot be told any more which stage it comes from" in record.result()["detail"]
+
+
+def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch):
+    drain = Pipeline.drain
+
+    def broken(pipeline):
+        losses = drain(pipeline)
+        with torch.no_grad():
+            next(pipeline.stages[4].parameters()).fill_(float("inf"))
+        return losses
+
+    monkeypatch.setattr(Pipeline, "drain", broken)
+    record, state = run(SMALL, tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert record.result()["stage"] == 4
+
+
+def test_a_trace_of_recorded_steps_is_refused(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
+        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, ALONE))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from petra_core import CheckpointError, Pipeline
+from petra_core import CheckpointError, Pipeline, checkpoint
 from petra_core.arguments import check_int
 from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
@@ -166,7 +166,7 @@ class Probe(abc.ABC, Generic[S]):
                 "the checkpoint is of an earlier version, which did not keep the numbers of the micro-batches that it "
                 "had measured; move it away to start the cell from the beginning"
             )
-        subjects = [self.subject(**values) for values in state["in_flight"]]
+        subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from petra_core.methods import Method
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
-from petra_core.worker import Message, OptimizerFactory, Worker
+from petra_core.worker import Message, OptimizerFactory, Worker, devices_of
 
 __all__ = ["Feed", "StageAlone", "Turn", "feeds"]
 
@@ -101,6 +101,7 @@ class StageAlone:
         self.worker = Worker(
             stage,
             index,
+            devices_of([stage])[0],
             method,
             accumulation,
             optimizer,
