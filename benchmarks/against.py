@@ -113,8 +113,16 @@ def report(rows: Sequence[Row], factor: float) -> str:
     lines.append("")
     if noisy:
         lines.append(f"noisy (differs from itself by more than {factor:g}), not judged: {', '.join(noisy)}")
-    lines.append(f"regressed: {', '.join(bad)}" if bad else f"nothing regressed by more than {factor:g}")
+    if not judged(rows, factor):
+        lines.append("nothing could be measured at both commits, so nothing can be said: see the messages of asv")
+    else:
+        lines.append(f"regressed: {', '.join(bad)}" if bad else f"nothing regressed by more than {factor:g}")
     return "\n".join(lines)
+
+
+def judged(rows: Sequence[Row], factor: float) -> bool:
+    """Whether there is a benchmark of which something can be said; not where, say, no commit could be installed."""
+    return any(row.verdict(factor) not in (Verdict.UNKNOWN, Verdict.SKIPPED) for row in rows)
 
 
 def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[Row]:
@@ -177,6 +185,8 @@ def measure(commits: Sequence[str], options: argparse.Namespace) -> None:
     listed.write_text("\n".join(commits), encoding="utf-8")
     selected = [word for regex in options.bench for word in ("--bench", regex)]
     command = [sys.executable, "-m", "asv", "run", "--interleave-rounds", "--attribute", f"rounds={options.rounds}"]
+    # By the Python that runs this, which there is for sure, and not the one that the configuration names.
+    command += ["--environment", f"virtualenv:{sys.version_info.major}.{sys.version_info.minor}"]
     done = subprocess.run([*command, *selected, f"HASHFILE:{listed}"], cwd=ROOT, check=False)
     if done.returncode not in (0, SOME_FAILED):
         raise SystemExit(f"asv ended with the exit code {done.returncode}, see above")
@@ -210,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         _forget(results, base_again, head_again)  # they belong to no history
     print(f"\n{options.base} is {base[:12]}, {options.head} is {head[:12]}\n\n{report(rows, options.factor)}")
-    return int(any(row.verdict(options.factor) in BAD for row in rows))
+    return int(not judged(rows, options.factor) or any(row.verdict(options.factor) in BAD for row in rows))
 
 
 def _forget(results: Path, *commits: str) -> None:

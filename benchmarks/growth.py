@@ -20,6 +20,7 @@ The depth is a run of its own: a pipeline of 64 stages is full after 127 ticks, 
 import argparse
 import gc
 import itertools
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -88,8 +89,8 @@ def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argpa
             recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(full[value][0]), at=value)
         for _ in range(options.rounds):
             for value, (pipeline, images, labels) in full.items():
-                # A whole accumulation, so that every turn has its share of the update.
-                steps = max(pipeline.accumulation, options.steps)
+                # Whole accumulations, so that every turn has its share of the updates.
+                steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
                 begin = time.perf_counter()
                 for _ in range(steps):
                     pipeline.step(images, labels)

@@ -192,6 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     )
     add_options(parser, "memory")
     options = parser.parse_args(arguments)
+    if min(options.stages) < 3:
+        parser.error(f"--stages {min(options.stages)}: a chain has at least 3, the stem, a block and the head")
     if options.quick:
         options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
         options.batches, options.stages, options.ks = [1], [3], [2]

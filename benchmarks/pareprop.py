@@ -198,6 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     )
     add_options(parser, "pareprop")
     options = parser.parse_args(arguments)
+    for network in options.networks:
+        try:
+            with torch.device("meta"):
+                Run(network, options.size, options.length, 1, methods.PAREPROP).stages()
+        except ValueError as error:
+            parser.error(f"--networks {network}: {error}")
     if options.threads < 2 or options.threads % 2:
         parser.error(f"--threads {options.threads}: PaReprop shares them between two, so they are an even number")
 

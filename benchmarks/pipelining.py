@@ -57,7 +57,7 @@ class Setting:
     """What all contestants share.
 
     Attributes:
-        network: by name, as of `benchmarks.tick.network`.
+        network: by name, as of `benchmarks.arguments.network`.
         width, batch, size: channels, images of a micro-batch, pixels of their sides.
         micro_batches: n of a batch: of an update.
 
@@ -351,6 +351,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
     add_options(parser, "pipelining")
     options = parser.parse_args(arguments)
+    if options.micro_batches < PROCESSES:
+        parser.error(f"--micro-batches {options.micro_batches}: 1F1B needs one for each of the {PROCESSES} processes")
     if options.quick:
         quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "rounds": 2, "seconds": 0.01}
         options = argparse.Namespace(**{**vars(options), **quick})

@@ -40,6 +40,7 @@ def command(module: str, arguments: Sequence[str] | None) -> str:
     while "--records" in given:
         place = given.index("--records")
         del given[place : place + 2]
+    given = [word for word in given if not word.startswith("--records=")]
     return shlex.join(["python", "-m", module, *given])
 
 

@@ -132,11 +132,11 @@ def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
 
 
 def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor, *, compiled: bool = False) -> Pipeline:
-    """A pipeline that has taken so many micro-batches that every stage is busy."""
+    """A pipeline that has taken so many micro-batches that every stage is busy and no buffer grows any more."""
     if compiled:
         compile_functions(stages)
     pipeline = Pipeline(stages, method, optimizer=sgd, seed=0)
-    for _ in range(2 * len(stages)):
+    for _ in range(method.ticks_to_steady(len(stages), 1)):
         pipeline.step(x, y)
     return pipeline
 
@@ -208,6 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     options = parser.parse_args(arguments)
     if options.captured and options.against is None:
         parser.error(f"--captured compares two methods, not a method with an {PLAIN}: add --against BACKPROPAGATION")
+    if options.captured and not options.device.startswith("cuda"):
+        parser.error(f"--captured makes CUDA graphs, and --device is {options.device}: add --device cuda")
 
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)

@@ -7,7 +7,8 @@
     for x, y in batches:
         loss = pipeline.step(x, y)
 
-Read in this order: methods (the idea), stages, schedule, part and worker (one stage), pipeline (all of them).
+Read in this order: methods (the idea), stages and tape (one evaluation), schedule, part and worker (one stage),
+pipeline (all of them).
 """
 
 from petra_core import checkpoint, methods, models, recipe

@@ -1,6 +1,6 @@
 """What a pipeline checks: its stages, micro-batches and states, and where a loss that is not finite comes from.
 
-This module exports Losses, Shapes, check_channel, check_stages, check_state, check_weights, non_finite.
+This module exports STATE_FORMAT, Losses, Shapes, check_channel, check_stages, check_state, check_weights, non_finite.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,21 @@ from petra_core.residual import check_residual
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.worker import Worker
 
-__all__ = ["Losses", "Shapes", "check_channel", "check_stages", "check_state", "check_weights", "non_finite"]
+__all__ = [
+    "STATE_FORMAT",
+    "Losses",
+    "Shapes",
+    "check_channel",
+    "check_stages",
+    "check_state",
+    "check_weights",
+    "non_finite",
+]
 
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
 LOOKED_AT_TOGETHER = 32
+
+STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
 
@@ -75,12 +86,13 @@ def check_channel(channel: Channel | None, stages: int, seed: int | None, replic
         raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")
 
 
-def check_state(state: Any, here: Mapping[str, Any], *, stages: int, own: range, seeded: bool) -> None:
+def check_state(state: Any, method: str, accumulation: int, *, stages: int, own: range, seeded: bool) -> None:
     """Check that a state is that of a pipeline like this one.
 
     Args:
         state: of a pipeline, or what is taken for it.
-        here: what it must have in common with this pipeline.
+        method: of this pipeline.
+        accumulation: of this pipeline.
         stages: J.
         own: the stages of this process.
         seeded: whether this pipeline has random streams of its own.
@@ -91,7 +103,7 @@ def check_state(state: Any, here: Mapping[str, Any], *, stages: int, own: range,
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
-    for key, value in here.items():
+    for key, value in {"format": STATE_FORMAT, "method": method, "accumulation": accumulation}.items():
         if state[key] != value:
             raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
     if len(state["workers"]) != stages:

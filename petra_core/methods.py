@@ -1,8 +1,8 @@
 """The methods of the paper as values of one engine.
 
-Every method is the same machine with three settings. When the gradient of a micro-batch comes back to a stage, the
-stage needs the *input* of its forward and the *weights* to differentiate with; and micro-batches either pass one at a
-time or follow each other at every tick:
+Every method is the same machine with three settings, and PAREPROP has a fourth, `overlapped`. When the gradient of a
+micro-batch comes back to a stage, the stage needs the *input* of its forward and the *weights* to differentiate with;
+and micro-batches either pass one at a time or follow each other at every tick:
 
     method                        input of the backward   weights of the backward   micro-batches
     BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
@@ -13,13 +13,15 @@ time or follow each other at every tick:
     PETRA                         reconstructed           current                   one a tick
     PAREPROP                      reconstructed           current (= forward's)     one at a time
 
-(arXiv 2406.02052, Table 1 and section 3; the four before the last are the buffer ablation of Table 4.) PaReprop (arXiv
-2306.09342) is reversible backpropagation in another order: while a stage differentiates, the stage below it rebuilds
-its input and graph already (`petra_core.concurrency`). The arithmetic is the same. "Reconstructed" holds for
-stages that can be inverted; one that cannot keeps its input first-in first-out and recomputes, under every method that
-does not keep graphs. An inversion always uses the current weights, those of the tick in which it happens. So under
-APPROXIMATE_INPUTS a stage evaluates its function twice in a backward, once to invert with the current weights and
-once to differentiate with the stashed ones; wherever both are the same weights, one evaluation serves for both.
+(arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
+of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
+the stage below it rebuilds its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
+
+"Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
+recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
+current weights, those of the tick in which it happens. Where the backward differentiates with these too (PETRA), that
+one evaluation is also its graph. APPROXIMATE_INPUTS differentiates with older weights, so it evaluates the function
+twice: with the current ones to invert, with the stashed ones for the graph.
 """
 
 import difflib

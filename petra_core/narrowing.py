@@ -6,7 +6,7 @@ stage narrows every message, whoever the receiver is, so that one process rounds
 is float32 as before: the receiver widens what it takes from its inbox.
 
     stage j     y, float32  ──▶  bf16(y)  ──▶  stage j+1     x = float32(bf16(y))
-                x~, dx      ◀──  bf16     ◀──                its input, kept or rebuilt, and the gradient
+                x', dx      ◀──  bf16     ◀──                its input, kept or rebuilt, and the gradient
 
 Rounded are the streams that go up, the gradients that come down, and the streams that come down beside them. Not
 rounded: micro-batches and targets, which no stage sends, and evaluations, since the trained model will be used whole.

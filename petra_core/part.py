@@ -69,7 +69,8 @@ class Part:
         self._memory: deque[_Entry] = deque()
         # Stashed weights: those of versions before the current one.
         self._versions: dict[int, Mapping[str, Tensor]] = {}
-        # Leaves on the current weights' storage, for graphs that outlive it.
+        # The current weights once more, as leaves on the same storage that no optimizer knows. Kept graphs are
+        # recorded on these: an update gives the parameters other storage before such a graph is differentiated.
         self._current: Mapping[str, Tensor] | None = None
         self._frozen = FrozenBuffers(stage.function)
         self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
@@ -180,7 +181,11 @@ class Part:
         return inputs, grad_inputs
 
     def retire_weights(self, version: int) -> None:
-        """Before the update that ends `version`: stash the weights if a backward to come will need them."""
+        """Before the update that ends `version`: stash the weights if a backward to come will need them.
+
+        They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
+        weights are copied once an update and not once a forward.
+        """
         if self._stashes_weights and any(entry.version == version for entry in self._memory):
             self._versions[version] = self._current or self._leaves()
             for parameter in self.parameters:
@@ -242,7 +247,11 @@ class Part:
         return tape
 
     def _weights_of(self, version: int) -> Mapping[str, Tensor] | None:
-        """Weights to evaluate and differentiate with in place of the module's own; None: the module's own."""
+        """Weights for a graph of this version, in place of the module's own.
+
+        The stash, if there was an update since; leaves on the current storage, if the graph is kept beyond the next
+        update; None, if the module's own parameters will do.
+        """
         if version in self._versions:
             return self._versions[version]
         if self.keeps_tape and self._stashes_weights:

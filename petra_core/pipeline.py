@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import Losses, Shapes, check_channel, check_stages, check_state, check_weights
+from petra_core.checks import STATE_FORMAT, Losses, Shapes, check_channel, check_stages, check_state, check_weights
 from petra_core.concurrency import conductor
 from petra_core.errors import CheckpointError
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
-from petra_core.randomness import capture, loaded, restore
+from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
@@ -35,8 +35,6 @@ from petra_core.stages import Stage, in_evaluation_mode
 from petra_core.tape import Value, as_streams
 from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
-
-STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 
 
 class Pipeline:
@@ -106,7 +104,7 @@ class Pipeline:
         self._clock = clock = Clock(
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
-        # Of the devices that take turns at the own stages this process is one, or all of them.
+        # Of r processes that take turns at the own stages, i does the micro-batches m with m mod r = i. Alone: (0, 1).
         self._replica, self._count = (0, 1) if channel is None else (channel.replica, clock.devices(self._own.start))
         hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
@@ -219,12 +217,7 @@ class Pipeline:
         return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
 
     def check_finite(self) -> None:
-        """See that all losses so far and all weights of this process are finite; at the end of training, say.
-
-        Raises:
-            NonFiniteError: one is not.
-
-        """
+        """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""
         self._look_at_losses()
         check_weights(self.micro_batches - 1, self._workers)
 
@@ -284,7 +277,7 @@ class Pipeline:
                 "clock": self._clock.state_dict(),
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes.first,
-                "random": None if self._seeded else [capture(device) for device in self._random_devices()],
+                "random": None if self._seeded else capture_all(worker.device for worker in self._workers),
                 "workers": [states.get(index) for index in range(len(self.stages))],
             }
         )
@@ -294,12 +287,12 @@ class Pipeline:
         """Continue from `state`, in a pipeline made with the same stages and settings.
 
         Raises:
-            CheckpointError: the state is of another format, method, k, or number of stages or of their replicas, or its
-                tensors do not fit.
+            CheckpointError: the state is of another format, method, k or number of stages or replicas, or does not fit.
 
         """
-        here = {"format": STATE_FORMAT, "method": self.method.name, "accumulation": self.accumulation}
-        check_state(state, here, stages=len(self.stages), own=self._own, seeded=self._seeded)
+        check_state(
+            state, self.method.name, self.accumulation, stages=len(self.stages), own=self._own, seeded=self._seeded
+        )
         state = copied(state)
         self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
         self._collect_all()  # what is on its way here is part of what is forgotten
@@ -315,8 +308,7 @@ class Pipeline:
         self._shapes.first = state["shapes"]
         self._losses.clear()
         if state["random"] is not None:
-            for device, random in zip(self._random_devices(), state["random"], strict=True):
-                restore(loaded(random), device)
+            restore_all(state["random"], (worker.device for worker in self._workers))
         self._unfinished_tick = False
 
     def _tick(self, *, enter: bool) -> Tensor | None:
@@ -330,6 +322,7 @@ class Pipeline:
             self._channel.begin(tick)
         with self.conductor.tick():
             for worker in self._in_turn:
+                # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
                 turn = tuple(a for a in tick[worker.index] if a.kind is Kind.UPDATE or self._is_own(a.number))
                 self._collect(worker, number, turn)
                 for action in turn:
@@ -395,7 +388,7 @@ class Pipeline:
 
     def _look_at_losses(self) -> None:
         """See that all losses so far are finite; if not, this pipeline cannot go on. Raises: NonFiniteError."""
-        before, self._unfinished_tick = self._unfinished_tick, True
+        before, self._unfinished_tick = self._unfinished_tick, True  # so that an error leaves it refusing to go on
         self._losses.look()
         self._unfinished_tick = before
 
@@ -405,7 +398,3 @@ class Pipeline:
                 "an exception broke off a tick of this pipeline, so its stages no longer fit together; "
                 "make a new one and load a checkpoint"
             )
-
-    def _random_devices(self) -> list[torch.device]:
-        cuda = sorted({worker.device for worker in self._workers if worker.device.type == "cuda"}, key=str)
-        return [torch.device("cpu"), *cuda]

@@ -10,7 +10,7 @@ global generators, in the order in which plain training would.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -36,6 +36,22 @@ def restore(state: RandomState, device: torch.device) -> None:
     torch.set_rng_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)
+
+
+def capture_all(devices: Iterable[torch.device]) -> list[RandomState]:
+    """The states of all global generators that stages on these devices draw from."""
+    return [capture(device) for device in _different(devices)]
+
+
+def restore_all(states: Sequence[Sequence[Tensor]], devices: Iterable[torch.device]) -> None:
+    """Put captured states back. Raises: ValueError: they are those of fewer or more devices."""
+    for state, device in zip(states, _different(devices), strict=True):
+        restore(loaded(state), device)
+
+
+def _different(devices: Iterable[torch.device]) -> list[torch.device]:
+    cuda = {device for device in devices if device.type == "cuda"}
+    return [torch.device("cpu"), *sorted(cuda, key=str)]
 
 
 def replay(state: RandomState | None, device: torch.device) -> contextlib.AbstractContextManager[None]:

@@ -7,9 +7,11 @@ of the order of the worker's own actions and of the messages' contents.
 A stage may consist of several blocks (`petra_core.stages.merge`). A backward goes through them one by one, from the
 last to the first, so that one block's graph is alive at a time:
 
-    F   x ──▶ [part 0] ──▶ [part 1] ──▶ y            every part keeps what its backward will need
-    R                      [part 1] ◀── y~, dy       the last part gets its graph
-    B   x~, dx ◀── [part 0] ◀── [part 1]             differentiate, then graph and gradient of the part before
+    F   x ──▶ [part 0] ──▶ [part 1] ──▶ y           every part keeps what its backward will need
+    R                      [part 1] ◀── y'          the last part gets its graph, from the output that came back
+    B   x', dx ◀── [part 0] ◀── [part 1] ◀── dy     differentiate a part; its input gives the part before its graph
+
+A prime marks what is rebuilt: y' is y but for rounding and the updates since.
 """
 
 from collections import deque
@@ -63,8 +65,11 @@ class Message:
 
     Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
     respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or rebuilt), or
-    None where the lower stage does not reconstruct and so has no use for it. Under a method that overlaps the streams
-    go ahead with `gradients` (), and are completed by a second message with the gradients alone.
+    None where the lower stage does not reconstruct and so has no use for it.
+
+    Under a method that overlaps (PAREPROP) what comes down is in two parts: first the streams with the empty tuple as
+    `gradients`, one tick ahead, so that the stage below can begin its R; then the gradients without streams.
+    `Worker.receive` joins them.
     """
 
     micro_batch: int
@@ -131,7 +136,8 @@ class Worker:
         accumulation: backwards to one update: k, of replicas the share of one.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
-        replicas: the numbers of the stage's replicas that this worker is: one, or in place of all of them 0, 1, 2, …
+        replicas: which of the stage's replicas this worker stands for: one number where each has a process of its own,
+            0, 1, 2, … where this process does the work of all. Each has a random stream of its own.
         autocast: dtype of automatic mixed precision, or None.
         messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
@@ -178,7 +184,8 @@ class Worker:
         self._widen = None if messages is None else next(own, torch.float32)  # what arrives narrowed, to this
         self._hand_down = hand_down
         self._overlapped = method.overlapped
-        # The head rebuilds nothing, so nobody hands this stage its output in time.
+        # This stage's R is in the tick of the head's F and B, so what the head sends down comes one tick too late: the
+        # stage keeps its own output, as the first part of the message from above.
         self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
         self._before_update = before_update
         self._after_backward = after_backward
@@ -187,7 +194,7 @@ class Worker:
         self.ledger.set("buffers", payload(stage.buffers()))
 
     def receive(self, message: Message, inbox: deque[Message]) -> None:
-        """Put a message that has arrived into one of the worker's inboxes, or its second half to the first."""
+        """Put a message that has arrived into one of the worker's inboxes, or its second part to the first."""
         message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
         if inbox and inbox[-1].micro_batch == message.micro_batch:
@@ -245,7 +252,7 @@ class Worker:
         assert message.micro_batch == micro_batch
         gradients = widened(message.gradients, self._widen)
         assert gradients is not None
-        streams = message.streams  # the reconstruction has had them
+        streams = message.streams  # the last part has its graph since R; to it they say nothing new
         shown: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
         for part in reversed(self.parts):
             part.rebuild(streams)

@@ -32,6 +32,7 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, captured, checkpoint, compiled, methods
+from petra_core.checks import REMEDY
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
@@ -260,12 +261,8 @@ class Trainer:
         if text:
             found["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
             if not math.isfinite(bits):
-                raise NonFiniteError(
-                    f"{bits} bits per byte of the test set after epoch {self.epoch + 1}: all weights are finite, but "
-                    f"what they compute is not; lower the learning rate or lengthen its warm-up",
-                    micro_batch=self.pipeline.micro_batches - 1,
-                    stage=None,
-                )
+                words = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, by weights that are finite"
+                raise NonFiniteError(f"{words}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
         return found
 
     def _speed(self, micro_batches: int, seconds: float) -> float:

@@ -2,6 +2,7 @@
 
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def test_the_report_names_what_is_noisy_and_what_regressed():
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
 
 
+@pytest.mark.parametrize("rows", [[], [row((None, None), (None, None))], [row((math.nan,) * 2, (math.nan,) * 2)]])
+def test_where_nothing_was_measured_nothing_is_said(rows):
+    assert "nothing could be measured at both commits" in against.report(rows, 1.2)
+    assert "regressed" not in against.report(rows, 1.2)
+
+
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A project of two commits with a configuration of asv; nothing is ever measured in it."""
@@ -92,17 +99,19 @@ def store(root: Path, commit: str, values: list[float | None]) -> None:
     util.write_json(str(root / "results" / "benchmarks.json"), {benchmark["name"]: benchmark}, 2)
 
 
+@pytest.mark.parametrize("base", [[100, 7], [None, None]])
 @pytest.mark.parametrize(("head", "code"), [([100, 7], 0), ([300, 7], 1), ([100, None], 1)])
-def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch, capsys, head, code):
+def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch, capsys, base, head, code):
     measured = []
 
     def measure(commits, options):
         measured.extend(commits)
-        for commit, values in zip(commits, ([100, 7], [100, 7], head, head), strict=True):
+        for commit, values in zip(commits, (base, base, head, head), strict=True):
             store(repository, commit, values)
 
     monkeypatch.setattr(against, "measure", measure)
-    assert against.main(["HEAD^", "--factor", "1.5"]) == code
+    # If the base could not even be installed, nothing is known, which is no success.
+    assert against.main(["HEAD^", "--factor", "1.5"]) == (code if base[0] else 1)
     base, judged = against._git("rev-parse", "HEAD^"), against._git("rev-parse", "HEAD")
     assert measured == [base, against.same_files(base), judged, against.same_files(judged)]
     printed = capsys.readouterr().out
@@ -141,5 +150,6 @@ def test_asv_measures_all_in_turns(repository, monkeypatch):
     against.measure(["b", "a", "h"], against.argparse.Namespace(bench=["^tick", "^stage"], rounds=3))
     words = commands[0][3:]
     assert words[:4] == ["run", "--interleave-rounds", "--attribute", "rounds=3"]
-    assert words[4:8] == ["--bench", "^tick", "--bench", "^stage"]
-    assert Path(words[8].removeprefix("HASHFILE:")).read_text() == "b\na\nh"
+    assert words[4:6] == ["--environment", f"virtualenv:{sys.version_info.major}.{sys.version_info.minor}"]
+    assert words[6:10] == ["--bench", "^tick", "--bench", "^stage"]
+    assert Path(words[10].removeprefix("HASHFILE:")).read_text() == "b\na\nh"

@@ -2,14 +2,16 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import overhead, pipelining, tick, timeline
+from benchmarks import memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
+from benchmarks.recording import command
 from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
@@ -52,8 +54,32 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
     ]
     with pytest.raises(SystemExit):
         tick.main([*tiny, "--captured", "2"])
-    with pytest.raises(ValueError, match="needs all stages on one CUDA device"):
-        tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION"])
+    with pytest.raises(SystemExit):
+        tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION", "--device", "cpu"])
+
+
+@pytest.mark.parametrize("words", [["--records", "/elsewhere"], ["--records=/elsewhere"]])
+def test_where_the_record_goes_is_not_in_it(words: list[str]) -> None:
+    assert command("benchmarks.tick", [*words, "--pairs", "2"]) == "python -m benchmarks.tick --pairs 2"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (partial(memory.main, ["--stages", "2", "4"]), "--stages 2: a chain has at least 3"),
+        (partial(pipelining.main, ["--micro-batches", "1"]), "--micro-batches 1: 1F1B needs one for each of the 2"),
+        (partial(pareprop.main, ["--networks", "revvit_micro", "foo"]), "--networks foo: there is no network 'foo'"),
+        (partial(pareprop.main, ["--networks", "revroberta_foo"]), "--networks revroberta_foo: "),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is(
+    given: Callable[[], object], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        given()
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.out == ""
 
 
 @pytest.mark.parametrize(

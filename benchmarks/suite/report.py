@@ -4,19 +4,26 @@ import shutil
 from pathlib import Path
 
 RECORDS = Path(__file__).resolve().parents[2] / "reports" / "records" / "small"
-CHOSEN = "cifar10-revnet18-w8-*-s0-*"
+CHOSEN = (
+    "cifar10-revnet18-w8-backpropagation-k1-s0-038f8b24cb43",
+    "cifar10-revnet18-w8-backpropagation-k4-s0-c8028dc2cb30",
+    "cifar10-revnet18-w8-backpropagation-k32-s0-8121eacee34c",
+    "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4",
+    "cifar10-revnet18-w8-petra-k4-s0-adfa937f04a4",
+    "cifar10-revnet18-w8-petra-k32-s0-cb6f77dbe410",
+)
 
 
 class Report:
-    """The whole page, from the six trainings of RevNet-18 with seed 0: two methods, three k."""
+    """The whole page, from six trainings of RevNet-18 with seed 0, and always the same: two methods, three k."""
 
-    version = "1"
+    version = "2"
     timeout = 300
 
     def setup_cache(self) -> str:
         folder = Path("records").resolve()
-        for record in sorted(RECORDS.glob(CHOSEN)):
-            shutil.copytree(record, folder / "small" / record.name)
+        for name in CHOSEN:
+            shutil.copytree(RECORDS / name, folder / "small" / name)
         return str(folder)
 
     def setup(self, folder: str) -> None:

@@ -39,7 +39,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
-@SHARES("--memory-limit", type=quantities.memory, help="What each may hold, such as 8GB; predicted, see the README.")
+@SHARES("--memory-limit", type=quantities.memory, help="What each may hold, such as 8GB: as foretold from shapes.")
 @SHARES(
     "--replicate",
     is_flag=True,

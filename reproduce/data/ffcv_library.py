@@ -34,9 +34,9 @@ try:
         from ffcv.traversal_order.base import TraversalOrder
 except ImportError as error:
     raise ImportError(
-        f"FFCV cannot be imported ({error}). Install it with `pip install petra-suite[ffcv]` (it needs a C++ compiler "
-        f"and the system packages pkg-config, libopencv-dev and libturbojpeg0-dev; `nox -s tests` sees to them), or "
-        f"choose another loader"
+        f"FFCV cannot be imported ({error}). Install it in the suite's folder with `pip install -e '.[ffcv]' -c "
+        f"constraints.txt` (it needs a C++ compiler and the system packages pkg-config, libopencv-dev and "
+        f"libturbojpeg0-dev; `nox -s tests` sees to them), or choose another loader"
     ) from error
 finally:
     torch.set_num_threads(_threads)
