@@ -180,6 +180,9 @@ def _replace(theirs: Record, ours: Record) -> None:
         _copy(theirs, copy)
         ours.remove_checkpoint()
         (ours.path / "result.json").unlink(missing_ok=True)
+        for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
+            if file.is_file() and file.name not in locks.FILES and not (copy / file.name).exists():
+                file.unlink()
         for file in sorted(copy.iterdir(), key=lambda file: file.name in LAST):
             file.replace(ours.path / file.name)
 

@@ -204,6 +204,10 @@ class Record:
             raise RecordError(file, "is the result of another cell")
         if values.get("status") not in (Status.DONE.value, Status.FAILED.value):
             raise RecordError(file, f"has the status {values.get('status')!r}, expected 'done' or 'failed'")
+        if values["status"] == Status.FAILED.value:
+            for name in ("reason", "detail"):
+                if not isinstance(values.get(name), str):
+                    raise RecordError(file, f"is that of a failed cell and has the {name} {values.get(name)!r}")
         return values
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -211,13 +215,20 @@ class Record:
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return []
-        lines = file.read_text(errors="replace").split("\n")[:-1]  # what follows the last newline is torn, or nothing
+        try:
+            text = file.read_text(errors="replace")
+        except OSError as error:
+            raise RecordError(file, f"cannot be read: {error.strerror}") from error
+        lines = text.split("\n")[:-1]  # what follows the last newline is torn, or nothing
         metrics = []
         for number, line in enumerate(lines, start=1):
             try:
-                metrics.append(json.loads(line))
+                values = json.loads(line)
             except ValueError as error:
                 raise RecordError(file, f"line {number} is damaged: {error}") from error
+            if not isinstance(values, dict):
+                raise RecordError(file, f"line {number} is damaged: expected a JSON object, got {line[:40]}")
+            metrics.append(values)
         return metrics
 
     def environments(self) -> list[dict[str, Any]]:
@@ -313,8 +324,8 @@ class Record:
         if not file.exists():
             return []
         entries = _read_json(file).get("entries")
-        if not isinstance(entries, list):
-            raise RecordError(file, "has no list of entries")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise RecordError(file, "has no list of entries, each a JSON object")
         return entries
 
     def _add(self, name: str, entry: dict[str, Any]) -> None:
@@ -368,6 +379,8 @@ def _read_json(file: Path) -> dict[str, Any]:
         values = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise RecordError(file, "is missing") from error
+    except OSError as error:
+        raise RecordError(file, f"cannot be read: {error.strerror}") from error
     except ValueError as error:  # not JSON, or not UTF-8
         raise RecordError(file, f"is damaged: {error}") from error
     if not isinstance(values, dict):

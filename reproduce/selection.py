@@ -121,12 +121,12 @@ def _narrowed(
     there: dict[str, str] = {}  # comparable form -> as to be shown
     for cell in grid:
         if setting in (settings := _settings(cell)):
-            there.setdefault(_plain(settings[setting]), str(settings[setting]).lower())
+            there.setdefault(_plain(settings[setting]), _shown(settings[setting]))
     wanted = {_plain(value): value.strip() for value in values}
     for plain, value in wanted.items():
         if plain not in there:
             raise CellError(f"{source}: no cell has {setting} {value}; {_near(value.lower(), there.values())}")
-    return [cell for cell in cells if _plain(_settings(cell).get(setting)) in wanted]
+    return [cell for cell in cells if setting in (own := _settings(cell)) and _plain(own[setting]) in wanted]
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
@@ -142,20 +142,30 @@ def _near(wrong: str, known: Iterable[str]) -> str:
 
 
 def _plain(value: object) -> str:
-    """So that RevNet-18 is revnet18, and delayed-gradients DELAYED_GRADIENTS."""
-    return str(value).strip().lower().replace("-", "").replace("_", "")
+    """So that RevNet-18 is revnet18, delayed-gradients DELAYED_GRADIENTS, and 0 the number 0.0."""
+    text = _shown(value).strip()
+    try:
+        return str(float(text))
+    except ValueError:
+        return text.replace("-", "").replace("_", "")
+
+
+def _shown(value: object) -> str:
+    """As a condition has it; the members of a tuple are joined by +, since commas are between values."""
+    return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
 def _cells_of(tables: Sequence[str], grid: "Grid") -> set[Cell]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
-    known = exhibit_names()
+    names = exhibit_names()
+    known = {_plain(name): exhibit for name, exhibit in names.items()}
     shown: set[Cell] = set()
     for table in tables:
         if _plain(table) not in known:
-            raise CellError(f"--tables {table}: {near_matches(table.lower(), known)}")
+            raise CellError(f"--tables {table}: {near_matches(table.lower(), names)}")
         cells = known[_plain(table)].cells(grid.name)
         if not cells:
-            some = [name for name, exhibit in known.items() if exhibit.cells(grid.name)]
+            some = [name for name, exhibit in names.items() if exhibit.cells(grid.name)]
             raise CellError(
                 f"--tables {table}: it has no cells at the scale {grid.name}; these have: {', '.join(some)}"
             )

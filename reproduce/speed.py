@@ -75,7 +75,7 @@ def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
             devices = {device(environment) for environment in record.environments()}
             if len(devices) == 1 and state.status is not Status.NOT_RUN:
                 speeds.add(record.cell, devices.pop(), _seconds(record))
-        except (RecordError, KeyError):  # of another version: no help here, and shown elsewhere
+        except (RecordError, KeyError, TypeError):  # damaged or of another version: no help here, and shown elsewhere
             continue
     return speeds
 

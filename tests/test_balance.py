@@ -112,12 +112,20 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     assert started == [(2, [*arguments, "--partition", "1,3"])]
 
 
+def test_with_fewer_turns_than_an_update_takes_there_is_one_all_the_same() -> None:
+    tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
+    said = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert "to train so: --processes 2" in said.output
+
+
 def test_a_wrong_command_line_is_told() -> None:
     def fails(*arguments: str) -> str:
         said = CliRunner().invoke(main, ["partition", *arguments])
         assert said.exit_code == 2
         return said.output
 
+    assert "--processes 100: the network has 10 stages" in fails("--processes", "100")
     assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
     assert "model 'revnet19'" in fails("--model", "revnet19")
     assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")

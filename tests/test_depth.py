@@ -11,12 +11,11 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce import scales
 from reproduce.cells import ReconstructionCell, TrainedCell
-from reproduce.records import Record
 from reproduce.statistics import Verdict
 from reproduce.tables import depth, results
 from reproduce.tables.content import Figure, Section, Table, Tone
 from reproduce.tables.depth_runs import Depths, Place, read_depths
-from tests import fake_probes
+from tests import fake_probes, fake_records
 
 CELLS = [cell for cell in depth.cells("small") if isinstance(cell, TrainedCell)]
 BEST = {methods.PETRA: 60.0, methods.DSP: 60.0, methods.BACKPROPAGATION: 70.0}
@@ -107,9 +106,7 @@ def test_findings_say_at_which_depth_which_method_breaks(tmp_path: Path) -> None
 
 def test_a_run_that_diverged_is_no_unfinished_one(tmp_path: Path) -> None:
     cell = next(cell for cell in CELLS if cell.model == "chain48" and cell.method == "DSP" and cell.accumulation == 1)
-    record = Record.of(cell, tmp_path)
-    record.begin({}, {})
-    record.fail("diverged", "the loss is nan")
+    fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
     row = next(row for row in table(section(tmp_path), "depth-small").rows if row[1].value == 50)
     assert (row[4].text, row[4].tone, row[-1].text) == ("diverged", Tone.ALERT, "DSP")
 

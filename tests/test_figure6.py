@@ -50,6 +50,10 @@ def test_the_statement_is_checked_part_by_part(tmp_path: Path) -> None:
     assert "ours, part by part of the training: mixed (agree 2" in found.findings[0].text
 
 
+def test_a_stretch_in_words() -> None:
+    assert [figure6._epochs(length) for length in (1, 1 / 3, 12.5)] == ["an epoch", "0.33 epochs", "12 epochs"]
+
+
 def test_epochs_or_finer_parts_as_the_records_have_them(tmp_path: Path) -> None:
     for singly, points in ((False, 3), (True, 24)):
         found = section(tmp_path / str(singly), singly=singly)

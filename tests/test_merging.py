@@ -267,6 +267,36 @@ def test_the_command_refuses_what_makes_no_sense(here, tmp_path):
     assert "there is no record in" in call("merge", tmp_path, "--records", here).output
 
 
+def test_nothing_of_another_run_is_left_in_what_was_replaced(there, here):
+    """Where it diverged in its first epoch there are no metrics, and ours would read as that run's."""
+    train(CELL, there, 95.0, epochs=0).fail("diverged", "words")
+    ours = partial(here, 1).path
+    assert verdicts(there, here) == [Verdict.REPLACED]
+    assert not (ours / "metrics.jsonl").exists()
+    assert [state.epochs_done for _, state in scan(here).records] == [0]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_once(here, tmp_path):
+    train(CELL, here, 95.0)
+    (tmp_path / "file").write_text("")
+    for arguments in (
+        ["records", "merge", here, "--records", tmp_path / "file" / "records"],
+        ["report", "--records", here, "--output", tmp_path / "file" / "page.html"],
+        ["run", "smoke", "--tables", "table1", "--records", tmp_path / "file" / "records"],
+        ["partition", "--svg", tmp_path / "file" / "run.svg"],
+        ["train", "--output", tmp_path / "file" / "run"],
+        ["train", "--output", tmp_path / "run", "--trace", tmp_path / "file" / "trace.json"],
+    ):
+        result = CliRunner().invoke(main, list(map(str, arguments)))
+        assert result.exit_code == 2, arguments
+        assert f"nothing can be written to {tmp_path / 'file'}" in result.stderr
+
+
+def test_a_folder_one_level_too_deep_has_no_records(here):
+    train(CELL, here, 95.0)
+    assert "there is no record in it" in call("check", "--records", here / "smoke").output
+
+
 def test_list_and_check(here):
     train(CELL, here, 95.0)
     damaged = partial(here, 2, cell=dataclasses.replace(CELL, seed=5))

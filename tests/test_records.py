@@ -146,6 +146,25 @@ def edit_cell(folder):
         (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json", False),
         (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged", False),
         (
+            damage("metrics.jsonl", "{}\n5\n{}\n"),
+            "metrics.jsonl",
+            "line 2 is damaged: expected a JSON object, got 5",
+            False,
+        ),
+        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None", False),
+        (
+            edit("result.json", status="failed", reason="diverged", detail=7),
+            "result.json",
+            "failed cell and has the detail 7",
+            False,
+        ),
+        (
+            lambda folder: [(folder / "metrics.jsonl").unlink(), (folder / "metrics.jsonl").mkdir()],
+            "metrics.jsonl",
+            "cannot be read: Is a directory",
+            False,
+        ),
+        (
             damage("metrics.jsonl", '{"epoch": 0}\n'),
             "metrics.jsonl",
             "has 1 lines, but the finished cell has 3 epochs",

@@ -1,12 +1,16 @@
 """Records as the tables want them: every one that can be read, and every other as a problem that hides none."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from petra_core import methods
+from reproduce.cli import main
 from reproduce.records import Status
 from reproduce.scales.smoke import digits_cell
 from reproduce.tables import results
@@ -25,6 +29,49 @@ def test_a_result_without_what_tables_show_is_foreign_and_the_others_are_there(t
     assert problem.path == file
     assert problem.foreign
     assert f"lacks {name}" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("result.json", lambda v: v | {"test_accuracy": None}, "test_accuracy is None, expected a number"),
+        ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object"),
+        ("environment.json", lambda v: v | {"entries": [{}]}, "it lacks device, processor, cores"),
+        ("environment.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
+        ("code.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
+        ("code.json", lambda v: v | {"entries": [{"diff": "gone.patch"}]}, "is named by code.json and cannot be read"),
+    ],
+)
+def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
+    tmp_path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
+) -> None:
+    file = fake_records.train(digits_cell(), tmp_path, 90.0).path / name
+    fake_records.train(digits_cell(seed=1), tmp_path, 91.0)
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    found = results.read(tmp_path)
+    assert [run.cell.seed for run in found.training] == [1]
+    assert message in str(found.problems[0])
+    checked = CliRunner().invoke(main, ["records", "check", "--records", str(tmp_path)])
+    assert checked.exit_code == 1
+    assert message in checked.stderr
+    assert checked.stdout == "smoke: done: 1\n"
+
+
+def test_an_epoch_without_an_accuracy_is_damage(tmp_path: Path) -> None:
+    file = fake_records.train(digits_cell(), tmp_path, 90.0).path / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"test_accuracy"', '"test_acuracy"', 1))
+    (problem,) = results.read(tmp_path).problems
+    assert "metrics.jsonl: is damaged: line 1: test_accuracy is None, expected a number" in str(problem)
+
+
+def test_what_is_planned_in_two_precisions_is_absent_in_the_other(tmp_path: Path) -> None:
+    planned = [digits_cell(), replace(digits_cell(), precision="bf16")]
+    fake_records.train(planned[1], tmp_path, 90.0)
+    found = results.read(tmp_path, planned)
+    assert [(run.cell.precision, run.state.status) for run in found.training] == [
+        ("bf16", Status.DONE),
+        ("float32", Status.NOT_RUN),
+    ]
 
 
 def test_a_measurement_without_what_table_1_shows_is_foreign(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from reproduce import grids, published, scales, selection
 from reproduce.cells import CellError, GradientsCell, TrainedCell, TrainingCell
 from reproduce.grids import Grid
 from reproduce.scales import paper
-from reproduce.tables import figure4, table2
+from reproduce.tables import accounts, figure4, table2
 
 CELLS = [
     paper.cell(dataset, network, method, k, seed)
@@ -97,6 +97,29 @@ def test_tables_choose_the_cells_that_they_need():
         if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
     ]
     assert chosen
+
+
+@pytest.mark.parametrize("scale", scales.SCALES)
+def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
+    grid = grids.by_name(scale)
+    for key in list(accounts.keys()):
+        for command in accounts.commands(key):
+            *_, name, option, table = command.split()
+            if name == scale:
+                assert option == "--tables"
+                chosen = selection.select(grid, {}, tables=[table])
+                assert set(chosen) == set(selection.exhibit_names()[key].cells(scale))
+
+
+def test_tuples_and_numbers_are_given_as_they_are_listed():
+    small = grids.by_name("small")
+    for value in {cell.drops for cell in small.cells if isinstance(cell, TrainedCell)}:
+        text = "+".join(map(str, value)) or "none"
+        assert {cell.drops for cell in selection.select(small, {}, only=[f"drops={text}"])} == {value}
+    exact, rounded = (selection.select(small, {}, only=[f"warmup_epochs={text}"]) for text in ("0.0", "0"))
+    assert exact == rounded
+    with pytest.raises(CellError, match=r"no cell has drops 150; choose from 1, 2, 10, none|did you mean"):
+        selection.select(small, {}, only=["drops=150"])
 
 
 def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():

@@ -129,7 +129,7 @@ def test_errors_of_rebuilt_inputs_are_shown_by_depth_and_arithmetic(tmp_path: Pa
                 for cause in ("rounding", "rounding_bfloat16", "training")
             }
             for epoch in range(1, cell.epochs + 1):
-                record.append({"epoch": epoch, "probes": 2, "measured": measured})
+                record.append({"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": measured})
             record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
     found = transformers.section(results.read(tmp_path))
     (table,) = (block for block in found.blocks if isinstance(block, Table))

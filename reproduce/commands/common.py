@@ -1,9 +1,10 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports COMPILED, CORES, FOLDER, GRAPHS, checked, say_loudly.
+This module exports COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked, say_loudly.
 """
 
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,7 @@ import click
 from reproduce.cells import CellError
 from reproduce.devices import DeviceError
 
-__all__ = ["COMPILED", "CORES", "FOLDER", "GRAPHS", "checked", "say_loudly"]
+__all__ = ["COMPILED", "CORES", "FOLDER", "GRAPHS", "check_writable", "checked", "say_loudly"]
 
 T = TypeVar("T")
 
@@ -31,6 +32,23 @@ def checked(make: Callable[[], T]) -> T:
         return make()
     except (CellError, DeviceError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """See that files can be put into a folder, which is made if need be: before the work, not after it.
+
+    Raises:
+        click.UsageError: they cannot.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise click.UsageError(
+            f"{option}: nothing can be written to {folder} ({error.strerror}); name another folder, or see to this one"
+        ) from error
 
 
 def say_loudly(title: str, lines: Sequence[str], shown: int = 12) -> None:

@@ -15,7 +15,7 @@ from petra_core.timeline import Link
 from reproduce import balance, devices, quantities, transformers
 from reproduce.balance import Balance
 from reproduce.cells import CellError, StageCostCell
-from reproduce.commands.common import CORES, checked
+from reproduce.commands.common import CORES, check_writable, checked
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, grouped
 from reproduce.scales import smoke
@@ -79,12 +79,17 @@ def partition(
     """
     cell = checked(lambda: cell_to_time(settings, repetitions))
     where = checked(lambda: devices.check(device))
+    for option, file in (("--svg", svg), ("--trace", trace)):
+        if file is not None:
+            check_writable(file.parent, option)
     torch.set_num_threads(threads or max(1, CORES // processes))
     link = Link(latency or 0.0, bandwidth or float("inf"))
     limit = None if memory_limit is None else int(memory_limit)
     with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
 
         def begin(index: int, count: int) -> None:
+            if processes > count:
+                raise click.UsageError(f"--processes {processes}: the network has {count} stages; use at most as many")
             bar.length = count
             bar.update(index - bar.pos)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from reproduce import merging
-from reproduce.commands.common import FOLDER
+from reproduce.commands.common import FOLDER, check_writable
 from reproduce.locks import holder
 from reproduce.merging import Verdict
-from reproduce.records import DEFAULT_ROOT, Scan, scan
+from reproduce.records import DEFAULT_ROOT, RecordError, Scan, scan
 from reproduce.storage import StorageFullError
 
 ROOT = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
@@ -36,12 +36,20 @@ def list_(root: Path) -> None:
 @records.command()
 @ROOT
 def check(root: Path) -> None:
-    """Check that every record can be read and is whole; exit code 1 if not."""
-    found = _scan(root)
-    states = Counter(f"{record.cell.scale}: {state.status.value}" for record, state in found.records)
+    """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
+    from reproduce.tables.results import read_run
+
+    found, problems = _scan(root), []
+    states: Counter[str] = Counter()
+    for record, state in found.records:
+        try:
+            read_run(record, state)
+            states[f"{record.cell.scale}: {state.status.value}"] += 1
+        except RecordError as error:
+            problems.append(error)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
-    _end(found)
+    _end(Scan(found.records, (*found.problems, *problems)))
 
 
 @records.command()
@@ -61,6 +69,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
             raise click.UsageError(f"there is no folder {source}: SOURCE is one of records, as reports/records is")
         if root.resolve() == source.resolve():
             raise click.UsageError(f"{source} is the folder that records are to be brought into; name the others")
+    if not dry_run:
+        check_writable(root, "--records")
     found: Counter[Verdict] = Counter()
     try:
         for action in (action for source in sources for action in merging.merge(source, root, dry_run=dry_run)):
@@ -85,6 +95,8 @@ def _scan(root: Path) -> Scan:
 
 
 def _end(found: Scan) -> None:
+    if not found.records and not found.problems:
+        click.echo("there is no record in it: a folder of records has one for each scale, with the records in that")
     for problem in found.problems:
         click.echo(f"PROBLEM {problem}", err=True)
     sys.exit(1 if found.problems else 0)

@@ -6,7 +6,8 @@ import click
 from click.core import ParameterSource
 
 from reproduce import records
-from reproduce.commands.common import CORES, FOLDER
+from reproduce.commands.common import CORES, FOLDER, check_writable
+from reproduce.storage import StorageFullError
 
 
 @click.command()
@@ -27,7 +28,11 @@ def report(context: click.Context, root: Path, output: Path, jobs: int) -> None:
     # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
         raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
+    check_writable(output.parent, "--output")
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
 
-    build(root, output, jobs=jobs)
+    try:
+        build(root, output, jobs=jobs)
+    except StorageFullError as error:
+        raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
     click.echo(f"wrote {output}")

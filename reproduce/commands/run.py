@@ -9,7 +9,7 @@ import click
 from reproduce import devices, durations, planning, records, selection
 from reproduce.budget import Budget
 from reproduce.cells import Cell, TrainedCell
-from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, checked
+from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked
 from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
 from reproduce.data import catalogue
@@ -128,6 +128,7 @@ def run(
         plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
+    check_writable(root, "--records")
     limit = None if budget is None else Budget(budget, measuring_times(chosen, root, where[0], threads), started)
     settings = Settings(
         root=root,
@@ -150,6 +151,6 @@ def _say_missing_seeds(seeds: Sequence[str], chosen: Sequence[Cell]) -> None:
     if len(seeds) != 1:
         return
     there = {cell.seed for cell in chosen if isinstance(cell, TrainedCell)}
-    missing = [str(seed) for seed in range(int(seeds[0])) if seed not in there]
-    if missing:
-        click.echo(f"NOTE --seeds {seeds[0]}: the cells chosen have no seed {', '.join(missing)} in the grid", err=True)
+    if len(there) < int(seeds[0]):
+        have = f"the seeds {', '.join(map(str, sorted(there)))} alone" if there else "no seeds"
+        click.echo(f"NOTE --seeds {seeds[0]}: in the grid the cells chosen have {have}", err=True)

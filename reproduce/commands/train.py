@@ -12,7 +12,7 @@ from petra_core import CheckpointError, methods
 from petra_core.groups import PATIENCE
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
-from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, checked
+from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked
 from reproduce.data import catalogue
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
@@ -177,6 +177,9 @@ def train(
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:
+        for option, file in (("--output", record.path), ("--trace", trace), ("--tensorboard", tensorboard)):
+            if file is not None:
+                check_writable(file.parent, option)
         click.echo(f"{cell.slug} -> {record.path}{team.notice and f' ({team.notice})'}", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:

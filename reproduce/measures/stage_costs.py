@@ -98,7 +98,8 @@ def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count:
     alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
     for _ in range(max(WARM_UP, cell.accumulation)):
         alone.turn()
-    turns = [alone.turn() for _ in range(cell.repetitions)]
+    # Only every k-th turn has an update.
+    turns = [alone.turn() for _ in range(max(cell.repetitions, cell.accumulation))]
     return {
         "stage": index,
         "invertible": stage.invertible,

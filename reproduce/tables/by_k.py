@@ -127,6 +127,7 @@ def table(sweep: Sweep, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Tabl
     judged = judge(dict(differences(sweep, sheet, dataset)))
     published = {row["model"]: row for row in rows if (row["method"], row["dataset"]) == ("petra", dataset)}
     published = published if sheet.scale == "paper" else {}
+    beside = _beside_published(sweep, sheet, dataset, published)
     example = sweep.cell(dataset, f"revnet{sweep.depths[0]}", PETRA, 1)
     batch = sweep.baseline(dataset, example.model).batch_size
     columns = [Column("network", numeric=False), Column("method", numeric=False)]
@@ -142,7 +143,7 @@ def table(sweep: Sweep, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Tabl
                 line += [accuracy_entry(group, BEST), accuracy_entry(group, LAST)]
                 line += _compared(model, method, k, judged)
                 if published:
-                    line += _beside_published(group, published[model] if method is PETRA else None)
+                    line += judged_entries(beside[model, k]) if (model, k) in beside and method is PETRA else BLANK
             body.append(line)
     cells = [cell for depth in sweep.depths for cell in sweep.cells(dataset, depth)]
     return Table(
@@ -151,7 +152,7 @@ def table(sweep: Sweep, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Tabl
         caption=f"Top-1 accuracy in percent by k ({described(example)}, {sheet.arithmetic}).",
         columns=columns,
         rows=body,
-        notes=tuple(_notes(example, batch, judged, bool(published))),
+        notes=tuple(_notes(example, batch, judged, beside if published else None)),
         data=list(data(sheet.group(cell) for cell in cells)),
     )
 
@@ -201,13 +202,29 @@ def _compared(model: str, method: Method, k: int, judged: Mapping[Place, Judgeme
     return [missing("reference" if model.startswith("revnet") else ""), *[missing("")] * 3]
 
 
-def _beside_published(group: Group, row: Row | None) -> list[Entry]:
-    """Difference to the published value, and verdict; only PETRA's is at some k."""
-    difference = None if row is None else to_published(group, row)
-    return judged_entries(judge({0: difference})[0]) if difference else [missing(""), missing("")]
+BLANK = [missing(""), missing("")]
 
 
-def _notes(cell: TrainingCell, batch: int, judged: Mapping[Place, Judgement], at_papers_scale: bool) -> Iterator[str]:
+def _beside_published(
+    sweep: Sweep, sheet: Sheet, dataset: str, published: Mapping[str, Row]
+) -> dict[tuple[str, int], Judgement]:
+    """PETRA's differences to the published values, by network and k, as a family of their own; no other's is at a k."""
+    found = {
+        (model, k): to_published(sheet.group(sweep.cell(dataset, model, PETRA, k)), published[model])
+        for depth in sweep.depths
+        for model, method in sweep.rows(depth)
+        if method is PETRA and published
+        for k in ACCUMULATIONS
+    }
+    return judge({place: difference for place, difference in found.items() if difference})
+
+
+def _notes(
+    cell: TrainingCell,
+    batch: int,
+    judged: Mapping[Place, Judgement],
+    beside: Mapping[tuple[str, int], Judgement] | None,
+) -> Iterator[str]:
     after = cell.epochs - max(cell.drops, default=0)
     best = (
         f"of the {after} after the last drop, chosen by test accuracy as in the paper"
@@ -220,7 +237,10 @@ def _notes(cell: TrainingCell, batch: int, judged: Mapping[Place, Judgement], at
         f"micro-batches of {cell.batch_size} (to the same batch), and with {fixed_batch(cell, batch)} (to the fixed "
         "batch)."
     )
-    if at_papers_scale:
+    if beside is not None:
         title = catalogue.by_name(cell.dataset).title
-        yield f"To published: best epoch less the published value of {title}, whose k and spread are not known."
+        yield (
+            f"To published: best epoch less the published value of {title}, whose k and spread are not known; these "
+            f"{counted(beside) or 'comparisons'} are corrected among themselves."
+        )
     yield family_note(judged)

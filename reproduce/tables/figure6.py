@@ -235,9 +235,14 @@ def _figure(study: Study) -> Figure:
         svg = plots.to_svg(drawing, key=key, title=title, description=description)
     caption = (
         f"{title} ({study.extent}). Panels: stage and its kind. Line: mean over the seeds; band: their range; "
-        f"points: means over {own[0].end - own[0].begin:.2g} of an epoch. {KINDS_NOTE}"
+        f"points: means over {_epochs(own[0].end - own[0].begin)}. {KINDS_NOTE}"
     )
     return Figure(key, title, description, svg, caption)
+
+
+def _epochs(length: float) -> str:
+    """In words: an epoch, 0.33 epochs, 12 epochs."""
+    return "an epoch" if length == 1 else f"{length:.2g} epochs"
 
 
 def _chosen(count: int) -> list[int]:

@@ -147,7 +147,8 @@ def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
     if gone:
         yield Finding(
             f"Code: {count(len(gone), 'cell')} ran at commits that are not in this repository's history, and no "
-            "commit in it has the same sources: their code cannot be looked up. The same command runs them anew.",
+            "commit in it has the same sources: their code cannot be looked up. The same command with --records and "
+            "another folder runs them anew.",
             Tone.MISSING,
         )
 

@@ -4,7 +4,8 @@ Whatever cannot be read is kept as a problem and shown as one; it never hides th
 """
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ _SHOWN: dict[type[Cell], tuple[str, ...]] = {
     MemoryCell: ("stages", "rows", "process"),
     StageCostCell: ("stages", "load", "cores"),
 }
+
+_OF_AN_ENVIRONMENT = ("device", "processor", "cores", "threads", "python", "platform", "packages")
 
 CellT = TypeVar("CellT", bound=Cell, covariant=True)
 
@@ -119,11 +122,14 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     runs: list[Run[Cell]] = []
     for record, state in found.records:
         try:
-            runs.append(_run(record, state))
+            runs.append(read_run(record, state))
         except RecordError as error:
             problems.append(error)
     there = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
-    meant = {meaning(run.cell) for run in runs}  # a cell that ran in another precision is not absent
+    expected = tuple(expected)
+    # A cell that ran in another precision is not absent, unless the grid wants it in both.
+    in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
+    meant = {meaning(run.cell) for run in runs} - in_both
     absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
     return Results(tuple(runs), tuple(problems), *benchmark_records.read_all(root))
@@ -136,8 +142,10 @@ def meaning(cell: Cell) -> str:
     return json.dumps({name: value for name, value in cell.to_dict().items() if name not in chosen}, sort_keys=True)
 
 
-def _run(record: Record, state: State) -> Run[Cell]:
+def read_run(record: Record, state: State) -> Run[Cell]:
+    """All of a record. Raises: RecordError: the tables could not show it."""
     _check_result(record, state)
+    _check_metrics(record)
     codes = tuple(record.codes())
     patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
     return Run(
@@ -145,7 +153,7 @@ def _run(record: Record, state: State) -> Run[Cell]:
         state,
         record.result() or {},
         tuple(record.metrics()),
-        tuple(record.environments()),
+        _environments(record),
         codes,
         patches,
     )
@@ -156,17 +164,42 @@ def _check_result(record: Record, state: State) -> None:
     if state.status is not Status.DONE:
         return
     result = record.result() or {}
+    file = record.path / "result.json"
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
         if lacking:
-            raise RecordError(
-                record.path / "result.json", f"lacks {', '.join(lacking)}: another version wrote it", foreign=True
-            )
+            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it", foreign=True)
+    if isinstance(record.cell, TrainedCell):
+        _check_numbers(file, "", result, ("test_accuracy", "best_test_accuracy", "peak_bytes"))
+    if not isinstance(result.get("data", {}), dict):
+        raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
+
+
+def _check_metrics(record: Record) -> None:
+    """Raises RecordError: a line lacks what the tables show of an epoch."""
+    if isinstance(record.cell, TrainedCell):
+        for number, line in enumerate(record.metrics(), start=1):
+            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
+
+
+def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if not isinstance(values.get(name), int | float):
+            raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
+
+
+def _environments(record: Record) -> tuple[dict[str, Any], ...]:
+    environments = tuple(record.environments())
+    for environment in environments:
+        lacking = [name for name in _OF_AN_ENVIRONMENT if name not in environment]
+        if lacking:
+            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
+    return environments
 
 
 def _patch(record: Record, name: str) -> str:
     file = record.path / name
     try:
         return file.read_text(errors="replace")
-    except FileNotFoundError as error:
-        raise RecordError(file, "is missing, though code.json names it") from error
+    except OSError as error:
+        raise RecordError(file, f"is named by code.json and cannot be read: {error.strerror}") from error

@@ -186,8 +186,12 @@ def _finding(outcomes: dict[int, list[Outcome]], scale: str) -> Finding:
         lean = [outcome for outcome in synchronous if outcome.peak <= petra.peak]
         leanest = max(lean, key=lambda outcome: outcome.efficiency, default=None)
         claims.append(
-            f"on {devices} devices PETRA reaches {_said(petra)}, without delay {best.title} {_said(best)}, and in no "
-            f"more memory than PETRA's {f'{leanest.title} {_said(leanest)}' if leanest else 'nothing'}"
+            f"on {devices} devices PETRA reaches {_said(petra)}; without delay {best.title} reaches {_said(best)}, and "
+            + (
+                f"{leanest.title} {_said(leanest)} in no more memory than PETRA"
+                if leanest
+                else "nothing fits in as little memory as PETRA"
+            )
         )
     return Finding(
         f"Scale: modelled from stage costs of the scale “{scale}”, at {BATCH} micro-batches an update: "
