@@ -152,5 +152,5 @@ def _say_missing_seeds(seeds: Sequence[str], chosen: Sequence[Cell]) -> None:
         return
     there = {cell.seed for cell in chosen if isinstance(cell, TrainedCell)}
     if len(there) < int(seeds[0]):
-        have = f"the seeds {', '.join(map(str, sorted(there)))} alone" if there else "no seeds"
+        have = f"no other seeds than {', '.join(map(str, sorted(there)))}" if there else "no seeds"
         click.echo(f"NOTE --seeds {seeds[0]}: in the grid the cells chosen have {have}", err=True)
