@@ -49,7 +49,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def collect(self, stage: int, turn: Turn | None) -> list[Message]:
-        """What `stage`, of this rank, needs in its turn from others; None: all that was sent in the ticks begun so far.
+        """What `stage`, of this rank, needs from others for these actions; None: all sent in the ticks begun so far.
 
         Oldest first; waits for the messages.
         """

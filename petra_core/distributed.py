@@ -17,7 +17,10 @@ Upward and downward messages have a process group each, and evaluations a third:
 stream each, so that neither direction waits for the other, nor for the kernels of the stages. NCCL connects two ranks
 at their first message, and both wait for that: in a pipeline that goes on full from a checkpoint, neighbours would wait
 for each other. So all greet each other once, upwards and downwards, before the clock runs. (Gloo has been tried as far
-as the tests go; NCCL has been written by its documentation, and no machine with two GPUs has run it.)
+as the tests go. No machine with two GPUs has run NCCL, and one rule of torch's is not met: by the documentation of
+`new_group`, operations of one group are waited for before another group is used, and here both directions are under way
+at once. Kernels of two communicators may wait for each other if they are started in another order on another rank: try
+two GPUs, with NCCL_LAUNCH_ORDER_IMPLICIT=1, before a long run.)
 
 A part of the pipeline that is too heavy for one rank may be that of several, which take its micro-batches in turn, in
 time for which the clock provides (`petra_core.ages`):
@@ -52,7 +55,7 @@ from torch import nn
 from petra_core.ages import of_stages
 from petra_core.channel import Channel
 from petra_core.groups import CPU, PATIENCE, new_group
-from petra_core.layout import HEADER_BYTES, flat, header_of, layouts_in
+from petra_core.layout import HEADER_BYTES, dense, flat, header_of, layouts_in
 from petra_core.peers import Inlet, Outlet, Peer
 from petra_core.replicas import Replicas
 from petra_core.schedule import Kind, Tick, Turn
@@ -173,15 +176,17 @@ class ProcessChannel(Channel):
             self._to_above[_whose(message.micro_batch, self._above)].send(message)
 
     def collect(self, stage: int, turn: Turn | None) -> list[Message]:
-        """Wait for what `stage` needs in its turn, or for all that is on its way here."""
-        needed: dict[Kind, int | None] = dict.fromkeys((Kind.FORWARD, Kind.BACKWARD))
-        if turn is not None:
-            needed = {action.kind: action.number for action in turn}
+        """Wait for what `stage` needs for these actions, or for all that is on its way here."""
+        inlets: list[tuple[Mapping[int, Inlet], tuple[Kind, ...]]] = []
+        if stage == self.stages.start:
+            inlets.append((self._from_below, (Kind.FORWARD,)))
+        if stage == self.stages.stop - 1:
+            inlets.append((self._from_above, (Kind.RECONSTRUCT, Kind.BACKWARD)))  # one message is for both
         messages = []
-        if stage == self.stages.start and Kind.FORWARD in needed:
-            messages += _taken(self._from_below, needed[Kind.FORWARD])
-        if stage == self.stages.stop - 1 and Kind.BACKWARD in needed:
-            messages += _taken(self._from_above, needed[Kind.BACKWARD])
+        for inlet, kinds in inlets:
+            numbers = None if turn is None else [action.number for action in turn if action.kind in kinds]
+            if numbers is None or numbers:
+                messages += _taken(inlet, None if numbers is None else max(numbers))
         return messages
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
@@ -210,13 +215,15 @@ class ProcessChannel(Channel):
         """On the first rank of a part, send up to that of the next. On all, take part in the highest's broadcast."""
         if self._above and self.replica == 0:
             self._to_above[self._above.start].send_alone(streams)
-        header = header_of(streams, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        # A head's output may have gaps, as a slice has: what is sent has none.
+        sent = (dense(streams, self._wire) or ()) if self._leads else ()
+        header = header_of(sent, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         header = header.to(self._wire)
         dist.broadcast(header, group=self._all, group_src=self._top)
         if not self._leads:
-            streams = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
-        for stream in streams:
-            dist.broadcast(flat(stream.to(self._wire)), group=self._all, group_src=self._top)
+            streams = sent = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
+        for stream in sent:
+            dist.broadcast(flat(stream), group=self._all, group_src=self._top)
         return streams
 
 

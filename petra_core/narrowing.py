@@ -13,7 +13,7 @@ rounded: micro-batches and targets, which no stage sends, and evaluations, since
 
 What it does to reversibility. A stage that is to be inverted gets back not its own output y = (x~ + F(x), x) but what
 its neighbour made of bf16(y). The stream x that only passes through arrives as it was sent, since rounding twice is
-rounding once; F is therefore evaluated at the right place. The other is off by the rounding of x~ + F(x), at most 2^-9
+rounding once; F is therefore evaluated at the right place. The other is off by the rounding of x~ + F(x), at most 2^-8
 of its magnitude, and that is the error of the rebuilt x~, which is rounded once more on its way down. The next stage
 below reads it as the place at which to evaluate F. So errors add up from one reversible stage to the next below, until
 a stage that keeps its input ends the row: bf16 messages are for few reversible stages in a row, or for methods that

@@ -184,6 +184,7 @@ class Outlet:
 
     def send_alone(self, streams: Streams) -> None:
         """Post a message outside the schedule, its layout with it."""
+        self._let_go_of_alone()
         whole = dense(streams, self._wire)
         assert whole is not None
         self._post(header_of(whole, None).to(self._wire), ALONE)
@@ -195,8 +196,21 @@ class Outlet:
         while self._sending:
             self._let_go()
 
+    def _let_go_of_alone(self) -> None:
+        """The one before has arrived: its receiver took it before all ended that evaluation together.
+
+        All have one number, so that `_post` would keep those of a whole evaluation.
+        """
+        for micro_batch, work, _ in self._sending:
+            if micro_batch == ALONE:
+                self._wait(micro_batch, work)
+        self._sending = deque(entry for entry in self._sending if entry[0] != ALONE)
+
     def _let_go(self) -> None:
         micro_batch, work, _ = self._sending.popleft()
+        self._wait(micro_batch, work)
+
+    def _wait(self, micro_batch: int, work: Any) -> None:
         try:
             work.wait()
         except RuntimeError as error:

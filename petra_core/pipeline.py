@@ -324,8 +324,8 @@ class Pipeline:
             for worker in self._in_turn:
                 # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
                 turn = tuple(a for a in tick[worker.index] if a.kind is Kind.UPDATE or self._is_own(a.number))
-                self._collect(worker, number, turn)
                 for action in turn:
+                    self._collect(worker, number, (action,))  # a forward does not wait for its turn's backward
                     work = functools.partial(self._act, worker, action, sent)
                     found = self.conductor.run(worker, action, work, self.trace)
                     loss = found if found is not None else loss
@@ -370,7 +370,7 @@ class Pipeline:
         return micro_batch % self._count == self._replica
 
     def _collect(self, worker: Worker, tick: int, turn: Turn | None) -> None:
-        """Deliver what a worker needs in its turn from other processes; without a turn, all that they have sent."""
+        """Deliver what these actions of a worker need from other processes; without any, all that they have sent."""
         if self._channel is not None:
             if self.trace is not None:
                 self.trace.begin(worker.device)

@@ -9,6 +9,9 @@ and a small file beside them, replaced atomically once all ranks are done, names
         step-000120/      written by all ranks; .metadata says what is where
         step-000180/      being written, or left over from a kill: ignored, and cleared by the next save
 
+What the small file names is never written to: a checkpoint of the same number as the one before, as at the end of an
+epoch and again after its evaluation, is another folder.
+
 A part is any nest of tensors and plain data, kept as the bytes of `petra_core.checkpoint`: with a checksum, and read
 back without running code.
 
@@ -16,6 +19,7 @@ This module exports Folder.
 """
 
 import contextlib
+import errno
 import json
 import pickle
 import shutil
@@ -39,6 +43,8 @@ from petra_core.errors import CheckpointError
 
 __all__ = ["Folder"]
 
+ZIP_WRITER = "inline_container.cc"  # of torch.save, in the RuntimeError that it makes of an error while writing
+
 
 class Folder:
     """The checkpoints of one run.
@@ -61,22 +67,26 @@ class Folder:
         """Save a checkpoint that consists of all ranks' parts; every rank calls this. The one before is removed.
 
         Args:
-            number: names the checkpoint; above that of the one before.
+            number: names the checkpoint.
             parts: this rank's, by name; no name twice among all ranks.
 
         Raises:
-            OSError: there was no room, or no permission.
+            OSError: there was no room, or no permission; on any rank, for all.
+            CheckpointError: the ranks do not see the same folder.
 
         """
-        target = self.path / f"step-{number:09d}"
         leads = not dist.is_initialized() or dist.get_rank() == 0
+        name = [self._free_name(number) if leads else ""]
         if leads:
-            shutil.rmtree(target, ignore_errors=True)  # left over from a kill
-            target.mkdir(parents=True)
-        _barrier()
+            (self.path / name[0]).mkdir(parents=True)
+        if dist.is_initialized():
+            dist.broadcast_object_list(name, src=0)
+        target = self.path / name[0]
+        if not leads:
+            self._see(target)
         encoded = {name: _encode(part) for name, part in parts.items()}
         writer = FileSystemWriter(target)
-        with _alone():
+        with _alone(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
         if leads:
             with checkpoint.replacing(self._pointer) as file:
@@ -85,6 +95,29 @@ class Folder:
                 if other != target:
                     shutil.rmtree(other)
         _barrier()
+
+    def _free_name(self, number: int) -> str:
+        """A folder that the pointer does not name; what is left in it from a kill is removed."""
+        names = (f"step-{number:09d}{suffix}" for suffix in ("", "-again"))
+        current = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or no use in it
+            current = json.loads(self._pointer.read_text())["checkpoint"]
+        name = next(name for name in names if name != current)
+        shutil.rmtree(self.path / name, ignore_errors=True)
+        return name
+
+    def _see(self, target: Path) -> None:
+        """Raise CheckpointError if what rank 0 has made is not here. Making it asks the file system, not its cache."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir()
+        except FileExistsError:
+            return
+        target.rmdir()
+        raise CheckpointError(
+            f"rank 0 made {target}, and rank {dist.get_rank()} does not see it: the folder of the run must be on a "
+            f"file system that all processes see"
+        )
 
     def load(self, names: Iterable[str], map_location: torch.device | str = "cpu") -> dict[str, Any]:
         """Read some parts of the last whole checkpoint, whoever wrote them; each rank reads what it needs.
@@ -119,7 +152,8 @@ class Folder:
         }
 
     def remove(self) -> None:
-        """Remove all of it; of several ranks only one calls this."""
+        """Remove all of it; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
+        self._pointer.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -169,6 +203,21 @@ def _alone() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+@contextlib.contextmanager
+def _plain_errors(target: Path) -> Iterator[None]:
+    """What failed on some rank, as an error of its kind: torch's own, a BaseException, passes by `except Exception`."""
+    try:
+        yield
+    except CheckpointException as error:
+        for rank, (failure, _) in sorted(error.failures.items()):
+            if isinstance(failure, OSError):
+                raise OSError(failure.errno, f"rank {rank}: {failure.strerror or failure}", str(target)) from error
+            if ZIP_WRITER in str(failure):  # a write that was cut short; it does not say why, and this is why
+                raise OSError(errno.ENOSPC, f"rank {rank}: {failure}", str(target)) from error
+        reasons = "; ".join(f"rank {rank}: {failure!r}" for rank, (failure, _) in sorted(error.failures.items()))
+        raise CheckpointError(f"{target} could not be written ({reasons})") from error
 
 
 def _barrier() -> None:

@@ -11,17 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import nn
 
-from petra_core import Pipeline, merge, methods
+from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.schedule import Turn
 from petra_core.stages import Stage
 from petra_core.worker import Message
-from reproduce.launch import free_port
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.processes import FORKED
+from tests.processes import FORKED, free_port
 
 PATIENCE = timedelta(seconds=180)
 
@@ -121,6 +121,31 @@ def test_bitwise_equal_to_one_process(stages: int, partition: tuple[int, ...]) -
     in_processes(len(partition), compare, stages, partition, ProcessChannel, methods.ALL, ks)
 
 
+class Sliced(nn.Module):
+    """A head whose output has gaps in memory."""
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits[:, : toys.CLASSES - 1]
+
+
+def evaluate_sliced(rank: int) -> None:
+    def sliced() -> list[Stage]:
+        *below, head = toys.network(3)
+        return [*below, HeadStage(nn.Sequential(head.function, Sliced()))]
+
+    test = toys.batches(1)[0][0]
+    expected = toys.pipeline(sliced()).evaluate(test)
+    channel = ProcessChannel((2, 1))
+    shared = Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
+    assert torch.equal(shared.evaluate(test), expected)
+    channel.close()
+
+
+@pytest.mark.slow
+def test_an_output_with_gaps_is_evaluated_alike_everywhere() -> None:
+    in_processes(2, evaluate_sliced)
+
+
 def test_a_channel_needs_a_process_group() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         ProcessChannel((1,))
@@ -154,6 +179,10 @@ def send_many(rank: int) -> None:
         toys.train(pipeline, toys.batches(20), drain=False)
         [outlet] = (channel._to_above if rank == 0 else channel._to_below).values()
         assert 0 < len({micro_batch for micro_batch, _, _ in outlet._sending}) <= 2
+        for _ in range(5):
+            pipeline.evaluate(toys.batches(1)[0][0])
+        [outlet] = (channel._to_above if rank == 0 else channel._to_below).values()
+        assert len([entry for entry in outlet._sending if entry[0] == -1]) <= 2 + len(outlet._layouts[0] or ())
         channel.close()
 
 

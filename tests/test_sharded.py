@@ -1,15 +1,19 @@
 """Checkpoints of several processes: whole or not there, and read by any number of them."""
 
+import contextlib
 import os
 import pickle
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from petra_core import CheckpointError
+from petra_core import CheckpointError, sharded
 from petra_core.sharded import Folder
+from reproduce.storage import StorageFullError, explain_full_disk
 from tests.compare import assert_bitwise_equal
 from tests.test_distributed import in_processes
 
@@ -39,6 +43,56 @@ def test_what_a_kill_left_is_ignored_and_cleared(tmp_path: Path) -> None:
     assert_bitwise_equal(folder.load(PARTS), PARTS)
     folder.save(2, PARTS)
     assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of an epoch: saved after its last micro-batch, and after its evaluation."""
+    folder = Folder(tmp_path)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        folder.save(16, PARTS)
+        with monkeypatch.context() as patch:
+            patch.setattr(sharded, "save_state_dict", killed)
+            with pytest.raises(KeyboardInterrupt):
+                folder.save(16, {"stage_0": 5})
+        assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.save(16, {"stage_0": 6})
+    assert folder.load(["stage_0"]) == {"stage_0": 6}
+    assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
+
+
+def full(rank: int, path: Path, room: int) -> None:
+    folder = Folder(path)
+    folder.save(1, {f"stage_{rank}": 1})
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    with pytest.raises(StorageFullError, match="no room to write it"), explain_full_disk("to write it"):
+        folder.save(2, {f"stage_{rank}": torch.ones(10_000)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 1000, 20_000])
+def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
+    in_processes(2, full, tmp_path, room)
+    assert Folder(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
+
+
+def apart(rank: int, path: Path) -> None:
+    folder = Folder(path / str(rank))
+    with pytest.raises(CheckpointError, match="rank 1 does not see it") if rank else contextlib.nullcontext():
+        folder.save(1, {f"stage_{rank}": 1}) if rank else dist.broadcast_object_list(["step-000000001"], src=0)
+    assert not list((path / str(rank)).glob("step-*"))
+
+
+@pytest.mark.slow
+def test_ranks_with_folders_of_their_own_are_refused(tmp_path: Path) -> None:
+    in_processes(2, apart, tmp_path)
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

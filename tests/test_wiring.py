@@ -1,7 +1,11 @@
 """Gloo or NCCL, decided from where the processes are."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+import torch
+
+from reproduce import processes
 from reproduce.wiring import Place, Wiring, backend, decide
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
@@ -35,3 +39,13 @@ def test_objects_go_over_gloo_whatever_the_device() -> None:
     assert backend("cpu", nccl_available=True) == "gloo"
     assert backend("cuda", nccl_available=True) == "cpu:gloo,cuda:nccl"
     assert backend("cuda", nccl_available=False) == "gloo"
+
+
+def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each process sees one GPU alone, all of them are cuda:0."""
+    seen = iter(["one", "two", "two"])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=next(seen)))
+    names = [processes._name(torch.device("cuda:0")) for _ in range(3)]
+    assert decide([("a", name) for name in names[:2]], nccl_available=True).nccl
+    assert "share cuda two" in decide([("a", name) for name in names[1:]], nccl_available=True).note
+    assert processes._name(torch.device("cpu")) == "cpu"
