@@ -28,8 +28,11 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """What the shell expects of a process that a signal ended: 130 after Ctrl-C."""
-        return 128 + self.received
+        """What the shell expects of a process that a signal ended: 130 after Ctrl-C.
+
+        A process that others told to stop has had none: as if it was SIGTERM.
+        """
+        return 128 + (self.received or signal.SIGTERM)
 
     def __enter__(self) -> "Interrupt":
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}

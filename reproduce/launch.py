@@ -9,12 +9,14 @@ When one fails all others lose it, and in R replicas R heads see the same loss t
 enough: the first process that has something to say leaves a mark, in a folder of this start or, under torchrun, in the
 store at which its processes met, and the others are silent.
 
-This module exports LOST, Failure, first_to_tell, free_port, launch.
+They meet in a file of the same folder: torch's usual way, a port, is open to the whole network, and somebody else may
+take it between the moment at which it was free and its use.
+
+This module exports LOST, Failure, first_to_tell, launch, meeting_place.
 """
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,14 +29,13 @@ from typing import IO, Any
 import click
 import torch.distributed as dist
 
-__all__ = ["LOST", "Failure", "first_to_tell", "free_port", "launch"]
+__all__ = ["LOST", "Failure", "first_to_tell", "launch", "meeting_place"]
 
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
-LOOPBACK = "127.0.0.1"
 STORE_PATIENCE = timedelta(seconds=5)
-MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark
+MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark, and of the file in which all meet
 
 
 class Failure(click.ClickException):
@@ -98,16 +99,17 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
     return 1
 
 
-def free_port() -> int:
-    """A port on the loopback device that nobody uses at this moment."""
-    with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
-        port: int = free.getsockname()[1]
-    return port
+def meeting_place() -> Any:
+    """The store (torch.distributed.Store) at which the processes of `launch` find each other; None in any other."""
+    folder = os.environ.get(MARKS)
+    if folder is None:
+        return None
+    return dist.FileStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
+        str(Path(folder, "meeting")), int(os.environ["WORLD_SIZE"])
+    )
 
 
 def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
-    port = free_port()
     root = str(Path(__file__).resolve().parent.parent)
     team = []
     for rank in range(processes):
@@ -116,8 +118,6 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(processes),
             "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(port),
             MARKS: marks,
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
@@ -136,9 +136,10 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
 def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
     """Until all have ended, or one has ended badly and the others had time to do so too."""
     received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: received.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    endings = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal that is closed, unless `nohup` says otherwise
+        endings.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in endings}
     passed_on = False
     deadline = None
     try:
@@ -148,7 +149,7 @@ def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
                 passed_on = True
                 for process in team:
                     if process.poll() is None:
-                        process.send_signal(received[0])
+                        process.send_signal(signal.SIGTERM if received[0] == signal.SIGHUP else received[0])
             bad = [code for code in codes if code]
             if bad and deadline is None:
                 deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
@@ -162,6 +163,8 @@ def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
 
 def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
     """One exit code for all: what one knows to be final counts more than that others lost it."""
+    if all(code == 0 for code in codes):
+        return 0  # all had finished when the signal came
     if received:
         return 128 + received[0]
     final = [code for code in codes if code is not None and code > 0 and code != LOST]

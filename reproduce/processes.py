@@ -8,7 +8,7 @@ They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P
 replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
 these are P processes all the same.
 
-This module exports Processes, join.
+This module exports Processes, join, loss.
 """
 
 import hashlib
@@ -32,12 +32,13 @@ from petra_core.stages import Stage
 from reproduce import provenance, wiring
 from reproduce.cells import TrainedCell
 from reproduce.execution import UnsupportedError
+from reproduce.launch import meeting_place
 from reproduce.records import Record
 from reproduce.sharing import Shares
 from reproduce.storage import explain_full_disk
 from reproduce.team import Team, stage_name
 
-__all__ = ["Processes", "join"]
+__all__ = ["Processes", "join", "loss"]
 
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
@@ -53,17 +54,28 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
 
     Raises:
         UnsupportedError: the processes differ in what they are about to do.
+        ChannelError: they did not meet.
 
     """
-    if "GLOO_SOCKET_IFNAME" not in os.environ and os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
+    store = meeting_place()
+    here = store is not None or os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
+    if here and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
     nccl_available = dist.is_nccl_available()
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
-    dist.init_process_group(wiring.backend(device.type, nccl_available=nccl_available), timeout=patience)
+    backend = wiring.backend(device.type, nccl_available=nccl_available)
+    rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
+    try:
+        dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
+    except RuntimeError as error:
+        raise ChannelError(
+            f"the processes of the run did not all meet: one of them has died, or has been silent for "
+            f"{patience.total_seconds():g} s ({error})"
+        ) from error
     mine = {"cell": cell.canonical, "partition": str(shares), **_versions()}
     everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, (mine, (socket.gethostname(), str(device)), nccl_available))
+    dist.all_gather_object(everybody, (mine, (socket.gethostname(), _name(device)), nccl_available))
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in mine if theirs[name] != first[name]]
@@ -73,6 +85,22 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     places = [place for _, place, _ in everybody]
     wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
     return Processes(shares, device, wired, patience)
+
+
+def _name(device: torch.device) -> str:
+    """`cpu`, or that of the GPU itself: to processes that see one each, all of them are cuda:0."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
+
+
+def loss(error: Exception) -> str:
+    """What to say of an error that means that another process is gone; nothing of any other."""
+    if isinstance(error, ChannelError):
+        return str(error)
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
+        return f"lost another process as all met, at the start or between micro-batches ({error})"
+    return ""
 
 
 def _versions() -> dict[str, Any]:
@@ -190,6 +218,17 @@ class Processes(Team):
         if self.leads:
             record.checkpoint.unlink(missing_ok=True)  # of one process that began it
 
+    def compare(self, position: str) -> None:
+        """With everybody's."""
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, position)
+        for rank, other in enumerate(everybody):
+            if other != everybody[0]:
+                raise UnsupportedError(
+                    f"rank {rank} would go on from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
+                    f"on a file system that all processes see"
+                )
+
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On the leader all, elsewhere nothing."""
         everybody: list[Any] | None = [None] * self.size if self.leads else None
@@ -204,11 +243,7 @@ class Processes(Team):
 
     def lost(self, error: Exception) -> str:
         """A message did not come, or torch.distributed says so of a collective call."""
-        if isinstance(error, ChannelError):
-            return str(error)
-        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
-            return f"lost another process as all met, between micro-batches ({error})"
-        return ""
+        return loss(error)
 
     def leave(self) -> None:
         """Wait for what is on its way, then part."""

@@ -9,7 +9,6 @@ This module exports ALONE, Alone, Team, load, stage_name.
 """
 
 import abc
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,6 +92,10 @@ class Team(abc.ABC):
         """Write a checkpoint: what is common, and the state of each worker (None for those of other processes)."""
 
     @abc.abstractmethod
+    def compare(self, position: str) -> None:
+        """See that all go on from the same position. Raises: UnsupportedError: they do not."""
+
+    @abc.abstractmethod
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Everybody's entries of a state dict, on the leader; those of the first replica."""
 
@@ -133,7 +136,13 @@ class Alone(Team):
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
-        shutil.rmtree(record.shards, ignore_errors=True)  # of several processes that began it
+        if record.shards.exists():  # of several processes that began it
+            from petra_core.sharded import Folder
+
+            Folder(record.shards).remove()
+
+    def compare(self, position: str) -> None:
+        """There is nobody else."""
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All entries."""

@@ -9,6 +9,7 @@ This module exports TraceFile.
 import contextlib
 from pathlib import Path
 
+import click
 import torch.distributed as dist
 
 from petra_core import Pipeline
@@ -50,6 +51,9 @@ class TraceFile:
     def finish(self) -> None:
         """Write what there is, unless it has been done; called at the end of the run. Raises: StorageFullError."""
         self._contexts.close()
+        if self._trace is None and self._team.leads:
+            first = "" if self._first is None else f", and the first to be traced would have been {self._first}"
+            click.echo(f"--trace: nothing was traced: the run was over before its pipeline was full{first}", err=True)
         if self._trace is None or self._written:
             return
         traces = gathered(self._trace) if self._team.size > 1 else [self._trace]

@@ -37,7 +37,7 @@ from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks
 from reproduce.cells import Cell, TrainedCell
-from reproduce.data import catalogue
+from reproduce.data import catalogue, manifest
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
 from reproduce.execution import MEMORY_FORMAT, Context, Stopped, UnsupportedError, laid_out
@@ -48,13 +48,11 @@ from reproduce.team import load
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
-    """Train to the end, with a probe looking on if one is given.
+    """Train to the end, with a probe looking on if one is given; see `execute` for what is raised.
 
-    Returns the values of the result; see `execute` for what is raised.
-
-    Result: accuracy after the last epoch, the best after the last drop (as the paper reports it) and its epoch, the sum
-    of the times, parameters, micro-batches, for each stage the peak bytes of every kind, and `data`: which files it was
-    trained on, and whether they are the official ones.
+    Returns the values of the result: accuracy after the last epoch, the best after the last drop (as the paper reports
+    it) and its epoch, the sum of the times, parameters, micro-batches, for each stage the peak bytes of every kind, and
+    `data`: which files it was trained on, and whether they are the official ones.
     """
     assert isinstance(cell, TrainedCell)
     trainer = Trainer(cell, record, context, probe)
@@ -147,8 +145,9 @@ class Trainer:
                 self.save()
 
     def close(self) -> None:
-        """End the threads of the loader."""
+        """End the threads of the loaders."""
         self._loader.close()
+        self._test.close()
 
     def _batches_of_replica(self) -> int:
         """Micro-batches of an epoch. Raises: UnsupportedError: the processes are not those that the cell needs."""
@@ -331,22 +330,24 @@ class Trainer:
 
         Raises:
             CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
+            UnsupportedError: other processes would go on from another one.
 
         """
         found = load(self._record, self._own, self._replicas.index, self._turn)
+        begun = {} if found is None else found[0]
+        self._context.team.compare(f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches")
         if found is None:
             self._keep_metrics(0)
             return
         state, workers = found
         if state.get("identity") != self._cell.identity:
             raise CheckpointError(
-                f"the checkpoint in {self._record.path} is that of another cell; move it away to start from the "
-                f"beginning"
+                f"the checkpoint in {self._record.path} is that of another cell; move it away to begin anew"
             )
-        if state["data"] != self._data:
+        if not manifest.same(state["data"], self._data):
             raise CheckpointError(
                 f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than those "
-                f"that are there now; prepare the same ones, or move the checkpoint away to start from the beginning"
+                f"that are there now; prepare the same ones, or move the checkpoint away to begin anew"
             )
         self._keep_metrics(state["epoch"])
         self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from petra_core.timeline import Cost, Link
 from reproduce import balance
 from reproduce.cells import CellError
 from reproduce.cli import main
+from reproduce.commands.partition import plan_lines
 from reproduce.measures import stage_costs
 from reproduce.quantities import bandwidth, memory, time
 from reproduce.scales.smoke import digits_cell
@@ -54,6 +56,17 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
     for history, bound in zip(found.holding(timeline), found.best(2).bytes, strict=True):
         assert 0 < history.peak <= bound
+
+
+@pytest.mark.usefixtures("costs")
+@pytest.mark.parametrize(("sizes", "replicas"), [((2, 2), (1, 1)), ((1, 3), (4, 4)), ((4,), (4,))])
+def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...], replicas: tuple[int, ...]) -> None:
+    found = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
+    plan = dataclasses.replace(found.even(len(sizes)), partition=sizes, replicas=replicas)
+    text = "\n".join(plan_lines("it", found, plan, Link()))
+    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
+    steady = found.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
+    assert printed == pytest.approx(steady, rel=0.02)
 
 
 def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.MonkeyPatch) -> None:

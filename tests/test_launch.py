@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,14 @@ import pytest
 import torch.distributed as dist
 
 from petra_core import checkpoint
-from reproduce.launch import MARKS, first_to_tell, free_port
+from reproduce import launch
+from reproduce.execution import UnsupportedError
+from reproduce.launch import LOST, MARKS, first_to_tell
+from reproduce.processes import Processes
 from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
+from tests.processes import free_port
+from tests.test_distributed import in_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
@@ -181,6 +187,72 @@ def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
     assert [process.returncode for process in team] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
+
+
+def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path) -> None:
+    """One that is killed while all meet: the others have lost it, and all start again."""
+    where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
+    process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
+    text = said(process)
+    assert process.returncode == LOST, text
+    assert text.startswith("the processes of the run did not all meet: one of them has died, or has been silent")
+    assert "Traceback" not in text
+
+
+def compare(rank: int) -> None:
+    team = object.__new__(Processes)
+    team.size = 2
+    team.compare("3 epochs and 5 micro-batches")
+    with pytest.raises(UnsupportedError, match=r"rank 1 would go on from 1 epochs, rank 0 from 0 epochs: .* all "):
+        team.compare(f"{rank} epochs")
+
+
+def test_processes_that_would_go_on_from_different_places_are_refused() -> None:
+    in_processes(2, compare)
+
+
+@pytest.mark.parametrize(
+    ("codes", "received", "verdict"),
+    [
+        ([0, 0], [], 0),
+        ([0, 0], [signal.SIGTERM], 0),  # which came when all had finished
+        ([130, 143], [signal.SIGINT], 130),
+        ([-9, LOST], [], LOST),
+        ([LOST, 1], [], 1),
+        ([None, 2], [], 2),
+    ],
+)
+def test_one_exit_code_for_all(codes: list[int | None], received: list[int], verdict: int) -> None:
+    assert launch._verdict(codes, received) == verdict
+
+
+def test_a_terminal_that_is_closed_ends_all() -> None:
+    waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
+    command = [sys.executable, "-c", waiting + "time.sleep(600)"]
+    team = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in team:
+        assert process.stdout is not None
+        process.stdout.readline()  # until it is ready
+        process.stdout.close()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a CI may run all with `nohup`
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
+        assert launch._watch(team) == 128 + signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [process.wait() for process in team] == [7, 7]
+
+
+def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong, message in (
+        (("--cuda-graphs", "4"), "is for CUDA devices"),
+        (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
+    ):
+        process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
+        text = said(process)
+        assert process.returncode == 2
+        assert " ".join(text.split()).count(message) == 1
 
 
 def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

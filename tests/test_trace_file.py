@@ -44,6 +44,15 @@ def test_a_run_that_is_shorter_leaves_what_there_is(tmp_path: Path) -> None:
     assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the training set's last whole micro-batch
 
 
+def test_a_run_that_ends_before_its_pipeline_is_full_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    more = ("--batch-size", "600", "--output", str(tmp_path / "run"), "--trace", str(file))
+    found = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert found.exit_code == 0, found.output
+    assert "--trace: nothing was traced: the run was over before its pipeline was full" in found.output
+    assert not file.exists()
+
+
 @pytest.mark.slow
 def test_several_processes_are_in_one_file(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"

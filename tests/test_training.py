@@ -242,9 +242,19 @@ def test_the_process_is_left_as_it_was(tmp_path):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    run(SMALL, tmp_path)
+    inside = []
+
+    class Watch(Observer):
+        def tick(self, done, total, loss):
+            flags = torch.are_deterministic_algorithms_enabled(), allocation.fill_uninitialized_memory
+            inside.append((*flags, torch.backends.cudnn.benchmark))
+
+    allocation = torch.utils.deterministic
+    run(SMALL, tmp_path, observer=Watch())
+    assert set(inside) == {(True, False, False)}, "deterministic kernels, and no pass over memory that is not needed"
     assert torch.equal(torch.rand(3), expected)
     assert not torch.are_deterministic_algorithms_enabled()
+    assert allocation.fill_uninitialized_memory
 
 
 def test_bf16_is_another_result(tmp_path, whole):

@@ -1,6 +1,7 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked, say_loudly.
+This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, check_writable, checked, data_workers_of and
+say_loudly.
 """
 
 import os
@@ -14,12 +15,23 @@ import click
 from reproduce.cells import CellError
 from reproduce.devices import DeviceError
 
-__all__ = ["COMPILED", "CORES", "FOLDER", "GRAPHS", "check_writable", "checked", "say_loudly"]
+__all__ = [
+    "COMPILED",
+    "CORES",
+    "DATA_WORKERS",
+    "FOLDER",
+    "GRAPHS",
+    "check_writable",
+    "checked",
+    "data_workers_of",
+    "say_loudly",
+]
 
 T = TypeVar("T")
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet
 #: Help of --cuda-graphs.
 GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
 #: Help of --compile.
@@ -32,6 +44,11 @@ def checked(make: Callable[[], T]) -> T:
         return make()
     except (CellError, DeviceError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def data_workers_of(processes: int) -> int:
+    """How many threads decode images for each of so many processes of this machine, unless somebody says otherwise."""
+    return max(1, min(DATA_WORKERS, CORES // processes))
 
 
 def check_writable(folder: Path, option: str) -> None:

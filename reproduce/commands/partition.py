@@ -9,6 +9,7 @@ import click
 import torch
 
 from petra_core import gantt, methods
+from petra_core.ages import ages, of_stages
 from petra_core.partition import Plan
 from petra_core.shares import run_name, runs
 from petra_core.timeline import Link
@@ -152,7 +153,7 @@ def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[st
     """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
     yield f"{name}: {Shares.of(plan.partition, plan.replicas)}"
     yield str(plan)
-    filling, count = _micro_batches(found)
+    filling, count = _micro_batches(found, plan)
     timeline = found.simulated(plan, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
@@ -164,10 +165,15 @@ def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[st
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {history.peak / 1e6:.1f} MB"
 
 
-def _micro_batches(found: Balance) -> tuple[int, int]:
-    """How many fill the pipeline, and how many are simulated: as many again and 8 updates between."""
-    k = found.cell.accumulation
-    filling = -(-4 * len(found.costs) // k) * k
+def _micro_batches(found: Balance, plan: Plan) -> tuple[int, int]:
+    """How many fill the pipeline, and how many are simulated: as many again and 8 updates between.
+
+    It is full when the first stage's first backward is done; replicas, through which messages take several ticks, make
+    that later (`petra_core.ages`).
+    """
+    k, count = found.cell.accumulation, len(found.costs)
+    age = ages(count, of_stages(plan.partition, plan.replicas))[1][0]
+    filling = -(-(age + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1
 
 

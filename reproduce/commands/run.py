@@ -9,7 +9,16 @@ import click
 from reproduce import devices, durations, planning, records, selection
 from reproduce.budget import Budget
 from reproduce.cells import Cell, TrainedCell
-from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked
+from reproduce.commands.common import (
+    COMPILED,
+    CORES,
+    DATA_WORKERS,
+    FOLDER,
+    GRAPHS,
+    check_writable,
+    checked,
+    data_workers_of,
+)
 from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
 from reproduce.data import catalogue
@@ -62,7 +71,12 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 )
 @WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
 @WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
-@WHERE("--data-workers", type=click.IntRange(1), default=1, help="Decode images, of each worker.")
+@WHERE(
+    "--data-workers",
+    type=click.IntRange(1),
+    show_default=f"cores / jobs, at most {DATA_WORKERS}",
+    help="Decode images, of each worker.",
+)
 @WHERE("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
 @WHERE("--compile", "compiled", is_flag=True, show_default=False, help=COMPILED)
 @HOW(
@@ -99,7 +113,7 @@ def run(
     device_names: Sequence[str],
     jobs: int | None,
     threads: int,
-    data_workers: int,
+    data_workers: int | None,
     cuda_graphs: int,
     compiled: bool,
     dry_run: bool,
@@ -137,7 +151,7 @@ def run(
         devices=where,
         checkpoint_seconds=60 * checkpoint_minutes,
         data_root=data_root,
-        data_workers=data_workers,
+        data_workers=data_workers or data_workers_of(workers),
         cuda_graphs=cuda_graphs,
         compiled=compiled,
         budget=limit,

@@ -12,7 +12,16 @@ from petra_core import CheckpointError, methods
 from petra_core.groups import PATIENCE
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
-from reproduce.commands.common import COMPILED, CORES, FOLDER, GRAPHS, check_writable, checked
+from reproduce.commands.common import (
+    COMPILED,
+    CORES,
+    DATA_WORKERS,
+    FOLDER,
+    GRAPHS,
+    check_writable,
+    checked,
+    data_workers_of,
+)
 from reproduce.data import catalogue
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
@@ -69,7 +78,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
 )
 @DATA("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
-@DATA("--data-workers", type=click.IntRange(1), default=1, help="Threads or processes that decode images.")
+@DATA(
+    "--data-workers",
+    type=click.IntRange(1),
+    show_default=f"cores / processes of the machine, at most {DATA_WORKERS}",
+    help="Threads or processes that decode images.",
+)
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.KNOWN)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @METHOD(
@@ -151,7 +165,7 @@ def train(
     trace: Path | None,
     trace_micro_batches: int,
     data_root: Path,
-    data_workers: int,
+    data_workers: int | None,
     **settings: Any,
 ) -> None:
     """Train one network with every setting an option.
@@ -166,7 +180,9 @@ def train(
             partition = checked(lambda: _balanced(cell, processes, device, threads))
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
-        checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
+        found = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
+        checked(lambda: devices.check_graphs(cuda_graphs, [str(devices.check(device))]))
+        _check_files(output or Path("runs") / found.name, trace, tensorboard)
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     where = checked(lambda: devices.check(sharing.local_device(device)))
     checked(lambda: devices.check_graphs(cuda_graphs, [str(where)]))
@@ -177,9 +193,12 @@ def train(
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:
-        for option, file in (("--output", record.path), ("--trace", trace), ("--tensorboard", tensorboard)):
-            if file is not None:
-                check_writable(file.parent, option)
+        try:
+            _check_files(record.path, trace, tensorboard)
+        except click.UsageError as error:
+            if team.size == 1:
+                raise
+            raise Failure(error.message) from None
         click.echo(f"{cell.slug} -> {record.path}{team.notice and f' ({team.notice})'}", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
@@ -194,7 +213,7 @@ def train(
             checkpoint_seconds=60 * checkpoint_minutes,
             model_file=record.path / "model.pt",
             data_root=data_root,
-            data_workers=data_workers,
+            data_workers=data_workers or data_workers_of(sharing.local_team_size()),
             team=team,
             cuda_graphs=cuda_graphs,
             compiled=compiled,
@@ -207,6 +226,13 @@ def train(
     team.leave()
     if team.leads:
         click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+
+
+def _check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:
+    """See before the work that what it leaves can be written. Raises: UsageError: it cannot."""
+    for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
+        if file is not None:
+            check_writable(file.parent, option)
 
 
 def _balanced(cell: TrainingCell, processes: int, device: str, threads: int | None) -> str:
@@ -235,7 +261,13 @@ def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, pati
     try:
         return processes.join(cell, shares, device, patience)
     except UnsupportedError as error:
-        raise click.ClickException(str(error)) from error
+        raise Failure(str(error)) from error
+    except Exception as error:
+        if lost := processes.loss(error):
+            if first_to_tell():
+                click.echo(lost, err=True)
+            sys.exit(LOST)
+        raise
 
 
 def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed: bool) -> State:
