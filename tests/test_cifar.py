@@ -180,6 +180,9 @@ def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_pat
     assert contents(cifar.find(CIFAR10, target))[1].splits["train"].samples == 100
     (server / "cifar-10-python.tar.gz").unlink()
     cifar.download(CIFAR10, target)
+    (target / "cifar-10-batches-py" / "data_batch_2").unlink()
+    with pytest.raises(DataError, match=r"earlier download is not whole .*data_batch_2.* Remove this folder"):
+        cifar.download(CIFAR10, target)
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other"])

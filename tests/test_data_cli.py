@@ -57,8 +57,13 @@ def test_list_and_check_know_what_is_prepared(prepared, root):
         assert "cifar10: whole, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
 
 
+def test_list_knows_a_data_set_under_a_wrong_name(prepared, root):
+    (root / "cifar10").rename(root / "cifar100")
+    assert "DAMAGED: it holds cifar10" in invoke("list", "--data-root", root)
+
+
 def test_prepare_again_has_nothing_to_do(prepared, source, root):
-    again = invoke("prepare", "cifar10", "--source", source, "--output", root)
+    again = invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test")
     assert "was there already, from the same source" in again
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from reproduce.data import sample_hash
+from reproduce.data import loader, sample_hash
 from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
 from reproduce.data.sample_hash import AUGMENTATION, ORDER, derived_seed, sample_hashes, sample_order
 
@@ -188,3 +189,22 @@ def test_wrong_images_are_refused(change, message):
     good = {"pixels": torch.zeros(4, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=message):
         Images(**good | change, num_classes=10, mean=(0.0,) * 3, deviation=(1.0,) * 3)
+
+
+def test_a_gpu_divides_as_a_cpu_does():
+    """By a number of Python's a GPU does not divide, it multiplies by the inverse, which rounds otherwise."""
+    divisors = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket is torch.ops.aten.div:
+                divisors.append(args[1])
+            return func(*args, **(kwargs or {}))
+
+    every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
+    with Watch():
+        found = loader.normalised(every, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+    assert len(divisors) == 2
+    assert all(divisor.dim() == 3 for divisor in divisors), "a divisor without dimensions may be a number"
+    expected = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.4)) / np.float32(0.2)
+    assert found[1, 0].tolist() == expected.tolist()

@@ -160,7 +160,51 @@ def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, prob
 
 def test_again_from_the_same_source_there_is_nothing_to_do(source, root):
     made, _ = prepare(CIFAR10, source, root, WHY, bar)
-    assert prepare(CIFAR10, source, root, Options(), bar) == (made, False)
+    assert prepare(CIFAR10, source, root, WHY, bar) == (made, False)
+
+
+@pytest.mark.parametrize("dataset", [CIFAR10, IMAGENET], ids=lambda dataset: dataset.name)
+def test_what_is_there_is_refused_without_a_reason_if_it_is_not_official(dataset, tmp_path, root):
+    source = MAKERS[dataset](tmp_path / "source")
+    prepare(dataset, source, root, WHY, bar)
+    with pytest.raises(DataError, match=r"prepared before, and is not official: .*--unofficial"):
+        prepare(dataset, source, root, Options(), bar)
+
+
+def test_a_source_that_was_repaired_is_not_taken_for_what_was_prepared(source, root):
+    prepare(CIFAR10, source, root, WHY, bar)
+    [file] = source.rglob("test_batch.bin")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"prepared before, from other files than .* holds now\. Add --replace"):
+        prepare(CIFAR10, source, root, WHY, bar)
+
+
+def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
+    source = fake_data.image_folder(tmp_path / "source")
+    prepare(IMAGENET, source, root, Options(reason="a test", beton=False), bar)
+    with pytest.raises(DataError, match=r"prepared before with --no-beton.* Add --replace"):
+        prepare(IMAGENET, source, root, WHY, bar)
+    assert prepare(IMAGENET, source, root, Options(reason="a test", replace=True), bar)[0].has_beton
+
+
+def test_a_link_to_another_disk_is_followed(source, tmp_path, root):
+    disk = tmp_path / "disk" / "cifar10"
+    root.mkdir()
+    (root / "cifar10").symlink_to(disk)
+    for replace in (False, True, True):
+        assert prepare(CIFAR10, source, root, Options(reason="a test", replace=replace), bar)[1]
+    assert (root / "cifar10").is_symlink()
+    assert left(disk.parent) == {"cifar10"}
+
+
+def test_a_manifest_that_cannot_be_read_is_replaced_if_asked(source, root):
+    prepare(CIFAR10, source, root, WHY, bar)
+    (root / "cifar10" / manifest.NAME).write_text("[]")
+    with pytest.raises(DataError, match=r"cannot be read .* Add --replace"):
+        prepare(CIFAR10, source, root, WHY, bar)
+    assert prepare(CIFAR10, source, root, Options(reason="a test", replace=True), bar)[1]
 
 
 def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, root):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 from importlib.util import find_spec
 
 import pytest
@@ -18,7 +19,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.prepare import Options, prepare
 from reproduce.data.sources import open_data
 from reproduce.execution import Context, Stopped, execute
-from reproduce.records import Record
+from reproduce.records import Record, Status
 from tests import fake_data
 from tests.test_cells import TRAINING
 
@@ -132,7 +133,7 @@ def test_of_large_data_sets_only_names_and_sizes_are_looked_at(root, monkeypatch
     path.write_bytes(content)
     monkeypatch.setattr(sources, "READ_WHOLE", 1000)
     open_data(CELL, CPU, root)
-    sources._verified.cache_clear()
+    sources._verified_once.cache_clear()
     path.write_bytes(content[:-1])
     with pytest.raises(DataError, match="bytes, its record says"):
         open_data(CELL, CPU, root)
@@ -204,10 +205,33 @@ def test_a_run_does_not_go_on_with_other_files(root, tmp_path):
         execute(record, Context(data_root=root, should_stop=lambda: True))
     other = fake_data.cifar10_binary(tmp_path / "other", per_file=30)
     make(CIFAR10, other, root, replace=True)
-    sources._verified.cache_clear()
-    sources._images.cache_clear()
     with pytest.raises(CheckpointError, match="trained on other files of cifar10 than those that are there now"):
         execute(record, Context(data_root=root))
+
+
+def test_a_run_goes_on_with_the_same_files_whatever_the_reason_is_called(root, tmp_path):
+    record = Record(tmp_path / "record", CELL)
+    with pytest.raises(Stopped):
+        execute(record, Context(data_root=root, should_stop=lambda: True))
+    file = root / "cifar10" / "manifest.json"
+    file.write_text(file.read_text().replace("a test", "in other words"))
+    assert execute(record, Context(data_root=root)).status is Status.DONE
+
+
+@needs_ffcv
+def test_threads_that_decode_end_with_the_run(imagenet_root, tmp_path):
+    cell = dataclasses.replace(IMAGENET_CELL, loader="ffcv", epochs=1)
+    before = set(threading.enumerate())
+    execute(Record(tmp_path / "record", cell), Context(data_root=imagenet_root, data_workers=3))
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+
+
+def test_listed_images_that_are_gone_are_told_before_training(tmp_path):
+    source = fake_data.image_folder(tmp_path / "photographs")
+    make(IMAGENET, source, tmp_path / "data", beton=False)
+    source.rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=f"the folder in which they lay, {source}, is not there.*--replace --source"):
+        open_data(IMAGENET_CELL, CPU, tmp_path / "data")
 
 
 def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):

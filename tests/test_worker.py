@@ -50,7 +50,7 @@ def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, mo
     monkeypatch.setattr("reproduce.data.sources._verified", lambda folder: None)
     [(message, index, text)] = reports([paper.cell()], tmp_path)
     assert (message, index) == ("problem", 0)
-    assert "the loader is ffcv, which is not installed. Here that is --loader memory" in text
+    assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
 
 
 class Ticks(Budget):

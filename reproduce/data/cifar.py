@@ -148,6 +148,10 @@ def download(dataset: Dataset, target: Path) -> None:
     published = datasets.CIFAR100 if dataset is CIFAR100 else datasets.CIFAR10
     folder = target / published.base_folder
     if folder.is_dir():
+        try:
+            find(dataset, target)
+        except DataError as error:
+            raise DataError(folder, f"an earlier download is not whole ({error})", "Remove this folder") from error
         return
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dataset.name}.", dir=target) as partial_folder:
@@ -155,4 +159,8 @@ def download(dataset: Dataset, target: Path) -> None:
             datasets.utils.download_and_extract_archive(published.url, partial_folder, md5=published.tgz_md5)
         except (OSError, RuntimeError) as error:  # no network is an OSError, a wrong checksum a RuntimeError
             raise DataError(target, f"{published.url} could not be downloaded ({error})", dataset.how_to_get) from error
-        (Path(partial_folder) / published.base_folder).rename(folder)
+        try:
+            (Path(partial_folder) / published.base_folder).rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else somebody else was faster, with the same archive
+                raise

@@ -82,7 +82,8 @@ def _state(dataset: Dataset, root: Path) -> str:
         there = manifest.read(folder)
     except DataError as error:
         return f"DAMAGED: {error}"
-    problems = manifest.problems(folder, there, contents=False)
+    problems = [] if there.dataset == dataset.name else [f"it holds {there.dataset}"]
+    problems += manifest.problems(folder, there, contents=False)
     if problems:
         return f"DAMAGED: {'; '.join(problems[:SHOWN])}"
     loaders = [name for name in dataset.loaders if there.has_beton or name != FFCV]

@@ -7,6 +7,8 @@
     and makes Numba complain when it is freed   FFCV's few lines between them run in Python
     an epoch that is left early leaves a        `close` ends it
     thread that waits for ever
+    an epoch makes streams on a GPU, current    switched off: our operations give tensors of the CPU
+    or not, if there is any
     its import uses modules that are deprecated   the warnings are silenced
 
 This module exports Decoder, LabelDecoder, Loader, TraversalOrder, close, imdecode, uncompiled.
@@ -26,6 +28,7 @@ _threads = torch.get_num_threads()
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of distutils, for one
+        import ffcv.loader.epoch_iterator as epoch_iterator
         from ffcv.fields.basics import IntDecoder as LabelDecoder
         from ffcv.fields.rgb_image import SimpleRGBImageDecoder as Decoder
         from ffcv.libffcv import imdecode
@@ -40,6 +43,9 @@ except ImportError as error:
     ) from error
 finally:
     torch.set_num_threads(_threads)
+
+
+epoch_iterator.IS_CUDA = False
 
 
 def _set_num_threads(cls: Any, number: int) -> None:

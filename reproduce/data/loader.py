@@ -103,14 +103,20 @@ def batch_numbers(batches: int, start: int, step: int) -> range:
 
 def normalised(pixels: Tensor, mean: Channels, deviation: Channels) -> Tensor:
     """Bytes [..., 3, H, W] as float32 with this mean and deviation (in 0..1) taken out of each channel."""
-    means, deviations = _on_device(mean, deviation, pixels.device)
-    return (pixels.float() / 255 - means) / deviations
+    highest, means, deviations = _on_device(mean, deviation, pixels.device)
+    return (pixels.float() / highest - means) / deviations
 
 
 @functools.lru_cache(maxsize=16)
-def _on_device(mean: Channels, deviation: Channels, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Each [3, 1, 1]. Kept: for numbers that come from the host, a GPU first finishes all that it was asked for."""
-    return torch.tensor(mean, device=device).view(3, 1, 1), torch.tensor(deviation, device=device).view(3, 1, 1)
+def _on_device(mean: Channels, deviation: Channels, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """255, mean and deviation, [1, 1, 1] and twice [3, 1, 1].
+
+    Kept: for numbers that come from the host, a GPU first finishes all that it was asked for. Tensors, not numbers:
+    a GPU multiplies by 1 / 255 where it is to divide by a number of Python's, which rounds half of all bytes otherwise
+    than a CPU does, and so than `BatchFormat.table`.
+    """
+    highest, means, deviations = (torch.tensor(values, device=device) for values in ([255.0], mean, deviation))
+    return highest.view(1, 1, 1), means.view(3, 1, 1), deviations.view(3, 1, 1)
 
 
 class MemoryLoader:
@@ -176,6 +182,9 @@ class EvaluationBatches:
         for start in range(0, self.samples, self._batch_size):
             part = slice(start, start + self._batch_size)
             yield self._images.normalised(self._images.pixels[part]), self._images.labels[part]
+
+    def close(self) -> None:
+        """There is nothing to give back."""
 
 
 class _Crops:

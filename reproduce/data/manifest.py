@@ -132,6 +132,11 @@ def built_in(dataset: str) -> dict[str, Any]:
     return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "skipped": 0, "reason": ""}
 
 
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two provenances are of the same data; why somebody took unofficial ones may be said in other words."""
+    return {**one, "reason": ""} == {**other, "reason": ""}
+
+
 def read(folder: Path) -> Manifest:
     """The manifest of a prepared data set.
 

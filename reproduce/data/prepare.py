@@ -101,8 +101,8 @@ def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> tuple[
         raise DataError(
             source,
             f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}",
-            f'Get the files again. If it is what you want to use, say why with --unofficial "REASON"; the reason goes '
-            f"with every result. {dataset.how_to_get}",
+            f'Get the files again. If it is what you want to use, prepare it with --unofficial "REASON"; the reason '
+            f"goes with every result. {dataset.how_to_get}",
         )
     return opened, findings
 
@@ -118,16 +118,20 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         StorageFullError: no room; nothing is left behind.
 
     """
-    source, target = source.expanduser().resolve(), root / dataset.name
+    source, target = source.expanduser().resolve(), (root / dataset.name).resolve()  # a link may lead to another disk
     open_source(dataset, source, options)  # before anything is made for it
-    root.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target), explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
         there = _already(target, source, options)
-        if there is not None:
+        if there is not None and dataset is IMAGENET:  # 1.3 million files are not looked at again
             return there, False
         opened, findings = verify(dataset, source, options, bar)
-        needed, free = opened.bytes_to_write(findings), shutil.disk_usage(root).free
+        if there is not None:
+            if findings.fingerprint != there.findings.fingerprint:
+                raise DataError(target, f"it was prepared before, from other files than {source} holds now", REPLACE)
+            return there, False
+        needed, free = opened.bytes_to_write(findings), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(
                 root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Make room for it"
@@ -176,16 +180,25 @@ def _already(target: Path, source: Path, options: Options) -> Manifest | None:
         )
     if options.replace:
         return None
-    there = manifest.read(target)
+    try:
+        there = manifest.read(target)
+    except DataError as error:
+        raise DataError(target, f"it was prepared before, and cannot be read ({error})", REPLACE) from error
     problems = manifest.problems(target, there, contents=False)
     if problems:
         raise DataError(target, f"it was prepared before and is damaged: {'; '.join(problems)}", REPLACE)
     if Path(there.source) != source:
         raise DataError(target, f"it was prepared before, from {there.source}", REPLACE)
+    if options.beton and not there.has_beton:
+        raise DataError(target, "it was prepared before with --no-beton: its images are only listed", REPLACE)
+    if there.findings.deviations and not options.reason:
+        deviations = "; ".join(there.findings.deviations)
+        raise DataError(target, f"it was prepared before, and is not official: {deviations}", f"{UNOFFICIAL} {REPLACE}")
     return there
 
 
 REPLACE = "Add --replace to make it anew"
+UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON". From official files:'
 
 
 @contextmanager

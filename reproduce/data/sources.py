@@ -42,6 +42,10 @@ class Evaluation(Protocol):
         """Its batches, from the first."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
 
 class Data(NamedTuple):
     """What a cell is trained and tested on.
@@ -103,7 +107,7 @@ def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
 
 def _other_loaders(cell: TrainedCell) -> str:
     others = " or ".join(name for name in catalogue.by_name(cell.dataset).loaders if name != FFCV)
-    return f"Here that is --loader {others}"
+    return f"Choose --loader {others}"
 
 
 def _open_small(
@@ -190,16 +194,29 @@ def _files(folder: Path, split: str, found: Manifest) -> JpegFiles:
     return JpegFiles([Path(found.source) / file.path for file in listed], [file.label for file in listed])
 
 
-# --- read once a process: a grid has many cells
+# --- read once a process, since a grid has many cells; anew if the data set was, meanwhile
+
+Stamp = tuple[int, int, int]
 
 
-@cache
+def _stamp(folder: Path) -> Stamp:
+    """Of a manifest: another one if the data set was made anew."""
+    found = (folder / manifest.NAME).stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def _verified(folder: Path) -> Manifest:
     """The manifest of a prepared data set whose files are those that it records."""
     name = folder.name
     if not (folder / manifest.NAME).exists():
         how = catalogue.DATASETS[name].how_to_get
         raise DataError(folder, f"{name} is not prepared", f"python -m reproduce data prepare {name}; {how}")
+    return _verified_once(folder, _stamp(folder))
+
+
+@cache
+def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
+    name = folder.name
     found = manifest.read(folder)
     if found.dataset != name:
         raise DataError(folder, f"holds {found.dataset}", f"{manifest.AGAIN} {name} --replace")
@@ -207,12 +224,22 @@ def _verified(folder: Path) -> Manifest:
     problems = manifest.problems(folder, found, contents=small)
     if problems:
         raise DataError(folder, "; ".join(problems), f"{manifest.AGAIN} {name} --replace")
+    if not found.has_beton and not Path(found.source).is_dir():
+        raise DataError(
+            folder,
+            f"its images were only listed, and the folder in which they lay, {found.source}, is not there",
+            f"Bring it back, or name another one: {manifest.AGAIN} {name} --replace --source DIR",
+        )
     return found
 
 
-@cache
 def _images(folder: Path, split: str, device: torch.device) -> Images:
-    found = _verified(folder).findings
+    return _images_once(folder, _stamp(folder), split, device)
+
+
+@cache
+def _images_once(folder: Path, stamp: Stamp, split: str, device: torch.device) -> Images:
+    found = _verified_once(folder, stamp).findings
     raw = Beton(folder / f"{split}.beton").raw()
     pixels, labels = torch.from_numpy(raw.pixels), torch.from_numpy(raw.labels)
     return Images(pixels, labels, found.num_classes, found.mean, found.deviation).to(device)

@@ -216,6 +216,9 @@ class TextEvaluation:
         inputs, targets = (torch.split(whole, self._batch_size) for whole in (self._inputs, self._targets))
         yield from zip(inputs, targets, strict=True)
 
+    def close(self) -> None:
+        """There is nothing to give back."""
+
     def hidden(self) -> NDArray[np.int64]:
         """The bytes that are to be found, [samples]."""
         found: NDArray[np.int64] = self._targets[self._targets != IGNORED].cpu().numpy()

@@ -101,6 +101,9 @@ class TorchvisionEvaluation:
     def __iter__(self) -> Iterator[Batch]:
         return self._source.batches(np.arange(self.samples), np.zeros(self.samples, np.uint64), self._batch_size)
 
+    def close(self) -> None:
+        """Nothing is held between two passes."""
+
 
 class _Source:
     """Batches of any samples, each with its hash."""
