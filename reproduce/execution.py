@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from petra_core import NonFiniteError
-from reproduce import provenance
+from reproduce import onednn, provenance
 from reproduce.cells import Cell, TrainedCell
 from reproduce.data.catalogue import DEFAULT_ROOT
 from reproduce.records import Record, State, Status
@@ -128,9 +128,13 @@ def execute(record: Record, context: Context) -> State:
     """
     tf32 = _wants_tf32(record.cell, context.device)
     if not context.team.leads:
-        with deterministic(context.device, tf32=tf32):
+        with deterministic(context.device, tf32=tf32), onednn.trusted(record.cell, context.device):
             return _follow(record, context)
-    with record.lock() as hold, deterministic(context.device, tf32=tf32):
+    with (
+        record.lock() as hold,
+        deterministic(context.device, tf32=tf32),
+        onednn.trusted(record.cell, context.device),
+    ):
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
@@ -193,7 +197,12 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first CUDA matmul is done
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    # In this mode torch also fills what it allocates, before an operation writes there: one pass over memory more, and
+    # on a GPU one kernel more, for results that are the same.
+    allocation: Any = torch.utils.deterministic
+    filled = allocation.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
+    allocation.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -201,6 +210,7 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
         yield
     finally:
         torch.use_deterministic_algorithms(before[0])
+        allocation.fill_uninitialized_memory = filled
         torch.backends.cudnn.benchmark = before[1]
         if device.type == "cuda":
             torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32_before
