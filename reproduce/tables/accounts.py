@@ -38,6 +38,7 @@ class Study:
 
 STUDIES = (
     Study("accuracy", "Rivals", "which asynchronous method loses how much accuracy, all in one setting?"),
+    Study("length", "Training length", "does the gap to backpropagation close when the training is longer?"),
     Study("depth", "Depth and delay", "how do reconstruction and accuracy degrade with depth; where do they break?"),
     Study("stability", "Stability", "for which k, learning rate and warm-up does training diverge?"),
     Study("invertible", "Invertible down-sampling", "how much memory and accuracy if no stage had to keep its input?"),

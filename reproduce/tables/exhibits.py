@@ -15,6 +15,7 @@ from reproduce.tables import (
     figure5,
     figure6,
     invertible,
+    length,
     scale_study,
     stability,
     table1,
@@ -53,6 +54,7 @@ RUN_ORDER: tuple[Exhibit, ...] = (
     invertible,
     scale_study,
     transformers,
+    length,
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from petra_core import methods
 from reproduce.cells import Cell, TrainingCell
 from reproduce.statistics import Estimate, estimate, judge, paired, verdict
-from reproduce.tables import k_plots, statements
+from reproduce.tables import statements, sweep_plots
 from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, SWEEPS, Sweep, fixed_batch
 from reproduce.tables.content import Block, Column, Figure, Finding, Section, Table, Tone, missing, number, text
 from reproduce.tables.content import estimate as estimate_entry
@@ -171,10 +171,11 @@ def _figure(drawn: Curves) -> Figure:
         f"batch of {drawn.batch}: {_mean(drawn.baseline)}. Right, PETRA less backpropagation, points."
     )
     labels = {MATCHED: "same effective batch", BASELINE: f"{drawn.batch} images an update"}
-    svg = k_plots.draw(
+    svg = sweep_plots.draw(
         key=f"figure-{drawn.key}",
         title=title,
         description=description,
+        axis="k",
         accuracies={methods.PETRA: drawn.petra, methods.BACKPROPAGATION: drawn.matched},
         baseline=drawn.baseline,
         labels=labels,

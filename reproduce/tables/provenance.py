@@ -84,14 +84,15 @@ def section(results: Results) -> Section:
 def command(cell: Cell) -> str:
     """The command that runs this cell and no other; empty if its grid no longer has it and no command makes its kind.
 
-    A cell of a grid is called by its name, with the loader and the precision if they are not the grid's. Another is
-    trained by hand, every setting written out; its scale is then `custom`.
+    A cell of a grid is called by its name; if the grid has it with another loader or precision alone, by the name of
+    that and these two. Another is trained by hand, every setting written out; its scale is then `custom`.
     """
-    planned = _planned(cell.scale).get(meaning(cell)) if cell.scale in scales.SCALES else None
-    if planned is not None:
-        asked, there = cell.to_dict(), planned.to_dict()
+    planned = _planned(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
+    if planned:
+        nearest = cell if cell in planned else planned[0]
+        asked, there = cell.to_dict(), nearest.to_dict()
         changed = [f" --{name} {asked[name]}" for name in ("loader", "precision") if asked.get(name) != there.get(name)]
-        return f"python -m reproduce run {cell.scale} --only name={planned.name}{''.join(changed)}"
+        return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
     if not isinstance(cell, TrainingCell):
         return ""
     settings = {name: value for name, value in cell.to_dict().items() if name not in ("kind", "scale")}
@@ -100,9 +101,12 @@ def command(cell: Cell) -> str:
 
 
 @cache
-def _planned(scale: str) -> dict[str, Cell]:
-    """The cells of a grid, found by what they mean, whatever their loader and precision."""
-    return {meaning(cell): cell for cell in grids.by_name(scale).cells}
+def _planned(scale: str) -> dict[str, list[Cell]]:
+    """The cells of a grid, found by what they mean, whatever their loader and precision: of some it has two."""
+    found: dict[str, list[Cell]] = {}
+    for cell in grids.by_name(scale).cells:
+        found.setdefault(meaning(cell), []).append(cell)
+    return found
 
 
 _INTRODUCTION = (

@@ -96,19 +96,21 @@ def arithmetic(cell: TrainedCell) -> str:
     return cell.precision + (" torchvision" if cell.loader == "torchvision" else "")
 
 
-def described(cell: TrainedCell, *, network: bool = False, width: bool = True) -> str:
+def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
     """The settings that matter to a reader, in words, less method and k.
 
     Args:
         cell: the settings.
         network: whether to name the network with its width.
         width: whether to name the width if not the network.
+        length: whether to name the number of epochs.
 
     """
     title = Network(cell.model, cell.stem, cell.width).title + ", " if network else f"width {cell.width}, " * width
+    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
     return (
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{count(cell.epochs, 'epoch')}, learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
+        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
 
 

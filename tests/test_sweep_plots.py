@@ -6,7 +6,7 @@ import pytest
 
 from petra_core import methods
 from reproduce.statistics import Estimate
-from reproduce.tables import k_plots, plots
+from reproduce.tables import plots, sweep_plots
 
 LABELS = {"matched": "same batch", "baseline": "64 images an update"}
 SVG = f"{{{plots.SVG}}}"
@@ -15,10 +15,11 @@ SVG = f"{{{plots.SVG}}}"
 def draw(
     petra: dict[int, dict[int, float]], baseline: dict[int, float], differences: dict[int, Estimate | None]
 ) -> ElementTree.Element:
-    svg = k_plots.draw(
+    svg = sweep_plots.draw(
         key="k",
         title="Title",
         description="What is seen.",
+        axis="k",
         accuracies={methods.PETRA: petra, methods.BACKPROPAGATION: {1: {}, 32: {}}},
         baseline=baseline,
         labels=LABELS,
@@ -61,4 +62,4 @@ def test_without_differences_there_is_no_empty_legend() -> None:
     ],
 )
 def test_the_panel_is_scaled_to_the_runs_and_not_to_their_bands(values: list[float], low: float, high: float) -> None:
-    assert k_plots._limits(values) == (low, high)
+    assert sweep_plots._limits(values) == (low, high)

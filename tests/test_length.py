@@ -1,0 +1,92 @@
+"""Accuracy against the length of the training: which cells, what is compared with what, what is said."""
+
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from reproduce.scales import paper, small
+from reproduce.tables import length, results, table2
+from reproduce.tables.content import MINUS, Figure, Section, Table
+from tests import fake_records
+
+NARROW = "\N{NARROW NO-BREAK SPACE}"
+
+
+def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float], seeds: int = 3) -> None:
+    """Seeds that share most of their spread; a length without a value is not run."""
+    for seed in range(seeds):
+        for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
+            for epochs, reached in by_epochs.items():
+                own = 0.01 * seed * epochs if method is methods.PETRA else 0.0
+                fake_records.train(length._cell("small", method, epochs, seed), root, reached + seed + own)
+
+
+def section(root: Path) -> Section:
+    return length.section(results.read(root))
+
+
+def table(found: Section) -> Table:
+    (only,) = (block for block in found.blocks if isinstance(block, Table))
+    return only
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_a_length_differs_from_the_scale_in_epochs_and_drops_alone(scale: str) -> None:
+    cells = length.cells(scale)
+    assert len(set(cells)) == len(cells) == 2 * 3 * 3
+    own = {"small": small.cell(), "paper": paper.cell()}[scale]
+    for cell in cells:
+        settings, others = cell.to_dict(), own.to_dict()
+        differing = {name for name in settings if settings[name] != others[name]}
+        assert differing <= {"epochs", "drops", "method", "seed"}
+        fractions = [drop / cell.epochs for drop in cell.drops]
+        assert fractions == [drop / own.epochs for drop in own.drops]
+    shared = set(cells) & set(table2.cells(scale))
+    assert {cell.epochs for cell in shared} == {own.epochs}
+    assert len(shared) == 6, "the scale's own length is not trained twice"
+
+
+def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
+    write(tmp_path, {3: 40.0, 9: 55.0}, {3: 52.0, 9: 60.0})
+    found = section(tmp_path)
+    rows = table(found).rows
+    heads = [f"{column.group} {column.name}".strip() for column in table(found).columns]
+    short, middle, long = (dict(zip(heads, row, strict=True)) for row in rows)
+    assert (short["epochs"].text, short["PETRA, %"].text[:5]) == ("3", "41.03")
+    assert short["PETRA less backpropagation points"].raw == pytest.approx(-11.97)
+    assert middle["PETRA less backpropagation points"].raw == pytest.approx(-4.91)
+    assert short["change since 3 epochs points"].text == "reference"
+    assert middle["change since 3 epochs points"].raw == pytest.approx(7.06)
+    assert middle["change since 3 epochs verdict"].text == "differ"
+    assert long["PETRA, %"].text == "not run"
+    assert long["change since 3 epochs points"].text == "no pair"
+    said = found.findings[0].text.replace(NARROW, " ")
+    assert f"points: {MINUS}11.97 ± 0.07 (n = 3) with 3 epochs, {MINUS}4.91 ± 0.22 (n = 3) with 9 epochs" in said
+    assert "change since 3 epochs: +7.06 ± 0.15 (n = 3) with 9 (differ)" in said
+    assert "3 epochs, learning rate" not in said, "the length is what differs"
+    assert any("at the scale “paper” yet" in block for block in found.blocks if isinstance(block, str))
+
+
+def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: Path) -> None:
+    write(tmp_path, {3: 40.0}, {3: 50.0})
+    write(tmp_path, {9: 48.0}, {9: 50.0}, seeds=2)
+    finding = section(tmp_path).findings[0].text
+    assert "(n = 3) with 3 epochs" in finding
+    assert "(n = 2) with 9 epochs" in finding
+    assert "(n = 2) with 9 (differ)" in finding
+
+
+def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
+    write(tmp_path, {9: 48.0}, {}, seeds=1)
+    found = section(tmp_path)
+    assert found.findings == []
+    assert table(found).rows[1][1].text.startswith("48.00")
+    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    assert "9 epochs: PETRA 48.00, Backpropagation not run" in figure.description
+
+
+def test_nothing_run_is_said(tmp_path: Path) -> None:
+    found = section(tmp_path)
+    assert found.coverage == "not run"
+    assert not [block for block in found.blocks if isinstance(block, Table | Figure)]
