@@ -56,13 +56,14 @@ def install_ffcv(session: nox.Session) -> None:
     if missing and not install_packages(session, missing):
         session.warn(
             f"FFCV is not installed, since the system packages {' '.join(missing)} are missing and could not be added: "
-            f"going on with the other loaders. Install them with `apt-get install {' '.join(missing)}`"
+            f"going on without it (--loader memory or torchvision). Install them with `apt-get install "
+            f"{' '.join(missing)}`"
         )
         return
     try:
         session.install("--editable", ".[ffcv]", "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
     except CommandFailed:
-        session.warn("FFCV could not be compiled (see above): going on with the other loaders")
+        session.warn("FFCV could not be compiled (see above): going on without it (--loader memory or torchvision)")
 
 
 def install_packages(session: nox.Session, packages: list[str]) -> bool:
@@ -224,10 +225,12 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests, in two processes of one thread each; arguments go to pytest."""
+    """Run the tests, a process of one thread on every core, at most four; arguments go to pytest."""
     install(session, "tests")
     install_ffcv(session)
-    session.run("pytest", "--numprocesses=2", *session.posargs, env=ONE_THREAD)
+    # Not more than four: some tests hold gigabytes.
+    processes = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    session.run("pytest", f"--numprocesses={processes}", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

@@ -44,28 +44,37 @@ def select(
 
     """
     cells = list(grid.cells)
-    asked = [f"--{option} {' '.join(values)}" for option, values in conditions.items() if values]
-    for option, values in conditions.items():
-        if values:
-            cells = _narrowed(cells, grid.cells, CONDITIONS[option], values, f"--{option}")
+    asked: list[str] = []
     if tables:
         shown = _cells_of(tables, grid)
         cells = [cell for cell in cells if cell in shown]
         asked.append(f"--tables {' '.join(tables)}")
+    wanted = [(f"--{name} {' '.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
     if seeds:
-        wanted = chosen_seeds(seeds, grid.cells)
-        cells = [cell for cell in cells if getattr(cell, "seed", None) in wanted]
-        asked.append(f"--seeds {' '.join(seeds)}")
-    for condition in only:
-        setting, equals, values_text = condition.partition("=")
-        known = {key: None for cell in grid.cells for key in _settings(cell)}
-        if not equals or setting not in known:
-            raise CellError(f"--only {condition}: {near_matches(setting, known)} (as SETTING=VALUE)")
-        cells = _narrowed(cells, grid.cells, setting, values_text.split(","), f"--only {condition}")
-        asked.append(f"--only {condition}")
-    if not cells:
-        raise CellError(f"no cell of the scale {grid.name} fulfils {' and '.join(asked)}")
+        numbers = sorted(chosen_seeds(seeds, grid.cells))
+        wanted.append((f"--seeds {' '.join(seeds)}", "seed", [str(number) for number in numbers]))
+    wanted += [_condition(text, grid) for text in only]
+    for source, setting, values in wanted:
+        if not values:
+            continue
+        chosen = _narrowed(cells, grid.cells, setting, values, source)
+        if not chosen:
+            there = dict.fromkeys(_shown(own[setting]) for cell in cells if setting in (own := _settings(cell)))
+            before = " and ".join(asked)
+            left = f"{setting} is {' or '.join(there)}" if there else f"no cell has a {setting}"
+            raise CellError(f"no cell of the scale {grid.name} fulfils {before} and {source}: with {before} {left}")
+        cells = chosen
+        asked.append(source)
     return cells
+
+
+def _condition(text: str, grid: "Grid") -> tuple[str, str, list[str]]:
+    """`--only SETTING=VALUE,VALUE`: how it is told, the setting and the values. Raises: CellError: no such setting."""
+    setting, equals, values = text.partition("=")
+    known = {key: None for cell in grid.cells for key in _settings(cell)}
+    if not equals or setting not in known:
+        raise CellError(f"--only {text}: {near_matches(setting, known)} (as SETTING=VALUE)")
+    return f"--only {text}", setting, values.split(",")
 
 
 def chosen_seeds(values: Sequence[str], cells: Iterable[Cell]) -> set[int]:

@@ -18,6 +18,16 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give every test, and the fixtures that it is the first to need, one thread again.
+
+    A command sets the number of threads for its process, which is its own; called inside a test, it would leave that
+    number to the tests that follow, whose sums would then be added in another order than in the processes they start.
+    """
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def real_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with CIFAR-10 in the official binary layout, `cifar-10-batches-bin/`, inside.

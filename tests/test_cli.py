@@ -51,7 +51,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
         (["run", "smoke", "--only", "method=petr"], "no cell has method petr; did you mean petra?"),
         (["run", "smoke", "--only", "method"], "as SETTING=VALUE"),
-        (["run", "smoke", "--k", "1", "3"], "--k: no cell has accumulation 3; choose from 1, "),
+        (["run", "smoke", "--k", "1", "3"], "--k 1 3: no cell has accumulation 3; choose from 1, "),
         (["run", "smoke", "--k"], "requires an argument"),
         (["run", "smoke", "--k", ","], "no value in ','"),
         (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),

@@ -67,7 +67,7 @@ def test_three_seeds_of_a_data_set_with_one_are_that_one():
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ({"models": ["revnet19"]}, "--models: no cell has model revnet19; did you mean revnet18"),
+        ({"models": ["revnet19"]}, "--models revnet19: no cell has model revnet19; did you mean revnet18"),
         ({"methods": ["delayed"]}, "no cell has method delayed; did you mean delayed_gradients?"),
         ({"datasets": ["imagnet"]}, "no cell has dataset imagnet; did you mean imagenet"),
         ({"k": ["3"]}, "no cell has accumulation 3; choose from 1, 4, 32"),
@@ -78,7 +78,11 @@ def test_three_seeds_of_a_data_set_with_one_are_that_one():
         ({"only": ["modle=revnet18"]}, "did you mean model"),
         (
             {"k": ["4"], "only": ["accumulation=1"]},
-            "no cell of the scale paper fulfils --k 4 and --only accumulation=1",
+            "no cell of the scale paper fulfils --k 4 and --only accumulation=1: with --k 4 accumulation is 4$",
+        ),
+        (
+            {"tables": ["length"], "seeds": ["0", "2"], "models": ["resnet50"]},
+            "fulfils --tables length and --models resnet50: with --tables length model is revnet18$",
         ),
     ],
 )
@@ -118,7 +122,7 @@ def test_tuples_and_numbers_are_given_as_they_are_listed():
         assert {cell.drops for cell in selection.select(small, {}, only=[f"drops={text}"])} == {value}
     exact, rounded = (selection.select(small, {}, only=[f"warmup_epochs={text}"]) for text in ("0.0", "0"))
     assert exact == rounded
-    with pytest.raises(CellError, match=r"no cell has drops 150; choose from 1, 2, 10, none|did you mean"):
+    with pytest.raises(CellError, match=r"no cell has drops 150; choose from [\d, ]*none"):
         selection.select(small, {}, only=["drops=150"])
 
 

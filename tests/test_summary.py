@@ -66,8 +66,8 @@ def test_runs_of_different_lengths_batches_warm_ups_and_rates_are_not_averaged(t
     headings = [line for line in text if line.endswith(":")]
     assert len(set(headings)) == 5
     assert any("batch 48" in line for line in headings)
-    assert any("warm-up 1 epochs" in line for line in headings)
-    assert any("1 epochs, warm-up 0.5 epochs" in line for line in headings)
+    assert any("warm-up epochs 1" in line for line in headings)
+    assert any("epochs 1, warm-up epochs 0.5" in line for line in headings)
     assert not any("digits" in line for line in headings), "what all share is not told"
 
 
