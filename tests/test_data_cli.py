@@ -5,8 +5,10 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from reproduce.commands.common import CORES
 from reproduce.data import commands
 from reproduce.data.catalogue import DATASETS
+from reproduce.data.errors import DataError
 from tests import fake_data
 
 
@@ -30,7 +32,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def prepared(source, root):
-    return invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test")
+    return invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
 
 
 def test_list_shows_every_data_set_and_how_to_get_it(root):
@@ -63,7 +65,7 @@ def test_list_knows_a_data_set_under_a_wrong_name(prepared, root):
 
 
 def test_prepare_again_has_nothing_to_do(prepared, source, root):
-    again = invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test")
+    again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
     assert "was there already, from the same source" in again
 
 
@@ -92,7 +94,7 @@ def test_check_and_list_find_damage(prepared, root, damage):
 
 def test_check_goes_on_after_a_damaged_data_set(prepared, tmp_path, root):
     fake_data.cifar100_python(tmp_path / "more")
-    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--output", root, "--unofficial", "a test")
+    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--unofficial", "a test")
     (root / "cifar10" / "test.beton").unlink()
     text = invoke("check", "--data-root", root, code=1)
     assert "cifar10: DAMAGED" in text
@@ -101,7 +103,7 @@ def test_check_goes_on_after_a_damaged_data_set(prepared, tmp_path, root):
 
 def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
-    options = ("--output", root, "--unofficial", "a test", "--no-beton")
+    options = ("--data-root", root, "--unofficial", "a test", "--no-beton")
     invoke("prepare", "imagenet", "--source", source, *options)
     assert "ready for torchvision, NOT OFFICIAL" in invoke("list", "--data-root", root)
     assert "imagenet: whole" in invoke("check", "--data-root", root)
@@ -122,11 +124,30 @@ def test_check_of_an_official_source(source, monkeypatch):
     assert f"{source}: the official CIFAR-10, whole" in invoke("check", "cifar10", "--source", source)
 
 
+@pytest.mark.parametrize("arguments", [["cifar10"], ["imagenet"], ["cifar10", "--source", "."]])
+def test_what_decodes_nothing_takes_no_workers(root, arguments):
+    text = invoke("check", *arguments, "--data-root", root, "--workers", 2, code=2)
+    assert "--workers is for imagenet with --source" in text
+
+
+def test_images_of_a_source_are_decoded_by_all_cores_unless_said_otherwise(tmp_path, monkeypatch):
+    asked = []
+
+    def verify(dataset, source, options, progress):
+        asked.append(options.workers)
+        raise DataError(source, "is not read in this test", "")
+
+    monkeypatch.setattr("reproduce.data.commands.verify", verify)
+    for more in ((), ("--workers", 3)):
+        invoke("check", "imagenet", "--source", tmp_path, *more, code=1)
+    assert asked == [CORES, 3]
+
+
 def test_unreadable_images_can_be_left_out(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
     bad = source / "train" / "n00000001" / "train_1_2.JPEG"
     bad.write_bytes(bad.read_bytes()[:-700])
-    command = ("prepare", "imagenet", "--source", source, "--output", root, "--unofficial", "a test", "--workers", 2)
+    command = ("prepare", "imagenet", "--source", source, "--data-root", root, "--unofficial", "a test", "--workers", 2)
     assert f"1 of 18 images cannot be read: {bad} (" in invoke(*command, code=1)
     text = invoke(*command, "--skip-unreadable")
     assert "1 unreadable images left out (reason given: a test)" in text
@@ -139,7 +160,7 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
         fake_data.cifar10_python(target)
 
     monkeypatch.setattr(commands.cifar, "download", download)
-    invoke("prepare", "cifar10", "--download", "--output", root, "--unofficial", "a test")
+    invoke("prepare", "cifar10", "--download", "--data-root", root, "--unofficial", "a test")
     assert (root / "downloads" / "cifar-10-batches-py").is_dir()
     assert "cifar10: whole" in invoke("check", "--data-root", root)
 
@@ -149,14 +170,14 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("reproduce.data.small_images.write_beton", interrupted)
-    text = invoke("prepare", "cifar10", "--source", source, "--output", root, "--unofficial", "a test", code=130)
+    text = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test", code=130)
     assert "the same command begins anew" in text
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(source, tmp_path):
     (tmp_path / "file").write_text("")
-    text = invoke("prepare", "cifar10", "--source", source, "--output", tmp_path / "file" / "data", code=1)
+    text = invoke("prepare", "cifar10", "--source", source, "--data-root", tmp_path / "file" / "data", code=1)
     assert re.search(r"Error: .*Not a directory: .*file/data", text)
 
 

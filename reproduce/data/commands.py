@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from reproduce.commands.common import CORES, FOLDER
 from reproduce.data import catalogue, cifar, manifest, text
 from reproduce.data.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.data.errors import DataError
@@ -20,7 +21,12 @@ from reproduce.storage import StorageFullError
 
 SHOWN = 20  # problems of one data set
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(1),
+    show_default="as many as there are cores",
+    help="Threads that decode (imagenet).",
+)
 
 
 class DatasetName(click.ParamType[Dataset]):
@@ -94,6 +100,7 @@ def _state(dataset: Dataset, root: Path) -> str:
 @click.argument("dataset", metavar="NAME", type=DatasetName())
 @click.option("--source", type=FOLDER, help="Folder that holds the data set as published.")
 @click.option(
+    "--data-root",
     "--output",
     "root",
     type=FOLDER,
@@ -104,7 +111,7 @@ def _state(dataset: Dataset, root: Path) -> str:
 @click.option(
     "--download",
     is_flag=True,
-    help="Get the data set first (CIFAR) and keep it in --source [default: OUTPUT/downloads].",
+    help="Get the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
 )
 @click.option(
     "--unofficial",
@@ -120,7 +127,7 @@ def _state(dataset: Dataset, root: Path) -> str:
     is_flag=True,
     help="Do not copy the images (144 GB), only list them: for torchvision's loader (imagenet).",
 )
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Threads that decode (imagenet).")
+@WORKERS
 def prepare_command(
     dataset: Dataset,
     source: Path | None,
@@ -130,13 +137,13 @@ def prepare_command(
     replace: bool,
     skip_unreadable: bool,
     no_beton: bool,
-    workers: int,
+    workers: int | None,
 ) -> None:
     """Verify the data set NAME and convert it for the loaders: cifar10, cifar100, imagenet32 or imagenet.
 
     Nothing is left behind unless all of it is there and whole. Stopped in any way, the same command begins anew.
     """
-    if dataset is not IMAGENET and (skip_unreadable or no_beton or workers > 1):
+    if dataset is not IMAGENET and (skip_unreadable or no_beton or workers):
         raise click.UsageError(
             "--skip-unreadable, --no-beton and --workers are for imagenet: others have no image files"
         )
@@ -149,7 +156,7 @@ def prepare_command(
         replace=replace,
         skip_unreadable=skip_unreadable,
         beton=not no_beton,
-        workers=workers,
+        workers=workers or CORES,
     )
     with _errors():
         if download:
@@ -170,13 +177,16 @@ def prepare_command(
     "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
 )
 @click.option("--source", type=FOLDER, help="Verify the published files in this folder instead; takes one NAME.")
-def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None) -> None:
+@WORKERS
+def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, workers: int | None) -> None:
     """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
+    if workers and (source is None or list(datasets) != [IMAGENET]):
+        raise click.UsageError("--workers is for imagenet with --source: nothing else is decoded")
     if source is not None:
         if len(datasets) != 1:
             raise click.UsageError("--source takes one NAME: the data set that is in the folder")
         with _errors():
-            found = verify(datasets[0], source, Options(beton=False), progress_bar)[1]
+            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
             click.echo(f"{source}: the official {datasets[0].title}, whole")
             _describe(found)
         return

@@ -176,7 +176,7 @@ def _already(target: Path, source: Path, options: Options) -> Manifest | None:
         raise DataError(
             target,
             "this folder was not made by `data prepare` (it has no manifest.json), or it holds the source",
-            "It was left as it is; move it away, or choose another --output",
+            "It was left as it is; move it away, or choose another --data-root",
         )
     if options.replace:
         return None
