@@ -49,7 +49,7 @@ def draw(
 
     """
     with plots.style():
-        drawing = Drawing(figsize=(10.4, 3.9), layout="constrained")
+        drawing = Drawing(figsize=(10.4, 4.2), layout="constrained")
         left, right = drawing.subplots(1, 2, width_ratios=(3, 2))
         matched, *others = labels.values()
         for apart in others:
@@ -68,7 +68,8 @@ def draw(
             panel.xaxis.set_minor_locator(NullLocator())
             panel.xaxis.set_major_formatter(ScalarFormatter())
             if panel.get_legend_handles_labels()[0]:
-                panel.legend(loc="best", fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
+                # Above it: "best" looks at lines alone, and would lie on the bars of the differences.
+                panel.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
         sns.despine(drawing)
         return plots.to_svg(drawing, key=key, title=title, description=description)
 
