@@ -24,7 +24,7 @@ class Budget:
 
     Args:
         seconds: that the run may take.
-        expected: seconds that cells without epochs take, by name of the cell, as far as known.
+        expected: seconds that cells take, by name, as far as known; those without epochs are asked for.
         started: when it began, by `clock`; now unless given.
         clock: seconds that count from the same moment in all processes of the machine, as `time.monotonic` does.
 

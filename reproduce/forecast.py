@@ -1,15 +1,16 @@
-"""How long a grid still takes, by how long cells like those that are left took in this very run.
+"""How long a grid still takes, by how long cells like those that are left took: in this very run, or as recorded.
 
 The obvious forecast, the mean time of a cell times the cells left, is wrong where cells differ: measurements of a
 second come before trainings of minutes, and in a study of depth the last cell takes ten times as long as the first.
-Here only a cell that does the same work tells how long one takes (`reproduce.speed.alike`); as long as there is none
-for some of the cells, the sum of the others is given as what it is, the least.
+Here only a cell that does the same work tells how long one takes (`reproduce.speed.alike`). One of this run is
+believed before one that was recorded on such a device at another time; as long as there is neither for some of the
+cells, the sum of the others is given as what it is, the least.
 
 This module exports Forecast.
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from reproduce.progress import clock
 
@@ -25,6 +26,7 @@ class Forecast:
         kinds: of every cell that is to be run; those of one kind take equally long.
         shares: of every cell what is done already, 0..1.
         workers: that run cells at the same time.
+        recorded: seconds of a whole cell by kind, from before this run.
         now: seconds from any moment on.
 
     """
@@ -34,10 +36,11 @@ class Forecast:
         kinds: Sequence[Hashable],
         shares: Sequence[float],
         workers: int,
+        recorded: Mapping[Hashable, float] | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kinds, self._workers, self._now = kinds, workers, now
+        self._kinds, self._workers, self._recorded, self._now = kinds, workers, recorded or {}, now
         self._left = dict(enumerate(shares))  # number of a cell -> share done
         self._begun: dict[int, tuple[float, float]] = {}  # when, and what was done then
         self._took: dict[Hashable, tuple[float, float]] = {}  # seconds for so many cells of a kind, that have ended
@@ -66,10 +69,10 @@ class Forecast:
         return f"{least}{clock(sum(known) / min(self._workers, len(self._left)))} left"
 
     def _paces(self) -> dict[Hashable, float]:
-        """Seconds of a whole cell by kind, by cells that have ended; of a kind without one, by those under way."""
+        """Seconds of a whole cell by kind: by cells that have ended, else by those under way, else as recorded."""
         found = {kind: seconds / cells for kind, (seconds, cells) in self._took.items()}
         for number, (moment, share) in self._begun.items():
             done = self._left[number] - share
             if done >= ENOUGH:
                 found.setdefault(self._kinds[number], (self._now() - moment) / done)
-        return found
+        return {**self._recorded, **found}

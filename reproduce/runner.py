@@ -153,7 +153,9 @@ class _Listener:
         self._running: dict[int, Cell] = {}
         self._finished: set[int] = set()
         shares = [outcome.states[cell].epochs_done / max(cell.epochs_expected, 1) for cell in cells]
-        self._forecast = Forecast([alike(cell) for cell in cells], shares, min(settings.jobs, len(cells)))
+        kinds = {cell: alike(cell) for cell in cells}
+        before = {kinds[cell]: settings.expected[cell.name] for cell in cells if cell.name in settings.expected}
+        self._forecast = Forecast([kinds[cell] for cell in cells], shares, min(settings.jobs, len(cells)), before)
         bar.left = self._forecast.words
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:

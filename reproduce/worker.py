@@ -8,8 +8,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -45,6 +45,7 @@ class Settings:
         devices: worker number n trains on the n-th of them, from the first again where there are more workers.
         checkpoint_seconds, data_root, data_workers, cuda_graphs, compiled: see `reproduce.execution.Context`.
         budget: time that the run may take, if limited.
+        expected: seconds that whole cells take, by name, as far as it is known from before.
 
     """
 
@@ -58,6 +59,7 @@ class Settings:
     cuda_graphs: int = 0
     compiled: bool = False
     budget: Budget | None = None
+    expected: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Reporter(Observer):

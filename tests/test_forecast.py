@@ -1,9 +1,16 @@
 """The time left of a grid: by cells of the same kind, and no more than is known."""
 
+import io
+import threading
+
 from petra_core import methods
 from reproduce.forecast import Forecast
+from reproduce.progress import GridBar
+from reproduce.records import State, Status
+from reproduce.runner import Outcome, _Listener
 from reproduce.scales.smoke import digits_cell
 from reproduce.speed import alike
+from reproduce.worker import Settings
 
 
 class Watch:
@@ -75,3 +82,22 @@ def test_cells_of_one_kind() -> None:
     others = [digits_cell("revnet18", methods.DSP, 1), digits_cell("resnet18", methods.PETRA, 1)]
     others += [digits_cell("revnet18", methods.PETRA, 1, **change) for change in ({"epochs": 9}, {"batch_size": 48})]
     assert alike(cell) not in map(alike, others)
+
+
+def test_what_was_recorded_before_is_believed_until_this_run_knows_better() -> None:
+    watch = Watch()
+    forecast = Forecast(["short", "long", "long"], [0.0, 0.0, 0.5], 1, {"short": 10.0, "long": 100.0}, now=watch)
+    assert forecast.words() == "2:40 left"
+    forecast.at(1, 0.0)
+    watch.seconds += 20
+    forecast.at(1, 0.5)  # 40 seconds a cell
+    assert forecast.words() == "0:50 left"
+
+
+def test_the_grid_tells_the_time_left_by_what_was_recorded_before(tmp_path) -> None:
+    cells = [digits_cell(), digits_cell(seed=1), digits_cell("resnet18", methods.PETRA, 1)]
+    outcome = Outcome(states={cell: State(Status.NOT_RUN, epochs=cell.epochs_expected) for cell in cells})
+    bar = GridBar(len(cells), io.StringIO())
+    _Listener(cells, Settings(tmp_path, jobs=2, expected={cells[0].name: 60.0}), outcome, bar, threading.Event())
+    assert bar.left() == "at least 1:00 left"  # seed 1 takes as long; of ResNet-18 nothing is known
+    bar.close()

@@ -1,6 +1,6 @@
 """What a plan is made of, read from the records: states, locks, and the speeds recorded on this kind of device.
 
-This module exports kind_of_device, measuring_times, read_plan.
+This module exports kind_of_device, read_plan, recorded_times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from reproduce.records import Record, RecordError, State, Status
 from reproduce.selection import exhibit_names
 from reproduce.speed import Device, Speeds
 
-__all__ = ["kind_of_device", "measuring_times", "read_plan"]
+__all__ = ["kind_of_device", "read_plan", "recorded_times"]
 
 
 def kind_of_device(name: str, threads: int) -> Device:
@@ -46,13 +46,11 @@ def read_plan(
     return Plan(groups, workers)
 
 
-def measuring_times(cells: Iterable[Cell], root: Path, device: str, threads: int) -> dict[str, float]:
-    """Seconds that cells without epochs take, by name, as far as they are known: nothing can interrupt these."""
-    measured = [cell for cell in cells if not cell.epochs_expected]
-    if not measured:
-        return {}
-    speeds, where = speed.recorded(records.scan(root).records), kind_of_device(device, threads)
-    times = {cell.name: speeds.left(cell, State(Status.NOT_RUN), where) for cell in measured}
+def recorded_times(cells: Iterable[Cell], root: Path, where: Device) -> dict[str, float]:
+    """Seconds that whole cells take on such a device, by name, as far as comparable ones are recorded under `root`."""
+    speeds = speed.recorded(records.scan(root).records)
+    whole = {cell: State(Status.NOT_RUN, epochs=cell.epochs_expected) for cell in cells}
+    times = {cell.name: speeds.left(cell, state, where) for cell, state in whole.items()}
     return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 

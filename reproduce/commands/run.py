@@ -20,7 +20,7 @@ from reproduce.commands.common import (
     data_workers_of,
 )
 from reproduce.commands.conclusion import conclude
-from reproduce.commands.reading import kind_of_device, measuring_times, read_plan
+from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, ListOption, grouped
 from reproduce.runner import run_grid
@@ -137,13 +137,13 @@ def run(
     checked(lambda: devices.check_graphs(cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
     _say_missing_seeds(seeds, chosen)
+    kind = kind_of_device(where[0], threads)
     if dry_run:
-        kind = kind_of_device(where[0], threads)
         plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
     check_writable(root, "--records")
-    limit = None if budget is None else Budget(budget, measuring_times(chosen, root, where[0], threads), started)
+    expected = recorded_times(chosen, root, kind)
     settings = Settings(
         root=root,
         jobs=workers,
@@ -154,7 +154,8 @@ def run(
         data_workers=data_workers or data_workers_of(workers),
         cuda_graphs=cuda_graphs,
         compiled=compiled,
-        budget=limit,
+        budget=None if budget is None else Budget(budget, expected, started),
+        expected=expected,
     )
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
     conclude(grid.scale, outcome, root)
