@@ -205,7 +205,8 @@ def test_what_needs_attention_comes_first_and_the_rest_under_its_exhibit(tree: E
     assert headings == sorted(set(headings), key=headings.index)
     assert headings[0] == "Table 1"
     assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in others.text
-    positions = [tree.text.index(words) for words in ("What needs attention", "What has been run", "What came out")]
+    order = ("What needs attention", "What has been run", "What came out", "What is here of each table")
+    positions = [tree.text.index(words) for words in order]
     assert positions == sorted(positions)
 
 

@@ -1,7 +1,8 @@
 """The first page: how much has been run, what came out of it, and what needs attention.
 
 Thirty findings in one list are read by nobody. Here what needs attention stands first, with the exhibit that it belongs
-to, then a line for each exhibit and study, then the other findings under their exhibits.
+to, then at what scale anything has been run, then the other findings under their exhibits: what a reader came for. A
+line for each exhibit and study, with what is missing, is long and comes last.
 
 This module exports Part, coverage, parts, scales_run.
 """
