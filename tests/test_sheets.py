@@ -9,8 +9,8 @@ from petra_core import methods
 from reproduce.scales import paper, small
 from reproduce.statistics import Estimate, judge
 from reproduce.tables import results, sheets
-from reproduce.tables.content import TIMES, Tone
-from reproduce.tables.sheets import Sheet, accuracy_entry, counted, data, family_note, judged_entries
+from reproduce.tables.content import MINUS, TIMES, Tone
+from reproduce.tables.sheets import Sheet, accuracy_entry, counted, data, family_note, judged_entries, told
 from tests import fake_records
 
 CELL = paper.cell("imagenet", epochs=6, drops=(), batch_size=8)
@@ -94,6 +94,9 @@ def test_verdicts_of_a_family_are_counted_and_marked() -> None:
     assert family_note(judged).startswith(counted(judged))
     assert family_note({}) == "No comparison can be made yet."
     assert counted(judge({"clear": clear})) == "1 comparison: differ 1"
+    assert told(judged) == f"{counted(judged)}, means from {MINUS}3.0 to +0.1 points"
+    assert told(judge({"clear": clear, "none": None})) == f"1 comparison: differ 1, mean {MINUS}3.0 points"
+    assert told(judge({"none": None})) == ""
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from reproduce.tables.content import (
 )
 from reproduce.tables.experiments import Experiment, Key, experiments
 from reproduce.tables.results import Results, Run
-from reproduce.tables.sheets import counted, data, family_note, judged_entries, settings_key
+from reproduce.tables.sheets import data, family_note, judged_entries, settings_key, told
 
 #: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
 COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
@@ -154,7 +154,7 @@ def _findings(experiment: Experiment) -> Iterator[Finding]:
     verdicts = {
         method: words
         for method in (*RIVALS, methods.PETRA)
-        if (words := counted({key: judgement for key, judgement in differences.items() if key[1] is method}))
+        if (words := told({key: judgement for key, judgement in differences.items() if key[1] is method}))
     }
     against = f"against backpropagation on the same network, k and seeds, margin {MARGIN_POINTS} points"
     rivals = [f"{method.title}, {words}" for method, words in verdicts.items() if method is not methods.PETRA]

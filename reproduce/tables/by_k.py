@@ -27,6 +27,7 @@ from reproduce.tables.sheets import (
     described,
     family_note,
     judged_entries,
+    told,
 )
 
 ACCUMULATIONS = tuple(sorted(paper.ACCUMULATIONS))
@@ -160,7 +161,7 @@ def table(sweep: Sweep, sheet: Sheet, dataset: str, rows: Sequence[Row]) -> Tabl
 def findings(sweep: Sweep, sheet: Sheet, dataset: str) -> Iterator[Finding]:
     """How PETRA compares at the same effective batch."""
     judged = judge(dict(differences(sweep, sheet, dataset)))
-    words = counted({place: judgement for place, judgement in judged.items() if place[1] == MATCHED})
+    words = told({place: judgement for place, judgement in judged.items() if place[1] == MATCHED})
     if words:
         example = sweep.cell(dataset, f"revnet{sweep.depths[0]}", PETRA, 1)
         yield Finding(

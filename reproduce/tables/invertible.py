@@ -45,12 +45,12 @@ from reproduce.tables.sheets import (
     DIFFERENCES,
     Sheet,
     accuracy_entry,
-    counted,
     data,
     described,
     family_note,
     judged_entries,
     sheets,
+    told,
 )
 
 COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
@@ -260,7 +260,7 @@ def _peak(peaks: Sequence[float]) -> Entry:
 
 
 def _compared(sheet: Sheet, judged: Mapping[tuple[Method, int], Judgement]) -> Iterator[Finding]:
-    words = counted(judged)
+    words = told(judged)
     if words:
         example = _cell(sheet.scale, NETWORKS[0], methods.PETRA, 1)
         yield Finding(

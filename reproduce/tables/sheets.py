@@ -18,7 +18,7 @@ from reproduce.data import catalogue
 from reproduce.records import Status
 from reproduce.statistics import Judgement, Verdict
 from reproduce.statistics import estimate as mean_of
-from reproduce.tables.content import Entry, count, estimate, missing
+from reproduce.tables.content import Entry, count, estimate, missing, with_sign
 from reproduce.tables.content import verdict as verdict_entry
 from reproduce.tables.experiments import Group, Network
 from reproduce.tables.results import Results, Run
@@ -163,6 +163,15 @@ def counted(judgements: Mapping[Any, Judgement]) -> str:
     differ = verdicts.count(Verdict.DIFFER)
     stand = f" ({sum(j.stands for j in made)} after Holm's correction)" if differ and len(made) > 1 else ""
     return f"{count(len(made), 'comparison')}: {words}{stand}"
+
+
+def told(judgements: Mapping[Any, Judgement]) -> str:
+    """The same, and how large the differences of accuracy are; empty if there are none."""
+    means = sorted(j.difference.mean for j in judgements.values() if j.difference is not None)
+    if not means:
+        return ""
+    low, high = (with_sign(mean, 1) for mean in (means[0], means[-1]))
+    return f"{counted(judgements)}, {f'mean {low}' if low == high else f'means from {low} to {high}'} points"
 
 
 def family_note(judgements: Mapping[Any, Judgement]) -> str:

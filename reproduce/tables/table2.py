@@ -21,7 +21,7 @@ from reproduce.tables.content import Block, Column, Entry, Finding, Section, Tab
 from reproduce.tables.content import published as published_entry
 from reproduce.tables.experiments import Group
 from reproduce.tables.results import Results
-from reproduce.tables.sheets import Sheet, accuracy_entry, counted, family_note, judged_entries, sheets
+from reproduce.tables.sheets import Sheet, accuracy_entry, family_note, judged_entries, sheets, told
 
 TORCHVISION = "_torchvision"  # models whose accuracy the paper quotes from torchvision
 
@@ -54,7 +54,7 @@ def section(results: Results) -> Section:
     findings += [
         Finding(f"Table 2: ours at the paper's scale ({sheet.arithmetic}) less the published values, {words}.")
         for sheet in papers
-        if (words := counted(_to_published(rows, sheet)))
+        if (words := told(_to_published(rows, sheet)))
     ]
     coverage = [f"published values; {here} run at the paper's scale"]
     for sweep in SWEEPS:

@@ -34,11 +34,11 @@ from reproduce.tables.sheets import (
     DIFFERENCES,
     Sheet,
     accuracy_entry,
-    counted,
     data,
     family_note,
     judged_entries,
     sheets,
+    told,
 )
 
 __all__ = ["ACCUMULATIONS", "STUDIES", "Study", "cells", "section"]
@@ -166,7 +166,7 @@ def section(results: Results) -> Section:
                 judged = judge(dict(_differences(study, sheet)))
                 blocks.append(_table(study, sheet, judged))
                 coverage.append(f"{study.key}: {sheet.progress}")
-                words = counted(judged)
+                words = told(judged)
                 if words:
                     findings.append(
                         Finding(
