@@ -18,6 +18,7 @@ from reproduce import durations
 from reproduce.cells import Cell
 from reproduce.locks import Holder
 from reproduce.records import State
+from reproduce.wording import count
 
 __all__ = ["Item", "Plan", "listing", "table"]
 
@@ -160,7 +161,7 @@ def _time(plan: Plan) -> str:
         return "Nothing is left to run."
     known = [item.seconds for item in waiting if item.seconds is not None]
     unknown = len(waiting) - len(known)
-    text = f"Left: {len(waiting)} cells"
+    text = f"Left: {count(len(waiting), 'cell')}"
     if known:
         least = "at least " if unknown else ""
         busy = min(plan.workers, len(waiting))

@@ -141,9 +141,9 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
     assert (settings.jobs, settings.threads, settings.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
-    assert "WARNING: 1 cells at k = 1 and 4 are not above 90 % test accuracy" in result.output
+    assert "WARNING: 1 cell at k = 1 and 4 not above 90 % test accuracy" in result.output
     assert "digits-revnet18-w12-petra-k4-s0: 20.00 %" in result.output
-    assert "WARNING: 1 cells diverged" in result.output
+    assert "WARNING: 1 cell diverged" in result.output
     assert result.exit_code == 0
 
 

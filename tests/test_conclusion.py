@@ -34,7 +34,7 @@ def test_a_missing_data_set_is_told_once(end):
     problems[CELLS[3]] = "result.json: is damaged"
     code, _, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), problems))
     assert code == 1
-    assert "4 cells have no result" in said
+    assert "4 cells without a result" in said
     assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
     assert said.count("not prepared") == 1
     assert f"{CELLS[3].slug}: result.json: is damaged" in said
@@ -44,7 +44,7 @@ def test_a_missing_data_set_is_told_once(end):
 def test_the_end_of_the_budget_is_no_warning(end):
     code, text, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), budget_ended=True))
     assert code == BUDGET_ENDED == 3
-    assert "The time budget ended: 4 cells are left, and the same command goes on with them." in text
+    assert "The time budget ended: 4 cells left; the same command goes on." in text
     assert said == ""
 
 
@@ -56,7 +56,7 @@ def test_what_was_finished_within_the_budget_is_finished(end, tmp_path):
     state = train(CELLS[0], tmp_path, 95.0).state()
     code, text, _ = end(Outcome({CELLS[0]: state}, budget_ended=True))
     assert code == 0
-    assert "All 1 cells have a result" in text
+    assert "Nothing is missing: 1 cell with a result" in text
 
 
 def test_failures_are_told_by_their_kind(end):
@@ -67,6 +67,6 @@ def test_failures_are_told_by_their_kind(end):
     }
     code, _, said = end(Outcome(states))
     assert code == 1
-    assert "1 cells diverged, which is their result" in said
-    assert "1 cells ran out of memory; --retry-failed tries again" in said
+    assert "1 cell diverged, which is a result" in said
+    assert "1 cell ran out of memory; --retry-failed tries again" in said
     assert f"{CELLS[2].slug}: 1 of 4 epochs" in said

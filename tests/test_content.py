@@ -74,11 +74,6 @@ def test_a_row_of_another_length_is_refused() -> None:
         Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
 
 
-@pytest.mark.parametrize(("amount", "shown"), [(0, "0 cells"), (1, "1 cell"), (2, "2 cells")])
-def test_count(amount: int, shown: str) -> None:
-    assert content.count(amount, "cell") == shown
-
-
 def test_some_of_many() -> None:
     assert content.some(["a", "b"], limit=2) == "a; b"
     assert content.some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"

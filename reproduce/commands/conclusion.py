@@ -4,7 +4,7 @@ This module exports conclude.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +15,7 @@ from reproduce.cells import Cell
 from reproduce.commands.common import say_loudly
 from reproduce.runner import Outcome
 from reproduce.scales import Scale
+from reproduce.wording import count
 
 __all__ = ["conclude"]
 
@@ -26,25 +27,27 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     short = summary.shortfalls(scale, outcome, root)
     if short:
         at = " and ".join(str(k) for k in scale.target_accumulations)
-        say_loudly(f"{len(short)} cells at k = {at} are not above {scale.target_accuracy:g} % test accuracy", short)
+        say_loudly(f"{_cells(short)} at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
     diverged = [cell.slug for cell, state in outcome.states.items() if state.reason == "diverged"]
     if diverged:
-        say_loudly(f"{len(diverged)} cells diverged, which is their result", diverged)
+        say_loudly(f"{_cells(diverged)} diverged, which is a result", diverged)
     if outcome.problems:
-        say_loudly(f"{len(outcome.problems)} cells have no result", list(_once_each(outcome.problems.items())))
+        say_loudly(f"{_cells(outcome.problems)} without a result", list(_once_each(outcome.problems.items())))
     unfinished = [f"{c.slug}: {s}" for c, s in outcome.states.items() if not s.final and c not in outcome.problems]
     if unfinished and outcome.budget_ended:
-        click.echo(
-            f"\nThe time budget ended: {len(unfinished)} cells are left, and the same command goes on with them."
-        )
+        click.echo(f"\nThe time budget ended: {_cells(unfinished)} left; the same command goes on.")
     elif unfinished:
-        say_loudly(f"{len(unfinished)} cells are unfinished; the same command goes on with them", unfinished)
+        say_loudly(f"{_cells(unfinished)} unfinished; the same command goes on", unfinished)
     memory = [cell.slug for cell, state in outcome.states.items() if state.reason == "out of memory"]
     if memory:
-        say_loudly(f"{len(memory)} cells ran out of memory; --retry-failed tries again", memory)
+        say_loudly(f"{_cells(memory)} ran out of memory; --retry-failed tries again", memory)
     if not short and outcome.complete:
-        click.echo(f"\nAll {len(outcome.states)} cells have a result, and every one is as good as expected.")
+        click.echo(f"\nNothing is missing: {_cells(outcome.states)} with a result, every one as good as expected.")
     sys.exit(outcome.exit_code)
+
+
+def _cells(listed: Sized) -> str:
+    return count(len(listed), "cell")
 
 
 def _once_each(problems: Iterable[tuple[Cell, str]]) -> Iterable[str]:

@@ -24,7 +24,6 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
-    count,
     estimate,
     method_name,
     missing,
@@ -35,6 +34,7 @@ from reproduce.tables.content import (
 from reproduce.tables.experiments import Experiment, Key, experiments
 from reproduce.tables.results import Results, Run
 from reproduce.tables.sheets import data, family_note, judged_entries, settings_key, told
+from reproduce.wording import count
 
 #: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
 COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)

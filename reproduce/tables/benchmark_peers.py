@@ -17,11 +17,11 @@ from reproduce.tables.content import (
     Finding,
     Table,
     Tone,
-    count,
     missing,
     none,
     text,
 )
+from reproduce.wording import count
 
 __all__ = ["blocks", "findings"]
 

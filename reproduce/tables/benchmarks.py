@@ -24,7 +24,6 @@ from reproduce.tables.content import (
     Table,
     Tone,
     code,
-    count,
     missing,
     none,
     number,
@@ -32,6 +31,7 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.results import Results
+from reproduce.wording import count
 
 TITLE = "Benchmarks"
 

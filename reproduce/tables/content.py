@@ -15,6 +15,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.published import Mark
 from reproduce.statistics import Estimate, Verdict
+from reproduce.wording import conjunction
 
 _SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
@@ -294,16 +295,6 @@ def not_run_at(scales: Sequence[str]) -> list[str]:
 def run_at(scales: Iterable[str]) -> str:
     """The scales of which there is something, as a section's coverage."""
     return ", ".join(f"“{scale}” run" for scale in scales) or "not run"
-
-
-def count(amount: int, noun: str) -> str:
-    """1 cell, 2 cells."""
-    return f"{amount} {noun}{'' if amount == 1 else 's'}"
-
-
-def conjunction(words: Sequence[str]) -> str:
-    """One; one and two; one, two and three."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def some(words: Sequence[str], limit: int = 6) -> str:

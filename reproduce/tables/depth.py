@@ -25,7 +25,6 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
-    conjunction,
     estimate,
     missing,
     not_run_at,
@@ -38,6 +37,7 @@ from reproduce.tables.depth_runs import COMPARED, RULE, STEPS, Depths, Place, re
 from reproduce.tables.gradients import over_seeds
 from reproduce.tables.results import Results
 from reproduce.tables.sheets import counted, described, family_note, judged_entries
+from reproduce.wording import conjunction
 
 BLOCKS = (2, 8, 16, 32, 48)  # J = 4, 10, 18, 34, 50
 BOTTOM = 1  # the lowest stage that rebuilds its input

@@ -14,7 +14,7 @@ from reproduce.cells import Cell, TrainingCell
 from reproduce.scales import paper, small
 from reproduce.statistics import Estimate, Judgement, estimate, judge, paired
 from reproduce.tables import sweep_plots
-from reproduce.tables.content import Block, Column, Figure, Finding, Section, Table, Tone, count, missing, number
+from reproduce.tables.content import Block, Column, Figure, Finding, Section, Table, Tone, missing, number
 from reproduce.tables.content import estimate as estimate_entry
 from reproduce.tables.results import Results
 from reproduce.tables.sheets import (
@@ -27,6 +27,7 @@ from reproduce.tables.sheets import (
     judged_entries,
     sheets,
 )
+from reproduce.wording import count
 
 NETWORK, ACCUMULATION = "revnet18", 1  # at k = 1 gradients are the most updates late
 COMPARED = (methods.PETRA, methods.BACKPROPAGATION)

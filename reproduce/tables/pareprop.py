@@ -25,8 +25,6 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
-    conjunction,
-    count,
     missing,
     none,
     number,
@@ -36,6 +34,7 @@ from reproduce.tables.content import (
 )
 from reproduce.tables.content import published as published_entry
 from reproduce.tables.results import Results
+from reproduce.wording import conjunction, count
 
 __all__ = ["ALLOCATED", "FORETOLD", "FOUND", "PEAK_FORETOLD", "THROUGHPUT", "gain_of", "group_of", "section"]
 

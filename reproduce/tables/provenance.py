@@ -27,13 +27,13 @@ from reproduce.tables.content import (
     Table,
     Tone,
     code,
-    count,
     missing,
     number,
     some,
     text,
 )
 from reproduce.tables.results import Results, Run, meaning
+from reproduce.wording import count
 
 COMMIT_DIGITS = 10
 LISTED = 3  # of cells that a finding names; the list of cells has all

@@ -18,10 +18,11 @@ from reproduce.data import catalogue
 from reproduce.records import Status
 from reproduce.statistics import Judgement, Verdict
 from reproduce.statistics import estimate as mean_of
-from reproduce.tables.content import Entry, count, estimate, missing, with_sign
+from reproduce.tables.content import Entry, estimate, missing, with_sign
 from reproduce.tables.content import verdict as verdict_entry
 from reproduce.tables.experiments import Group, Network
 from reproduce.tables.results import Results, Run
+from reproduce.wording import count
 
 KeyT = TypeVar("KeyT")
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction

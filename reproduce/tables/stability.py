@@ -22,7 +22,6 @@ from reproduce.tables.content import (
     Section,
     Table,
     Tone,
-    count,
     missing,
     not_run_at,
     number,
@@ -33,6 +32,7 @@ from reproduce.tables.content import (
 from reproduce.tables.divergence import RULE
 from reproduce.tables.results import Results
 from reproduce.tables.stability_map import BREAKS, COMPARED, NOT_RUN, Map, Point, read_map, stable_rates
+from reproduce.wording import count
 
 REFERENCE_RATES = (0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
 WARMUPS = {"small": (0.0, 0.5), "paper": (0.0, 5.0)}  # epochs

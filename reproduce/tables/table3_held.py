@@ -36,7 +36,6 @@ from reproduce.tables.content import (
     Finding,
     Table,
     Tone,
-    conjunction,
     method_name,
     missing,
     number,
@@ -48,6 +47,7 @@ from reproduce.tables.deferred import sns
 from reproduce.tables.held import COUNTED, Group, Held
 from reproduce.tables.memory import COLOURS
 from reproduce.tables.results import Run
+from reproduce.wording import conjunction
 
 CONFIGURATION: dict[Method, Configuration] = dict(zip(METHODS, CONFIGURATIONS, strict=True))
 WORKING = ("messages", "gradients", "optimizer")

@@ -17,10 +17,11 @@ from petra_core import methods
 from reproduce.cells import Cell, ReconstructionCell
 from reproduce.scales import small, smoke
 from reproduce.statistics import Estimate
-from reproduce.tables.content import Block, Column, Entry, Finding, Table, Tone, count, missing, number
+from reproduce.tables.content import Block, Column, Entry, Finding, Table, Tone, missing, number
 from reproduce.tables.depth import BOTTOM, error_entry
 from reproduce.tables.gradients import Profile, mean_of, over_seeds
 from reproduce.tables.results import Results, Run
+from reproduce.wording import count
 
 __all__ = ["Errors", "blocks", "cells"]
 

@@ -27,7 +27,18 @@ from reproduce.data import catalogue
 from reproduce.scales import small, smoke
 from reproduce.statistics import Estimate, Judgement, judge, paired
 from reproduce.tables import transformer_errors
-from reproduce.tables.content import Block, Column, Entry, Finding, Section, Table, Tone, count, missing, number, text
+from reproduce.tables.content import (
+    Block,
+    Column,
+    Entry,
+    Finding,
+    Section,
+    Table,
+    Tone,
+    missing,
+    number,
+    text,
+)
 from reproduce.tables.experiments import Network
 from reproduce.tables.results import Results
 from reproduce.tables.sheets import (
@@ -40,6 +51,7 @@ from reproduce.tables.sheets import (
     sheets,
     told,
 )
+from reproduce.wording import count
 
 __all__ = ["ACCUMULATIONS", "STUDIES", "Study", "cells", "section"]
 
