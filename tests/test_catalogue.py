@@ -1,5 +1,7 @@
 """The data sets: their names, and which loader is for which."""
 
+from pathlib import Path
+
 import pytest
 
 from reproduce.data import catalogue
@@ -47,3 +49,15 @@ def test_descriptions_are_complete():
         assert dataset.built_in == (dataset in (DIGITS, PYDOC))
         assert "--source" in dataset.how_to_get or dataset.built_in
         assert (dataset.mean is None) == (dataset.deviation is None)
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [
+        ("data/cifar10", "python -m reproduce data prepare cifar10"),
+        ("/mnt/my data/imagenet", "python -m reproduce data prepare imagenet --data-root '/mnt/my data'"),
+    ],
+)
+def test_the_command_prepares_the_folder_that_was_asked_for(folder, command):
+    assert catalogue.how_to_prepare(Path(folder)) == command
+    assert catalogue.again(Path(folder)) == f"Prepare it again: {command} --replace"

@@ -87,7 +87,7 @@ def test_check_and_list_find_damage(prepared, root, damage):
         path.write_text(path.read_text()[:100])
     text = invoke("check", "--data-root", root, code=1)
     assert f"cifar10: DAMAGED\n  {path}" in text
-    assert "data prepare cifar10 --replace" in text
+    assert f"data prepare cifar10 --data-root {root} --replace" in text
     # A look at names and sizes cannot see a flipped bit.
     assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import sys
 import threading
 from importlib.util import find_spec
@@ -110,9 +111,8 @@ def test_digits_need_no_preparation(tmp_path):
 
 
 def test_a_data_set_that_is_not_prepared_says_how_to(tmp_path):
-    with pytest.raises(
-        DataError, match=r"cifar10 is not prepared. python -m reproduce data prepare cifar10; .*--download"
-    ):
+    command = rf"python -m reproduce data prepare cifar10 --data-root {re.escape(str(tmp_path))}; .*--download"
+    with pytest.raises(DataError, match=rf"cifar10 is not prepared. {command}"):
         open_data(CELL, CPU, tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_one_flipped_bit_in_the_files_is_noticed_before_training(root, file):
     content = bytearray(path.read_bytes())
     content[-5000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{file} is of other content than its record says.*prepare cifar10 --replace"):
+    with pytest.raises(DataError, match=rf"{file} is of other content than its record says.*prepare cifar10 --data-root .* --replace"):
         open_data(CELL, CPU, root)
 
 

@@ -5,6 +5,7 @@ The numbers are those of the official distributions; `reproduce.data.prepare` co
 
 import difflib
 import importlib.util
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -221,3 +222,14 @@ def _either(names: tuple[str, ...]) -> str:
 def ffcv_installed() -> bool:
     """Whether FFCV is there, found without importing it: that takes seconds and changes torch's threads."""
     return importlib.util.find_spec("ffcv") is not None
+
+
+def how_to_prepare(folder: Path) -> str:
+    """The command that prepares the data set of a folder of that name, there."""
+    root = "" if folder.parent == DEFAULT_ROOT else f" --data-root {shlex.quote(str(folder.parent))}"
+    return f"python -m reproduce data prepare {folder.name}{root}"
+
+
+def again(folder: Path) -> str:
+    """What to do about a prepared data set that is there, and of no use."""
+    return f"Prepare it again: {how_to_prepare(folder)} --replace"

@@ -219,7 +219,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         click.echo(f"  {problem}", err=True)
     if len(problems) > SHOWN:
         click.echo(f"  … and {len(problems) - SHOWN} more", err=True)
-    click.echo(f"  Prepare it again: python -m reproduce data prepare {dataset.name} --replace …", err=True)
+    click.echo(f"  {catalogue.again(folder)} …", err=True)
     return False
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproduce.data.catalogue import Channels
+from reproduce.data.catalogue import Channels, again
 from reproduce.data.errors import DataError
 
 NAME = "manifest.json"
@@ -148,7 +148,9 @@ def read(folder: Path) -> Manifest:
     try:
         values = json.loads(path.read_text())
         if values["schema"] != SCHEMA:
-            raise DataError(path, f"is of format {values['schema']!r}, this version reads format {SCHEMA}", AGAIN)
+            raise DataError(
+                path, f"is of format {values['schema']!r}, this version reads format {SCHEMA}", again(folder)
+            )
         found = values["findings"]
         splits = {name: Split(found["splits"][name]["samples"], _ints(found["splits"][name])) for name in SPLITS}
         tuples = {name: tuple(found[name]) for name in ("mean", "deviation", "deviations", "skipped", "notes")}
@@ -160,12 +162,9 @@ def read(folder: Path) -> Manifest:
             files={name: Written(**file) for name, file in values["files"].items()},
         )
     except FileNotFoundError:
-        raise DataError(folder, "holds no prepared data set (no manifest.json)", AGAIN) from None
+        raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(path, f"is damaged ({error!r})", AGAIN) from error
-
-
-AGAIN = "Prepare it again: python -m reproduce data prepare"
+        raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
 
 
 def _ints(split: Mapping[str, Any]) -> tuple[int, ...]:

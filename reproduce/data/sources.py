@@ -210,7 +210,7 @@ def _verified(folder: Path) -> Manifest:
     name = folder.name
     if not (folder / manifest.NAME).exists():
         how = catalogue.DATASETS[name].how_to_get
-        raise DataError(folder, f"{name} is not prepared", f"python -m reproduce data prepare {name}; {how}")
+        raise DataError(folder, f"{name} is not prepared", f"{catalogue.how_to_prepare(folder)}; {how}")
     return _verified_once(folder, _stamp(folder))
 
 
@@ -219,16 +219,16 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
     found = manifest.read(folder)
     if found.dataset != name:
-        raise DataError(folder, f"holds {found.dataset}", f"{manifest.AGAIN} {name} --replace")
+        raise DataError(folder, f"holds {found.dataset}", catalogue.again(folder))
     small = sum(file.bytes for file in found.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, found, contents=small)
     if problems:
-        raise DataError(folder, "; ".join(problems), f"{manifest.AGAIN} {name} --replace")
+        raise DataError(folder, "; ".join(problems), catalogue.again(folder))
     if not found.has_beton and not Path(found.source).is_dir():
         raise DataError(
             folder,
             f"its images were only listed, and the folder in which they lay, {found.source}, is not there",
-            f"Bring it back, or name another one: {manifest.AGAIN} {name} --replace --source DIR",
+            f"Bring it back, or name another one: {catalogue.again(folder)} --source DIR",
         )
     return found
 
