@@ -174,3 +174,17 @@ def test_without_records_it_says_so(tmp_path: Path) -> None:
 def test_no_accuracy_is_expected_of_smoke_runs_that_are_meant_to_break() -> None:
     scale = scales.by_name("smoke")
     assert not any(scale.expects(cell) for cell in depth.cells("smoke"))
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (0.0621, "6.2 %"),
+        (4.82, "482 %"),
+        (9.99, "999 %"),
+        (10.4, "10 times the input"),
+        (1005.3, "1,005 times the input"),
+    ],
+)
+def test_large_errors_are_told_as_multiples(error: float, shown: str) -> None:
+    assert depth._relative(error) == shown

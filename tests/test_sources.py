@@ -122,7 +122,9 @@ def test_one_flipped_bit_in_the_files_is_noticed_before_training(root, file):
     content = bytearray(path.read_bytes())
     content[-5000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{file} is of other content than its record says.*prepare cifar10 --data-root .* --replace"):
+    with pytest.raises(
+        DataError, match=rf"{file} is of other content than its record says.*prepare cifar10 --data-root .* --replace"
+    ):
         open_data(CELL, CPU, root)
 
 

@@ -170,10 +170,13 @@ def _growth(found: Depths) -> str:
         errors = [(p.stages, _bottom(found, p, "training/input")) for p in found.places if p.k == k]
         known = [(stages, entry) for stages, entry in errors if entry is not None]
         if known:
-            words.append(
-                f"k = {k}: " + ", ".join(f"{_two_digits(100 * e.mean)} % at J = {stages}" for stages, e in known) + "."
-            )
+            words.append(f"k = {k}: " + ", ".join(f"{_relative(e.mean)} at J = {stages}" for stages, e in known) + ".")
     return " ".join(words)
+
+
+def _relative(error: float) -> str:
+    """In percent, or as a multiple where percents become hard to read."""
+    return f"{_two_digits(100 * error)} %" if error < 10 else f"{error:,.0f} times the input"
 
 
 def _two_digits(value: float) -> str:
