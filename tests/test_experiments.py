@@ -13,7 +13,7 @@ from reproduce.scales import small
 from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.statistics import Verdict
 from reproduce.tables import accuracy, results
-from reproduce.tables.content import Table, Tone
+from reproduce.tables.content import MINUS, Table, Tone
 from reproduce.tables.experiments import Experiment, Network, experiments
 from tests import fake_records
 
@@ -172,4 +172,4 @@ def test_verdicts_stand_beside_the_differences(tmp_path: Path) -> None:
     table = next(block for block in section.blocks if isinstance(block, Table))
     verdicts = {row[1].text: row[4].text for row in table.rows}
     assert verdicts == {"Backpropagation": "", "DSP": Verdict.AGREE.value, "PETRA": Verdict.DIFFER.value}
-    assert section.findings[-1].text.endswith("1 comparison: differ 1.")
+    assert section.findings[-1].text.endswith(f"1 comparison: differ 1, mean {MINUS}5.0 points.")
