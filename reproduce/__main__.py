@@ -6,5 +6,7 @@ STARTED = time.monotonic()  # a time budget includes what it takes to import tor
 
 if __name__ == "__main__":
     from reproduce.cli import main
+    from reproduce.launch import leaving_at_once
 
-    main(prog_name="python -m reproduce", obj=STARTED)
+    with leaving_at_once():
+        main(prog_name="python -m reproduce", obj=STARTED)

@@ -12,16 +12,21 @@ store at which its processes met, and the others are silent.
 They meet in a file of the same folder: torch's usual way, a port, is open to the whole network, and somebody else may
 take it between the moment at which it was free and its use.
 
-This module exports LOST, Failure, first_to_tell, launch, meeting_place.
+A process that is still in a group when it ends leaves at once, without Python's own end: threads of torch.distributed
+may wait for processes that are gone, and one that lets go of a tensor while Python ends aborts its process, so that a
+failure that is final would be taken for a process that was killed.
+
+This module exports LOST, Failure, first_to_tell, launch, leaving_at_once, meeting_place.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +34,7 @@ from typing import IO, Any
 import click
 import torch.distributed as dist
 
-__all__ = ["LOST", "Failure", "first_to_tell", "launch", "meeting_place"]
+__all__ = ["LOST", "Failure", "first_to_tell", "launch", "leaving_at_once", "meeting_place"]
 
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
@@ -107,6 +112,39 @@ def meeting_place() -> Any:
     return dist.FileStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
         str(Path(folder, "meeting")), int(os.environ["WORLD_SIZE"])
     )
+
+
+@contextlib.contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """End the process where its work ends, if torch.distributed still has a group of it then; else let it end as usual.
+
+    The exit code, and what is printed of an exception, are those that Python would give.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if not _in_group():
+            raise
+        if isinstance(end.code, str):
+            click.echo(end.code, err=True)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        if not _in_group():
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    else:
+        if not _in_group():
+            return
+        code = 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # whoever read it may be gone
+            stream.flush()
+    os._exit(code)
+
+
+def _in_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:

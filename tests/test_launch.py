@@ -189,6 +189,39 @@ def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
         assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
 
 
+ENDING = """
+import atexit, os, sys
+import torch.distributed as dist
+from reproduce.launch import leaving_at_once
+atexit.register(os.abort)  # what threads of the group may do while Python ends
+if sys.argv[1] == "group":
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with leaving_at_once():
+    exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "text"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(75)", 75, ""),
+        ("sys.exit('a message')", 1, "a message\n"),
+        ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
+    ],
+)
+def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
+    process = start("group", last, prefix=("-c", ENDING), GLOO_SOCKET_IFNAME="lo")
+    shown = said(process)
+    assert process.returncode == code, shown
+    assert shown.endswith(text)
+    process = start("alone", last, prefix=("-c", ENDING))
+    shown = said(process)
+    assert process.returncode == -signal.SIGABRT, shown
+    assert text.removeprefix("[rank0]: ") in shown
+
+
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path) -> None:
     """One that is killed while all meet: the others have lost it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
