@@ -2,7 +2,8 @@
 
 Times of another machine or of another network say nothing, so only cells count that agree in all that the work of one
 epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads. Of
-these, those with the same batch size if there are any. Where there are none, the time is unknown.
+these, those with the same batch size; of cells that have epochs, else those with any. Where there are none, the time
+is unknown.
 
 This module exports FREE, Device, Speeds, alike, device, recorded.
 """
@@ -56,7 +57,9 @@ class Speeds:
             return 0.0
         work, batch = _work(cell, where)
         by_batch = {size: times for size, times in self.times.get(work, {}).items() if times}
-        comparable = by_batch.get(batch) or [time for times in by_batch.values() for time in times]
+        comparable = by_batch.get(batch, [])
+        if not comparable and cell.epochs_expected:  # an epoch has the same images in batches of any size
+            comparable = [time for times in by_batch.values() for time in times]
         if not comparable:
             return None
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)

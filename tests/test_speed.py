@@ -102,6 +102,7 @@ def test_cells_without_epochs_take_their_whole_time(tmp_path):
     speeds = recorded(tmp_path)
     assert left(speeds, dataclasses.replace(cell, seed=1)) == 2.5
     assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
+    assert left(speeds, dataclasses.replace(cell, batch_size=64)) is None, "their time grows with the batch"
 
 
 def test_a_record_without_the_usual_entries_is_passed_over(tmp_path):
