@@ -77,6 +77,20 @@ def test_section_shows_what_was_held_beside_the_rules_at_the_same_batch(tmp_path
     assert "really held: 4 of 4 cells (small)" in section.coverage
 
 
+def test_finding_of_each_scale_is_of_the_largest_network_of_which_all_four_were_held(tmp_path: Path) -> None:
+    larger = [replace(small(method), batch_size=3) for method in METHODS]
+    incomplete = replace(small(methods.PETRA), batch_size=4)
+    of_paper = [replace(small(method), scale="paper") for method in METHODS]
+    section = table3.section(write(tmp_path, *map(small, METHODS), *larger, incomplete, *of_paper))
+    found = [finding.text for finding in section.findings if "PETRA held" in finding.text]
+    assert len(found) == 2
+    for scale, batch, cells in (("paper", 2, of_paper), ("small", 3, larger)):
+        whole, petra = (sum(row["peak"] for row in measured(cells[i])["rows"]) for i in (0, 3))
+        (text,) = [text for text in found if f"(scale “{scale}”)" in text]
+        assert text.startswith(f"RevNet-18, width 4, CIFAR-10, batch {batch} ")
+        assert f"{100 * (1 - petra / whole):.1f} % less;" in text
+
+
 def test_a_count_that_departs_from_the_prediction_is_an_alert(tmp_path: Path) -> None:
     wanted = small(methods.PETRA)
     result = measured(wanted)

@@ -73,7 +73,7 @@ def gigabytes(group: Group | None, method: Method) -> list[Entry]:
 
 
 def findings(found: Sequence[Group]) -> Iterator[Finding]:
-    """How well the measurements are foretold, and what the paper's network saved at the batch that was held."""
+    """How well measurements are foretold; what each scale's largest network saved of which all four were held."""
     all_held = [held for group in found for held in group.held.values()]
     if not all_held:
         return
@@ -83,15 +83,17 @@ def findings(found: Sequence[Group]) -> Iterator[Finding]:
         "kind) equal the prediction from shapes.",
         Tone.GOOD if equal == total else Tone.ALERT,
     )
-    for group in found:
-        if group.subject.dataset == "imagenet" and group.subject.depth == 50 and len(group.held) == len(METHODS):
-            whole, petra = (group.held[method] for method in (METHODS[0], METHODS[-1]))
-            counted = 100 * (1 - petra.peak(*COUNTED) / whole.peak(*COUNTED))
-            yield Finding(
-                f"{group.subject.title} (scale “{group.subject.scale}”): PETRA held {petra.peak() / GIGABYTE:.2f} GB "
-                f"where delayed gradients held {whole.peak() / GIGABYTE:.2f} GB, {_saving(petra, whole):.1f} % less; "
-                f"of what the published rule counts, {counted:.1f} % less.",
-            )
+    complete = [group for group in found if len(group.held) == len(METHODS)]
+    for scale in dict.fromkeys(group.subject.scale for group in complete):
+        own = [group for group in complete if group.subject.scale == scale]
+        group = max(own, key=lambda group: group.held[METHODS[0]].peak())
+        whole, petra = (group.held[method] for method in (METHODS[0], METHODS[-1]))
+        counted = 100 * (1 - petra.peak(*COUNTED) / whole.peak(*COUNTED))
+        yield Finding(
+            f"{group.subject.title} (scale “{scale}”): PETRA held {petra.peak() / GIGABYTE:.2f} GB "
+            f"where delayed gradients held {whole.peak() / GIGABYTE:.2f} GB, {_saving(petra, whole):.1f} % less; "
+            f"of what the published rule counts, {counted:.1f} % less.",
+        )
 
 
 def table(scale: str, found: Sequence[Group]) -> Table:
