@@ -1,5 +1,7 @@
 """Really held, foretold and grown: three counts of the same buffers that know nothing of each other."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,26 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeyp
     state = execute(Record.of(wanted, tmp_path), Context())
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
     assert f"would hold {needed:,} bytes by prediction, and 10,000,000 are free" in state.detail
+
+
+def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ring:
+        """Garbage that only the collector finds, as hooks and exceptions leave it."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    seen: list[Ring | None] = []
+    gc.disable()
+    try:
+        left = weakref.ref(Ring())
+        monkeypatch.setattr(held_memory, "available", lambda device: seen.append(left()))
+        result(cell(), tmp_path)
+    finally:
+        gc.enable()
+    assert seen == [None]
 
 
 def test_the_paper_s_largest_row_is_predicted_without_being_allocated() -> None:
