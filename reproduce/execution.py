@@ -9,7 +9,6 @@ This module exports MEMORY_FORMAT, Context, Observer, Stopped, UnsupportedError,
 """
 
 import contextlib
-import gc
 import importlib
 import os
 import time
@@ -25,6 +24,7 @@ from petra_core import NonFiniteError
 from reproduce import onednn, provenance
 from reproduce.cells import Cell, TrainedCell
 from reproduce.data.catalogue import DEFAULT_ROOT
+from reproduce.measures.machine_memory import give_back
 from reproduce.records import Record, State, Status
 from reproduce.team import ALONE, Team
 from reproduce.trace_file import TraceFile
@@ -172,9 +172,7 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
         if not _out_of_memory(error):
             raise
         record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
-        gc.collect()  # the next cell shall find the memory that this one could not get
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(device)  # the next cell shall find the memory that this one could not get
 
 
 def _values(record: Record, context: Context) -> dict[str, Any]:

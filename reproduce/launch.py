@@ -120,27 +120,25 @@ def leaving_at_once() -> Iterator[None]:
 
     The exit code, and what is printed of an exception, are those that Python would give.
     """
+    code: Any = None
     try:
         yield
-    except SystemExit as end:
+    except (Exception, SystemExit) as error:
         if not _in_group():
             raise
-        if isinstance(end.code, str):
-            click.echo(end.code, err=True)
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception as error:
-        if not _in_group():
-            raise
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
-    else:
-        if not _in_group():
-            return
-        code = 0
+        if isinstance(error, SystemExit):
+            code = error.code
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+            code = 1
+    if not _in_group():
+        return
+    if isinstance(code, str):
+        click.echo(code, err=True)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # whoever read it may be gone
             stream.flush()
-    os._exit(code)
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _in_group() -> bool:

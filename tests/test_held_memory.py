@@ -13,7 +13,7 @@ from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells import MemoryCell
 from reproduce.execution import Context, Stopped, execute
-from reproduce.measures import held_memory
+from reproduce.measures import held_memory, machine_memory
 from reproduce.measures.held_memory import measure, predicted
 from reproduce.measures.machine_memory import Witness
 from reproduce.records import Record, Status
@@ -115,7 +115,7 @@ def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_
     gc.disable()
     try:
         left = weakref.ref(Ring())
-        monkeypatch.setattr(held_memory, "available", lambda device: seen.append(left()))
+        monkeypatch.setattr(machine_memory, "_free_memory", lambda: seen.append(left()))
         result(cell(), tmp_path)
     finally:
         gc.enable()

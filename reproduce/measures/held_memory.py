@@ -48,8 +48,8 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     assert isinstance(cell, MemoryCell)
     method = methods.by_name(cell.method)
     prediction = predicted(cell)
-    witness = Witness(context.device)  # first of all: it gives back what the cell before has left to the allocator
     _check_fits(cell, sum(stage.total for stage in prediction), context.device)
+    witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         ticks = method.ticks_to_steady(len(stages), cell.accumulation)

@@ -4,9 +4,10 @@ The ledger of the engine counts tensors as they come and go. That the process re
 system to say, which knows nothing of tensors: the resident set on a CPU, the allocator's count on a CUDA device.
 
 The obvious source, `ru_maxrss`, is the peak since the process began, and one process runs many cells. Linux can reset
-the peak it keeps in /proc (`VmHWM`), and memory that the C library has kept for later is given back before we look.
+the peak it keeps in /proc (`VmHWM`), and memory that is kept for later, by the C library or by CUDA's allocator, is
+given back before we look: what a cell has left there is free for the next one.
 
-This module exports Witness, available.
+This module exports Witness, available, give_back.
 """
 
 import contextlib
@@ -18,15 +19,26 @@ from typing import Any
 
 import torch
 
-__all__ = ["Witness", "available"]
+__all__ = ["Witness", "available", "give_back"]
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
 
 
+def give_back(device: torch.device) -> None:
+    """Let go of all memory of the device that this process holds and has no use for."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        with contextlib.suppress(OSError, AttributeError):  # another C library, another system
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 def available(device: torch.device) -> int | None:
     """Bytes that can still be had on the device; None where the system does not say."""
+    give_back(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     limits = [left for left in (_free_memory(), _left_in_group()) if left is not None]
@@ -38,13 +50,10 @@ class Witness:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        gc.collect()
+        give_back(device)
         if device.type == "cuda":
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            with contextlib.suppress(OSError, AttributeError):  # another C library, another system
-                ctypes.CDLL(None).malloc_trim(0)
             with contextlib.suppress(OSError):
                 (PROC / "self" / "clear_refs").write_text(RESET_PEAK)
         self._before = self._now()

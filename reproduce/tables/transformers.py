@@ -27,18 +27,7 @@ from reproduce.data import catalogue
 from reproduce.scales import small, smoke
 from reproduce.statistics import Estimate, Judgement, judge, paired
 from reproduce.tables import transformer_errors
-from reproduce.tables.content import (
-    Block,
-    Column,
-    Entry,
-    Finding,
-    Section,
-    Table,
-    Tone,
-    missing,
-    number,
-    text,
-)
+from reproduce.tables.content import Block, Column, Entry, Finding, Section, Table, Tone, missing, number, text
 from reproduce.tables.experiments import Network
 from reproduce.tables.results import Results
 from reproduce.tables.sheets import (
