@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from petra_core import NonFiniteError
-from reproduce import onednn, provenance
+from reproduce import provenance
 from reproduce.cells import Cell, TrainedCell
 from reproduce.data.catalogue import DEFAULT_ROOT
 from reproduce.measures.machine_memory import give_back
@@ -128,13 +128,9 @@ def execute(record: Record, context: Context) -> State:
     """
     tf32 = _wants_tf32(record.cell, context.device)
     if not context.team.leads:
-        with deterministic(context.device, tf32=tf32), onednn.trusted(record.cell, context.device):
+        with deterministic(context.device, tf32=tf32):
             return _follow(record, context)
-    with (
-        record.lock() as hold,
-        deterministic(context.device, tf32=tf32),
-        onednn.trusted(record.cell, context.device),
-    ):
+    with record.lock() as hold, deterministic(context.device, tf32=tf32):
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()

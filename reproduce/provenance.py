@@ -32,6 +32,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: which of its kernels torch takes
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "cuda": torch.version.cuda if cuda else None,
@@ -39,7 +40,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        **({} if torch.backends.mkldnn.enabled or cuda else {"onednn": False}),
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32 if cuda else False,
     }
 

@@ -3,6 +3,7 @@
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
+from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.resnet import resnet
 from petra_core.models.revmvit import revmvit
 from petra_core.models.revnet import revnet
@@ -17,6 +18,7 @@ __all__ = [
     "ConcatStreams",
     "DuplicateStreams",
     "HierarchicalSize",
+    "PointwiseConv2d",
     "SplitStreams",
     "TransformerSize",
     "chain",

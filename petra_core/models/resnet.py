@@ -10,6 +10,7 @@ from torch import nn
 
 from petra_core.arguments import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage
 
@@ -28,7 +29,7 @@ def _block(block: Block, *, bottleneck: bool) -> nn.Module:
 
     downsample = None
     if not block.keeps_shape:
-        conv = nn.Conv2d(block.in_channels, block.out_channels, 1, stride=block.stride, bias=False)
+        conv = PointwiseConv2d(block.in_channels, block.out_channels, block.stride, bias=False)
         downsample = nn.Sequential(conv, nn.BatchNorm2d(block.out_channels))
     kind: type[nn.Module] = Bottleneck if bottleneck else BasicBlock
     return kind(block.in_channels, block.inner_channels, block.stride, downsample)

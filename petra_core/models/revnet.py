@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from petra_core.arguments import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams
 from petra_core.residual import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
@@ -28,6 +29,8 @@ IMAGE_CHANNELS = 3
 
 def _conv_bn(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
     """A convolution with bias that keeps the resolution (but for the stride), and its BatchNorm."""
+    if kernel == 1:
+        return [PointwiseConv2d(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels)]
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2)
     return [conv, nn.BatchNorm2d(out_channels)]
 
