@@ -1,8 +1,5 @@
 """Drawings: the same bytes for the same data, ids that do not repeat, and words for who cannot see them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,12 +7,11 @@ from matplotlib.figure import Figure
 
 from petra_core import methods
 from reproduce.tables import plots
-from reproduce.tables.content import Svg
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def drawing(key: str) -> Svg:
+def drawing(key: str) -> str:
     with plots.style():
         figure = Figure(figsize=(3, 2))
         panel = figure.subplots()
@@ -54,23 +50,3 @@ def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
     assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.KNOWN)
     assert len(set(plots.COLOURS.values())) == len(methods.KNOWN)
     assert len(set(plots.DASHES.values())) == len(methods.KNOWN) - 1  # backpropagation and PETRA are both solid
-
-
-def test_the_pdf_is_the_same_in_every_process_and_embeds_its_fonts(tmp_path: Path) -> None:
-    """Fonts are subset through sets of glyphs, whose order may hang on the process."""
-    program = (
-        "import sys, pathlib; from tests.test_plots import drawing; "
-        "pathlib.Path(sys.argv[1]).write_bytes(drawing('one').pdf)"
-    )
-    files = []
-    for seed in ("1", "2"):
-        files.append(tmp_path / f"{seed}.pdf")
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", program, files[-1]], check=True, env=environment, cwd=ROOT)
-    first, second = (file.read_bytes() for file in files)
-    assert first == second == drawing("one").pdf
-    assert first.startswith(b"%PDF-")
-    assert first.count(b"/Type /Page ") == 1
-    assert b"/FontFile2" in first  # TrueType, embedded
-    assert b"/Type3" not in first
-    assert b"Date" not in first

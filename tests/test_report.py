@@ -269,10 +269,8 @@ def test_downloads_hold_what_is_shown(records: Path, tree: Element) -> None:
     assert (line["method"], line["k"], line["seed"], line["state"]) == ("DSP", "1", "1", "done")
     drawings = {name.removesuffix(".svg"): file for name, file in files.items() if name.endswith(".svg")}
     assert len(drawings) == len(tree.all("svg"))
-    for name, file in drawings.items():
+    for file in drawings.values():
         assert ElementTree.fromstring(file).tag.endswith("svg")
-        assert files[f"{name}.pdf"].startswith(b"%PDF-")
-        assert files[f"{name}.pdf"].count(b"/Type /Page ") == 1
 
 
 def test_without_its_script_the_page_hides_nothing(tree: Element) -> None:

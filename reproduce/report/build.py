@@ -2,7 +2,7 @@
 
 A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
 here: style and script inline, drawings as SVG in the page, every table and drawing again as a `data:` link to
-download (CSV; SVG and PDF). A copy of the one file is therefore whole; the downloads are about half of its size. The
+download (CSV, SVG). A copy of the one file is therefore whole; the downloads are about half of its size. The
 page is complete without its script, which only sorts tables and hides what is not chosen, and its security policy
 forbids it to load anything. For the same records it is the same file, byte for byte: nothing in it depends on when or
 where it was made.
@@ -148,7 +148,6 @@ def _environment() -> jinja2.Environment:
     environment.filters["prose"] = lambda words: re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
     environment.filters["csv_link"] = lambda table: "data:text/csv;charset=utf-8," + quote(table.csv())
     environment.filters["svg_link"] = lambda svg: _link("image/svg+xml", svg.encode())
-    environment.filters["pdf_link"] = lambda file: _link("application/pdf", file)
     environment.filters["label"] = overview.label
     environment.filters["words"] = overview.words
     environment.filters["commands"] = lambda section: accounts.commands(section.key)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from petra_core.gantt import to_svg
 from reproduce.benchmark_records import Benchmark, Comparison, Goal, Spread, spread
-from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, svg_pdf
+from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick
 from reproduce.tables.content import (
     NARROW_SPACE,
     Block,
@@ -20,7 +20,6 @@ from reproduce.tables.content import (
     Finding,
     Listing,
     Section,
-    Svg,
     Table,
     Tone,
     code,
@@ -312,7 +311,7 @@ def _drawings(benchmark: Benchmark) -> list[Figure]:
                 f"benchmark-{benchmark.name}-timeline-{place}",
                 title,
                 description,
-                Svg(svg, svg_pdf.to_pdf(svg)),
+                svg,
                 f"{benchmark.title}: {title}. {description}",
             )
         )

@@ -127,21 +127,6 @@ class Table:
         return stream.getvalue()
 
 
-class Svg(str):
-    """An `<svg>` element that has the same drawing as PDF beside it."""
-
-    pdf: bytes
-
-    def __new__(cls, element: str, pdf: bytes) -> "Svg":
-        """Take the text of the element and the bytes of the file."""
-        made = super().__new__(cls, element)
-        made.pdf = pdf
-        return made
-
-    def __getnewargs__(self) -> tuple[str, bytes]:  # type: ignore[override]  # str has its text alone, __new__ takes both
-        return str(self), self.pdf
-
-
 @dataclass(frozen=True)
 class Figure:
     """A drawing.
@@ -150,7 +135,7 @@ class Figure:
         key: name of its anchor and of its download.
         title: short name, also its accessible name.
         description: what can be seen in it, for who cannot see it.
-        svg: an `<svg>` element; as `Svg` it has a PDF to download.
+        svg: an `<svg>` element.
         caption: what it shows, at which scale.
 
     """
@@ -160,11 +145,6 @@ class Figure:
     description: str
     svg: str
     caption: str
-
-    @property
-    def pdf(self) -> bytes:
-        """The drawing as PDF; empty where there is none."""
-        return self.svg.pdf if isinstance(self.svg, Svg) else b""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Drawings in one style, as SVG and PDF that are the same for the same data.
+"""Drawings in one style, as SVG that is the same for the same data.
 
 matplotlib's SVG does not fit into a page as it comes: it carries the date, ids that repeat from figure to figure, a
 fixed size and no alternative text. `to_svg` sees to that. Methods keep their colour and dashes in all figures (Okabe
@@ -18,7 +18,6 @@ from matplotlib.figure import Figure as Drawing
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.tables.content import Svg
 from reproduce.tables.deferred import sns
 
 SVG = "http://www.w3.org/2000/svg"
@@ -81,8 +80,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> Svg:
-    """The drawing as an `<svg>` element to stand in a page, and as PDF to stand in a paper.
+def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
+    """The drawing as an `<svg>` element to stand in a page.
 
     Args:
         drawing: what to draw; its size in inches sets the size in the page.
@@ -93,9 +92,6 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> Svg:
     """
     stream = io.StringIO()
     drawing.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    drawing.set_layout_engine(
-        "none"
-    )  # it has had its say, and takes longer than the drawing; the PDF is laid out alike
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     root = ElementTree.fromstring(stream.getvalue())
@@ -111,16 +107,7 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> Svg:
         root.insert(position, element)
     root.set("role", "img")
     root.set("aria-labelledby", " ".join(names.values()))
-    return Svg(ElementTree.tostring(root, encoding="unicode"), to_pdf(drawing, title))
-
-
-def to_pdf(drawing: Drawing, title: str) -> bytes:
-    """The drawing as a PDF of one page without a date, its fonts embedded as outlines that can be searched."""
-    stream = io.BytesIO()
-    with mpl.rc_context({"pdf.fonttype": 42}):  # Type 3, the default, is refused by the field's journals
-        undated = dict.fromkeys(("CreationDate", "Creator", "Producer"))
-        drawing.savefig(stream, format="pdf", metadata={"Title": title, **undated})
-    return stream.getvalue()
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _prefix_ids(root: ElementTree.Element, key: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from petra_core import gantt, methods, orders
 from petra_core.timeline import Cost, Link, simulate
 from reproduce.cells import Cell
-from reproduce.tables import modelled, svg_pdf, table5
+from reproduce.tables import modelled, table5
 from reproduce.tables.content import (
     MEGABYTE,
     Block,
@@ -21,7 +21,6 @@ from reproduce.tables.content import (
     Figure,
     Finding,
     Section,
-    Svg,
     Table,
     Tone,
     none,
@@ -231,7 +230,7 @@ def _charts(m: Modelled) -> list[Figure]:
                 f"scale-gantt-{place}",
                 title,
                 f"Simulated run on {SHOWN} devices.",
-                Svg(svg, svg_pdf.to_pdf(svg)),
+                svg,
                 f"{title} on {SHOWN} devices, simulated; right, the share of this time in which a device is idle.",
             )
         )

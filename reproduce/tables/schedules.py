@@ -17,8 +17,7 @@ from petra_core.methods import Method
 from petra_core.schedule import Schedule
 from petra_core.units import idle_fraction
 from petra_core.validation import validate
-from reproduce.tables import svg_pdf
-from reproduce.tables.content import Block, Figure, Section, Svg
+from reproduce.tables.content import Block, Figure, Section
 
 STAGES = 4
 ACCUMULATIONS = (1, 2)
@@ -85,8 +84,7 @@ def section() -> Section:
 def _figure(method: Method, accumulation: int) -> Figure:
     schedule = executed(method, accumulation)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
-    svg = to_svg(schedule, highlight=TRACED, title=title)
-    drawing = Svg(svg, svg_pdf.to_pdf(svg))
+    drawing = to_svg(schedule, highlight=TRACED, title=title)
     entered = MICRO_BATCHES[method.pipelined]
     caption = (
         f"{title}: {entered} micro-batches in {len(schedule.ticks)} ticks, filling and draining included; "
