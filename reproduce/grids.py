@@ -3,6 +3,7 @@
 This module exports Grid, by_name.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -37,7 +38,8 @@ class Grid:
 def by_name(name: str) -> Grid:
     """The grid of the scale called `name`.
 
-    Seed by seed, and for each seed table by table: stopped early, a run has something of everything.
+    Seed by seed, and for each seed table by table: stopped early, a run has something of everything. What is measured
+    without training takes little time and comes first; at `smoke` last, since a person waits for the accuracies.
 
     Raises:
         CellError: there is none; near matches are listed.
@@ -45,4 +47,5 @@ def by_name(name: str) -> Grid:
     """
     scale = scales.by_name(name)
     cells = dict.fromkeys(cell for exhibit in exhibits.RUN_ORDER for cell in exhibit.cells(name))
-    return Grid(scale, tuple(sorted(cells, key=lambda cell: cell.seed if isinstance(cell, TrainedCell) else -1)))
+    measured = math.inf if name == "smoke" else -1
+    return Grid(scale, tuple(sorted(cells, key=lambda cell: cell.seed if isinstance(cell, TrainedCell) else measured)))

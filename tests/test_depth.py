@@ -9,7 +9,6 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce import scales
 from reproduce.cells import ReconstructionCell, TrainedCell
 from reproduce.statistics import Verdict
 from reproduce.tables import depth, results
@@ -169,11 +168,6 @@ def test_without_records_it_says_so(tmp_path: Path) -> None:
     found = section(tmp_path)
     assert [finding.tone for finding in found.findings] == [Tone.MISSING]
     assert all(isinstance(block, str) for block in found.blocks)
-
-
-def test_no_accuracy_is_expected_of_smoke_runs_that_are_meant_to_break() -> None:
-    scale = scales.by_name("smoke")
-    assert not any(scale.expects(cell) for cell in depth.cells("smoke"))
 
 
 @pytest.mark.parametrize(

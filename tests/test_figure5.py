@@ -13,7 +13,7 @@ from reproduce.tables.gradients import BETWEEN, DELAYED, METHOD
 from tests import fake_probes
 
 SMALL = [cell for cell in figure5.cells("small") if isinstance(cell, GradientsCell)]
-SMOKE = [cell for cell in figure5.cells("smoke") if isinstance(cell, GradientsCell)]
+PAPER = [cell for cell in figure5.cells("paper") if isinstance(cell, GradientsCell)]
 
 
 def closer_below_stage(boundary: int, seed: int) -> fake_probes.Value:
@@ -88,18 +88,18 @@ def test_the_drawing_says_what_is_in_it(small: Section) -> None:
     assert figure.key == "figure5-small"
     assert "RevNet-18, width 8, k = 1: the cosine of PETRA and end-to-end is 0.57 at the stem" in figure.description
     assert "reversible, evaluates F at a reconstructed input" in figure.caption
+    assert "Not run at scale “paper”." in small.blocks
     assert figure.svg.count("#e69f00") >= 3  # a curve of the delayed gradient in each panel of a measure
 
 
-def test_scales_have_figures_of_their_own_and_absent_ones_are_named(tmp_path: Path) -> None:
+def test_scales_have_figures_of_their_own(tmp_path: Path) -> None:
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0))
-    fake_probes.measure(SMOKE[0], tmp_path, closer_below_stage(9, 0), epochs=1)
+    fake_probes.measure(PAPER[0], tmp_path, closer_below_stage(9, 0), epochs=1)
     found = section(tmp_path)
-    assert [block.key for block in found.blocks if isinstance(block, Figure)] == ["figure5-smoke", "figure5-small"]
+    assert [block.key for block in found.blocks if isinstance(block, Figure)] == ["figure5-small", "figure5-paper"]
     assert len(found.findings) == 2
-    assert "1 of 4 epochs" in found.findings[0].text
+    assert "1 of 300 epochs" in found.findings[1].text
     assert {finding.tone for finding in found.findings} == {Tone.MISSING}  # one seed has no interval
-    assert "Not run at scale “paper”." in found.blocks
 
 
 def test_without_records_it_says_so(tmp_path: Path) -> None:

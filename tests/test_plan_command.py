@@ -4,6 +4,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from petra_core.methods import BACKPROPAGATION, PETRA
 from reproduce import grids, locks, provenance, scales
 from reproduce.cli import main
 from reproduce.records import Record
@@ -21,11 +22,11 @@ ARGUMENTS = (
     "--models",
     "revnet18",
     "--methods",
-    "petra",
+    "petra,backpropagation",
     "--jobs",
     "1",
 )
-CELLS = [digits_cell(accumulation=k, seed=seed) for k in (1, 4, 32) for seed in (0, 1)]
+CELLS = [digits_cell(method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_the_table(root):
     assert result.exit_code == 1, "a damaged record is a problem"
     [row] = [line for line in result.output.splitlines() if line.startswith("  digits")]
     # 3 epochs of one cell and 4 of two others are left, at 1.5 s of training and 0.1 s of evaluation
-    assert " ".join(row.split()) == "digits revnet18 w12 petra 1,4,32 0,1 6 1 1 1 2 1 18 s"
+    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 1 1 1 2 1 18 s"
     assert f"PROBLEM {CELLS[3].slug}: " in result.output
     assert "Left: 3 cells, 18 s of one worker, at the speeds recorded on this device." in result.output
     assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before
@@ -71,7 +72,7 @@ def test_another_precision_means_other_cells_under_the_same_table(root):
     text = call(root, "--precision", "bf16").output
     assert text.splitlines()[1] == "accuracy:"
     [row] = [line for line in text.splitlines() if line.startswith("  digits")]
-    assert " ".join(row.split()) == "digits revnet18 w12 petra 1,4,32 0,1 6 6 unknown"
+    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
 
 
 def _hold(name, path, ready, release):

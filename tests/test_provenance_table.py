@@ -43,7 +43,7 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
 
 
 def test_no_command_is_given_for_what_no_command_makes() -> None:
-    left = replace(gradients.cells("smoke")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
+    left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
     assert provenance.command(left) == ""
 
 

@@ -31,9 +31,9 @@ def test_means_and_what_is_missing(tmp_path):
     cells.append(digits_cell(method=DSP, accumulation=4))
     text = lines(cells, tmp_path)
     assert text[0].split() == ["network", "method", "k", "=", "1", "k", "=", "4"]
-    assert text[1].startswith("revnet18 w12  ")
+    assert text[1].startswith("revnet18 w8  ")
     assert text[1].endswith("not run")
-    assert text[2].split() == ["revnet18", "w12", "PETRA", "95.5", "(2", "of", "3)"]
+    assert text[2].split() == ["revnet18", "w8", "PETRA", "95.5", "(2", "of", "3)"]
 
 
 def test_what_falls_short(tmp_path):
@@ -42,7 +42,7 @@ def test_what_falls_short(tmp_path):
         train(cell, tmp_path, accuracy)
     scale = dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5)
     low = summary.shortfalls(scale, Outcome(states(cells, tmp_path)), tmp_path)
-    assert low == ["digits-revnet18-w12-petra-k1-s0: 95.00 %"]
+    assert low == ["digits-revnet18-w8-petra-k1-s0: 95.00 %"]
 
 
 def test_runs_of_different_lengths_batches_warm_ups_and_rates_are_not_averaged(tmp_path):
@@ -107,7 +107,8 @@ def _settings(cell):
 
 def test_methods_have_their_titles(tmp_path):
     text = lines([digits_cell(method=method) for method in methods.ALL], tmp_path)
-    assert {method.title for method in methods.ALL} <= {line[14:].split("  ")[0] for line in text}
+    shown = {line.removeprefix("revnet18 w8").strip().split("  ")[0] for line in text}
+    assert {method.title for method in methods.ALL} <= shown
 
 
 def test_all_k_of_adamw_are_in_one_table(tmp_path):

@@ -14,7 +14,7 @@ class Training:
 
     params = (["PETRA", "BACKPROPAGATION"], DEVICES)
     param_names = ("method", "device")
-    version = "1"
+    version = "2"
     timeout = 300
 
     def setup(self, method: str, device: str) -> None:

@@ -39,6 +39,8 @@ from reproduce.wording import count
 #: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
 COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
 
+REVERSIBLE = ("revnet18", "chain8")
+
 #: Methods that work on delayed gradients and are not PETRA.
 RIVALS = tuple(method for method in COMPARED if method.pipelined and method is not methods.PETRA)
 
@@ -48,17 +50,16 @@ NOTHING = Finding("No network has been trained yet.", Tone.MISSING)
 def cells(scale: str) -> list[Cell]:
     """All methods in one setting; beside PETRA and its exact counterpart all asynchronous rivals."""
     if scale == "smoke":
+        ends = (methods.PETRA, methods.BACKPROPAGATION)
         return [
-            smoke.digits_cell(network, method, k, seed)
-            for seed in (0, 1)
-            for network in smoke.DIGITS_NETWORKS
-            for k in (1, 4, 32)
-            for method in methods.ALL
+            *(smoke.digits_cell(network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.ALL),
+            *(smoke.digits_cell("resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
+            *(smoke.digits_cell(network, m, 32) for network in REVERSIBLE for m in ends),
         ]
     if scale == "small":
         return [
             small.cell(network, method, k, seed)
-            for network in ("revnet18", "chain8")
+            for network in REVERSIBLE
             for k in (1, 4, 16)
             for method in COMPARED
             for seed in small.SEEDS

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from petra_core.methods import Method
-from petra_core.recipe import learning_rate
 from reproduce import scales
 from reproduce.cells import Cell, ReconstructionCell, TrainingCell
 from reproduce.measures.reconstruction import CAUSES
-from reproduce.scales import paper, small, smoke
+from reproduce.scales import paper, small
 from reproduce.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.tables import depth_plots
 from reproduce.tables.content import (
@@ -45,15 +44,6 @@ BOTTOM = 1  # the lowest stage that rebuilds its input
 
 def cells(scale: str) -> list[Cell]:
     """Every depth at two k, with PETRA, DSP and backpropagation."""
-    if scale == "smoke":
-        # k = 2, at which the scale expects no accuracy, and a rate at which depth tells within seconds.
-        rate = learning_rate(48, 2, reference=0.05)
-        brief: dict[str, Any] = {"epochs": 2, "drops": (), "batch_size": 48, "learning_rate": rate}
-        return [
-            _cell(smoke.digits_settings("chain8", method, 2, model=f"chain{n}", **brief), method, 8)
-            for n in (2, 8, 16)
-            for method in COMPARED
-        ]
     if scale == "small":
         short: dict[str, Any] = {"epochs": 2, "drops": (1,)}
         return [

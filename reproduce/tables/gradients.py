@@ -22,7 +22,7 @@ from reproduce import networks, scales
 from reproduce.cells import Cell, GradientsCell
 from reproduce.measures.gradient_quality import MEASURES
 from reproduce.records import Status
-from reproduce.scales import paper, small, smoke
+from reproduce.scales import paper, small
 from reproduce.statistics import CONFIDENCE, Estimate, estimate, holm, p_value, without_spread
 from reproduce.tables.experiments import Network
 from reproduce.tables.results import Results, Run
@@ -42,11 +42,6 @@ CLOSENESS = {"cosine": 1, "relative_error": -1}
 
 def cells(scale: str) -> list[Cell]:
     """RevNet-18 as in the paper, and the chain of 8: in RevNet-18 only stage 1 works on a reconstructed input."""
-    if scale == "smoke":
-        return [
-            GradientsCell(**smoke.digits_settings(network, methods.PETRA, 1, 0), probe_every=16)
-            for network in ("revnet18", "chain8")
-        ]
     if scale == "small":
         return [
             GradientsCell(**small.settings(network, methods.PETRA, k, seed), probe_every=50)

@@ -9,10 +9,9 @@ breaks under both is the learning rate's doing and not the delay's.
 from collections.abc import Iterator
 
 from petra_core.methods import Method
-from petra_core.recipe import learning_rate
 from reproduce import scales
 from reproduce.cells import Cell
-from reproduce.scales import paper, small, smoke
+from reproduce.scales import paper, small
 from reproduce.tables import stability_plots
 from reproduce.tables.content import (
     Block,
@@ -36,20 +35,11 @@ from reproduce.wording import count
 
 REFERENCE_RATES = (0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
 WARMUPS = {"small": (0.0, 0.5), "paper": (0.0, 5.0)}  # epochs
-SMOKE_RATES = (0.0125, 0.1, 0.8)  # around the highest at which delayed gradients of k = 1 learn the digits
 TITLE = "Stability: where training breaks, over k, learning rate and warm-up"
 
 
 def cells(scale: str) -> list[Cell]:
     """Every point of the map, one seed."""
-    if scale == "smoke":
-        # At other k than those at which the scale expects an accuracy: here runs are meant to break.
-        return [
-            smoke.digits_cell("chain8", method, k, 0, learning_rate=learning_rate(24, k, reference=rate), **_BRIEF)
-            for k in (2, 8)
-            for rate in SMOKE_RATES
-            for method in COMPARED
-        ]
     if scale == "small":
         return [
             small.cell("chain8", method, k, 0, reference_rate=rate, warmup_epochs=warmup, epochs=1, drops=())
@@ -69,9 +59,6 @@ def cells(scale: str) -> list[Cell]:
             for method in COMPARED
         ]
     return []
-
-
-_BRIEF = {"width": 8, "model": "chain4", "epochs": 2, "drops": ()}
 
 
 def section(results: Results) -> Section:

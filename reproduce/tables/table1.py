@@ -41,13 +41,13 @@ from reproduce.tables.results import Results
 #: Network by scale: channels a stream, pixels a side, samples; seconds a cell at `smoke`, minutes at `paper` on a CPU.
 NETWORKS = {"smoke": (8, 8, 8), "small": (16, 16, 32), "paper": (64, 32, 64)}
 REFERENCE_DEPTH = 4  # inner stages where k is varied
-DEPTHS = (4, 2, 8, 16)  # inner stages, at k = 1
+DEPTHS = {"smoke": (4, 2, 8), "small": (4, 2, 8, 16), "paper": (4,)}  # inner stages, at k = 1
 ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth
 
 
 def cells(scale: str) -> list[Cell]:
     """Every method, over J at k = 1 and over k at one J; at `paper`, where a stage is large, at one J and k."""
-    depths, accumulations = (DEPTHS[:1], ACCUMULATIONS[:1]) if scale == "paper" else (DEPTHS, ACCUMULATIONS)
+    depths, accumulations = DEPTHS[scale], ACCUMULATIONS[:1] if scale == "paper" else ACCUMULATIONS
     return [
         *chains(scale, depth=REFERENCE_DEPTH, accumulations=accumulations),
         *(cell for depth in depths if depth != REFERENCE_DEPTH for cell in chains(scale, depth=depth)),

@@ -139,12 +139,10 @@ TEXT: dict[str, Any] = {
     "weight_decay": catalogue.PYDOC.weight_decay,
     "augmentation": "mask",
 }
-_EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA)
-
 IMAGES = Study("transformers-small", "small", _small_images, rate=1e-3, samples=128)
 STUDIES = (
-    Study("transformers-smoke", "smoke", _smoke_images, 2e-3, 48, _EXACT, (1,), (0,)),
-    Study("language-smoke", "smoke", _smoke_text, 2e-3, 32, _EXACT, (1,), (0,)),
+    Study("transformers-smoke", "smoke", _smoke_images, 2e-3, 48, accumulations=(1,), seeds=(0,)),
+    Study("language-smoke", "smoke", _smoke_text, 2e-3, 32, accumulations=(1,), seeds=(0,)),
     IMAGES,
     Study("language-small", "small", _small_text, 1e-3, 64),
 )
