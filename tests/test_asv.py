@@ -105,6 +105,26 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
         assert benchmark["version"].isdigit(), f"{name}: asv forgets its history at every edit; give it a version"
 
 
+def test_parameters_are_those_of_the_project() -> None:
+    """They are written out in the suite, so that a parameter of one number is the same at every commit."""
+    from benchmarks.suite import memory, setting
+    from petra_core import ledger, methods
+
+    assert [method.name for method in methods.ALL] == setting.METHODS
+    assert list(ledger.KINDS) == memory.KINDS
+
+
+def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suite.setting import _ticks_to_steady
+    from petra_core import Pipeline, methods, models
+
+    pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.ALL]
+    now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
+    assert [_ticks_to_steady(pipeline) for pipeline in pipelines] == now
+    monkeypatch.delattr(methods.Method, "ticks_to_steady")
+    assert [_ticks_to_steady(pipeline) for pipeline in pipelines] == now
+
+
 def test_an_unknown_profile_is_refused() -> None:
     from benchmarks.suite.setting import is_full
 
@@ -114,9 +134,10 @@ def test_an_unknown_profile_is_refused() -> None:
 
 def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite import setting
+    from reproduce.measures import machine_memory
 
     def check(gigabytes: int | None) -> None:
-        monkeypatch.setattr(setting, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
+        monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
         setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
 
     with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
