@@ -140,12 +140,12 @@ def step_of_full_pipeline(network: Network, method: str, device_name: str) -> tu
         pipeline.step(images, labels)
         synchronize(device)
 
-    for _ in range(_ticks_to_steady(pipeline)):
+    for _ in range(ticks_to_steady(pipeline)):
         step()
     return pipeline, step
 
 
-def _ticks_to_steady(pipeline: Pipeline) -> int:
+def ticks_to_steady(pipeline: Pipeline) -> int:
     """As `Method.ticks_to_steady`, which commits of the first two days do not have."""
     method, stages = pipeline.method, len(pipeline.stages)
     if hasattr(method, "ticks_to_steady"):
