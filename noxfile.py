@@ -4,12 +4,13 @@ Each session has an environment of its own below .nox/, made by uv with the Pyth
 constraints.txt pins. It is kept, so that a second call starts within seconds.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nox
@@ -22,7 +23,7 @@ nox.options.sessions = ["lint", "tests"]
 
 CONSTRAINTS = "constraints.txt"
 PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "noxfile.py")
-# pytest-xdist fills the cores; more threads would only get into each other's way.
+# Of tests: pytest-xdist fills the cores, and more threads would only get into each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 INSTALL = ("apt-get", "install", "-qq", "--yes", "--no-install-recommends")
@@ -34,6 +35,11 @@ FFCV_NEEDS = {
     "libturbojpeg0-dev": lambda: known_to_pkg_config("libturbojpeg"),
     "python3-dev": lambda: Path(sysconfig.get_path("include"), "Python.h").is_file(),
 }
+
+ASV_MACHINES = Path("~/.asv-machine.json")
+ASV_SOME_FAILED = 2  # exit code of `asv run`
+# The benchmarks whose figures are the same on every machine, but for the last digits of numerical errors.
+HISTORY = r"^(cost|numerics|engine\.Calls|memory\.(Stages|Narrow|Paper)|checkpoints\.Checkpoints\.track)"
 
 # Exit codes of `reproduce run` with something to report; any other failure is one of the command itself.
 SOME_FAILED, BUDGET_ENDED = 1, 3
@@ -251,7 +257,7 @@ def benchmarks(session: nox.Session) -> None:
 
 @nox.session(name="benchmarks-html")
 def benchmarks_html(session: nox.Session) -> None:
-    """Make pages of the results that `asv run` has left on this machine, in reports/benchmarks."""
+    """Make pages of the history and of what `asv run` has left on this machine, in reports/benchmarks."""
     install(session, "benchmarks")
     asv_machine(session)
     # What asv publishes is what it last discovered: with the full profile, all that there may be results of.
@@ -260,10 +266,40 @@ def benchmarks_html(session: nox.Session) -> None:
     session.run("asv", "publish", *session.posargs)
 
 
+@nox.session(name="benchmarks-history")
+def benchmarks_history(session: nox.Session) -> None:
+    """Measure HEAD's counts and numerical errors, to be committed; `-- A..B --steps 12` adds older commits.
+
+    Arguments go to `asv run`. What is in reports/asv already is not measured again.
+    """
+    install(session, "benchmarks")
+    asv_machine(session)
+    # Rounding is that of the kernels, which torch chooses by the processor; nothing else of a machine is in there.
+    print_kernels = "import torch; print(torch.backends.cpu.get_cpu_capability().lower())"
+    machine = f"kernels-{str(session.run('python', '-c', print_kernels, silent=True)).strip()}"
+    # What an older commit cannot do yet fails there, and is no reason to stop.
+    succeeded = (0, ASV_SOME_FAILED) if session.posargs else (0,)
+    with unchanged(ASV_MACHINES):  # where there are two, asv would ask for one under any other name of this machine
+        session.run("asv", "machine", f"--machine={machine}", "--os=any", "--cpu=any", "--num_cpu=any", "--ram=any")
+        command = ("asv", "run", f"--machine={machine}", f"--bench={HISTORY}", "--skip-existing")
+        # One thread, so that sums have one order whatever the machine's cores.
+        session.run(*command, *session.posargs, env=ONE_THREAD, success_codes=succeeded)
+
+
 def asv_machine(session: nox.Session) -> None:
     """Tell asv what this machine is, or it would ask."""
-    if not Path("~/.asv-machine.json").expanduser().exists():
+    if not ASV_MACHINES.expanduser().exists():
         session.run("asv", "machine", "--yes")
+
+
+@contextlib.contextmanager
+def unchanged(file: Path) -> Iterator[None]:
+    """Whatever is written into the file meanwhile, it ends as it was."""
+    before = file.expanduser().read_bytes()
+    try:
+        yield
+    finally:
+        file.expanduser().write_bytes(before)
 
 
 @nox.session

@@ -18,6 +18,7 @@ import pytest
 import torch
 from asv import runner, util
 from asv.config import Config
+from asv.results import iter_results
 from asv_runner._aux import update_sys_path
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
@@ -73,8 +74,10 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
     unknown = set(vars(config)) - set(vars(Config()))
     assert not unknown, f"asv would ignore {unknown}"
     assert (ROOT / config.benchmark_dir).samefile(SUITE)
-    for made in (config.env_dir, config.results_dir, config.html_dir):
-        assert subprocess.run(["git", "check-ignore", "-q", f"{made}/x"], cwd=ROOT, check=False).returncode == 0, made
+    seconds, counts = (f"{config.results_dir}/{machine}" for machine in ("host", "kernels-avx2"))
+    for made, ignored in ((config.env_dir, 0), (config.html_dir, 0), (seconds, 0), (counts, 1)):
+        asked = subprocess.run(["git", "check-ignore", "-q", f"{made}/x.json"], cwd=ROOT, check=False)
+        assert asked.returncode == ignored, made
 
 
 def test_what_is_installed_is_what_the_measured_commit_pins() -> None:
@@ -105,6 +108,50 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
         assert benchmark["version"].isdigit(), f"{name}: asv forgets its history at every edit; give it a version"
 
 
+def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
+    """And all of it: what is tracked and is neither seconds nor a GPU's; the page names the same expression."""
+    import noxfile
+
+    kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
+    tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
+    assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
+    assert noxfile.HISTORY in (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+
+
+def test_the_committed_history_is_long_and_of_no_machine() -> None:
+    """Twelve commits and more of each figure, whatever an early commit could not do yet."""
+    import noxfile
+
+    commits: dict[str, set[str]] = {name: set() for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
+    for result in iter_results(str(ROOT / "reports" / "asv" / "kernels-avx512")):
+        assert {result.params[field] for field in ("os", "cpu", "num_cpu", "ram")} == {"any"}
+        for name in result.get_all_result_keys():
+            values = result.get_result_value(name, result.get_result_params(name))
+            if all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+                commits[name].add(result.commit_hash)
+    assert all(len(measured) >= 12 for measured in commits.values()), commits
+
+
+def test_parameters_are_those_of_the_project() -> None:
+    """They are written out in the suite, so that a parameter of one number is the same at every commit."""
+    from benchmarks.suite import memory, setting
+    from petra_core import ledger, methods
+
+    assert [method.name for method in methods.ALL] == setting.METHODS
+    assert list(ledger.KINDS) == memory.KINDS
+
+
+def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suite.setting import ticks_to_steady
+    from petra_core import Pipeline, methods, models
+
+    pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.ALL]
+    now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
+    assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
+    monkeypatch.delattr(methods.Method, "ticks_to_steady")
+    assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
+
+
 def test_an_unknown_profile_is_refused() -> None:
     from benchmarks.suite.setting import is_full
 
@@ -114,9 +161,10 @@ def test_an_unknown_profile_is_refused() -> None:
 
 def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite import setting
+    from reproduce.measures import machine_memory
 
     def check(gigabytes: int | None) -> None:
-        monkeypatch.setattr(setting, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
+        monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
         setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
 
     with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
@@ -201,6 +249,20 @@ def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*after, strict=True))
 
 
+def test_calls_are_those_of_the_engine_alone() -> None:
+    from benchmarks.suite.engine import calls_of_the_engine
+    from petra_core import methods
+
+    def work() -> None:
+        torch.nn.Linear(1, 1)(torch.zeros(1))  # torch's functions
+        methods.by_name("PETRA").delay(0, 2)
+
+    assert calls_of_the_engine(lambda: None) == 0
+    assert calls_of_the_engine(lambda: methods.PETRA.delay(0, 2)) == 1
+    assert calls_of_the_engine(work) == calls_of_the_engine(lambda: methods.by_name("PETRA")) + 1
+    assert calls_of_the_engine(work) == calls_of_the_engine(work)
+
+
 class Session:
     """Notes what a session runs."""
 
@@ -208,8 +270,9 @@ class Session:
         self.posargs = list(posargs)
         self.commands: list[tuple[str, ...]] = []
 
-    def run(self, *command: str, **_: object) -> None:
+    def run(self, *command: str, silent: bool = False, **_: object) -> str | None:
         self.commands.append(command)
+        return "avx2\n" if silent else None
 
 
 @pytest.mark.parametrize(
@@ -232,3 +295,31 @@ def test_sessions(
     getattr(noxfile, session).func(noted)
     assert noted.commands[-1] == last
     assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
+
+
+@pytest.mark.parametrize("arguments", [[], ["A..B", "--steps", "12"]])
+def test_the_history_leaves_no_machine_of_its_own(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where asv knows of two machines and is on neither, it would ask; with one it takes that."""
+    import noxfile
+
+    class Asv(Session):
+        def run(self, *command: str, success_codes: tuple[int, ...] = (0,), **options: object) -> str | None:
+            if command[1] == "machine":
+                known.write_text(f"{known.read_text()} and {command[2]}")
+            if command[1] == "run":
+                assert known.read_text() == "this one and --machine=kernels-avx2"
+                # Of older commits some fail; one that fails at HEAD is an error.
+                assert success_codes == ((0, 2) if arguments else (0,))
+            return super().run(*command, **options)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(noxfile, "install", lambda *_: None)
+    known = tmp_path / ".asv-machine.json"
+    known.write_text("this one")
+    noted = Asv(*arguments)
+    noxfile.benchmarks_history.func(noted)
+    options = ("--machine=kernels-avx2", f"--bench={noxfile.HISTORY}", "--skip-existing")
+    assert noted.commands[-1] == ("asv", "run", *options, *arguments)
+    assert known.read_text() == "this one"

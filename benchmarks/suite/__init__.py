@@ -2,6 +2,9 @@
 
 asv imports this folder as a package of its own, from the checkout it is started in, and measures with it whatever
 commit is installed. So the modules use what the project exports and little else, and import one another relatively.
+What came late into the project is imported where it is used: a commit without it then fails in that benchmark alone.
+Parameters are written out, never asked of the project: asv hands them over by their number, and another commit might
+count otherwise.
 Names, units and parameters are explained in benchmarks/README.md.
 
 Rules for what is in here. Every value is lower-is-better. A class has a `version`, to be raised when it measures

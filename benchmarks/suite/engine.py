@@ -2,22 +2,27 @@
 
 The overhead of an action is measured with stages of a few numbers each, so that hardly anything is left but the
 engine; what is left, the same evaluations and gradients without one, is measured beside it, in turn, and taken off.
+How many functions of the engine an action calls is told beside it: that is the same on every machine.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
 
+import petra_core
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.models import ConcatStreams, SplitStreams
 from petra_core.schedule import Clock
 from petra_core.tape import Streams, as_streams, as_value, detached
 
-from .setting import METHODS, SGD, open_device
+from .setting import METHODS, SGD, open_device, ticks_to_steady
 
 STAGES = [10, 32]
 TICKS = 100
@@ -137,3 +142,42 @@ class Overhead:
         return overhead(stages)
 
     track_per_action.unit = "seconds"  # type: ignore[attr-defined]  # asv reads it
+
+
+def calls_of_the_engine(function: Callable[[], object]) -> int:
+    """How often Python enters a function of petra_core meanwhile; those of torch may depend on the machine."""
+    engine = str(Path(petra_core.__file__).parent)
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(engine)
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+class Calls:
+    """Of a step of ten tiny stages: how many functions of the engine are called for each action."""
+
+    params = (METHODS,)
+    param_names = ("method",)
+    version = "1"
+
+    def track_per_action(self, method: str) -> float:
+        open_device("cpu")
+        x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
+        pipeline = Pipeline(tiny_stages(10), methods.by_name(method), optimizer=SGD, seed=0)
+        for _ in range(ticks_to_steady(pipeline)):
+            pipeline.step(x, y)
+        with pipeline.recording() as recording:
+            pipeline.step(x, y)
+        actions = sum(len(turn) for tick in recording.ticks for turn in tick)
+        return calls_of_the_engine(lambda: pipeline.step(x, y)) / actions
+
+    track_per_action.unit = "calls"  # type: ignore[attr-defined]  # asv reads it

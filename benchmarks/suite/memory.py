@@ -6,10 +6,11 @@ held is read off afterwards.
 
 import torch
 
-from petra_core.ledger import KINDS, MemoryReport
+from petra_core.ledger import MemoryReport
 
 from .setting import FULL, METHODS, NARROW, PAPER, foretold, open_device, step_of_full_pipeline
 
+KINDS = ["parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_weights", "messages", "graph"]
 HELD = ("inputs", "stashed_weights", "messages", "graph")
 Reports = dict[str, MemoryReport]
 

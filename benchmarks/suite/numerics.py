@@ -8,7 +8,6 @@ errors; a change of the arithmetic is orders of magnitude larger.
 import torch
 
 from petra_core import models
-from reproduce.measures.reconstruction import rounding_errors
 
 from .setting import CLASSES, METHODS, open_device
 from .trajectories import largest_difference, losses, stored
@@ -24,6 +23,8 @@ class Reconstruction:
     version = "1"
 
     def track_error(self, blocks: int) -> float:
+        from reproduce.measures.reconstruction import rounding_errors
+
         open_device("cpu")
         stages = models.chain(blocks, num_classes=CLASSES, channels=8, stem_stride=4)
         return rounding_errors(stages, torch.randn(4, 3, 32, 32))[1]["input"]
