@@ -16,7 +16,8 @@ class FrozenBuffers:
 
     def __init__(self, function: nn.Module) -> None:
         modules = list(function.modules())
-        self._norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
+        # Their attributes: to assign one to a module takes long, and this is done at every backward.
+        self._norms = [vars(m) for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         self._others = [
             (module, name)
             for module in modules
@@ -27,10 +28,10 @@ class FrozenBuffers:
         self._saved: list[tuple[nn.Module, str, Tensor, int, Tensor]] = []
 
     def __enter__(self) -> None:
-        for norm in self._norms:
+        for attributes in self._norms:
             # BatchNorm then gives the kernel no running statistics; in training mode it uses the batch's all the same.
             # InstanceNorm always updates them, so its buffers are among the others.
-            norm.track_running_stats = False
+            attributes["track_running_stats"] = False
         for module, name in self._others:
             buffer = module._buffers[name]
             assert buffer is not None
@@ -39,8 +40,8 @@ class FrozenBuffers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for norm in self._norms:
-            norm.track_running_stats = True
+        for attributes in self._norms:
+            attributes["track_running_stats"] = True
         for module, name, buffer, version, copy in self._saved:
             module._buffers[name] = buffer  # in case the function assigned a new tensor
             if (

@@ -34,10 +34,10 @@ import torch
 from torch import Tensor
 
 from petra_core.checks import Losses
-from petra_core.concurrency import InOrder, Work, new_stream
+from petra_core.concurrency import Act, InOrder, Sent, new_stream
 from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
-from petra_core.randomness import Draws, RandomStream
+from petra_core.randomness import RandomStream
 from petra_core.schedule import Action, Kind, Tick
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
@@ -298,9 +298,11 @@ class _Still(RandomStream):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), None, 0)
 
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[Draws]:
-        yield Draws()
+    def __enter__(self) -> None:
+        """Nothing is asked of a generator."""
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing was."""
 
 
 class Spread(InOrder):
@@ -322,9 +324,9 @@ class Spread(InOrder):
         for stream in self._streams:
             caller.wait_stream(stream)
 
-    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
         with torch.cuda.stream(self._streams[worker.index % len(self._streams)]):
-            return super().run(worker, action, work, trace)
+            return super().run(act, worker, action, sent, trace)
 
 
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:

@@ -27,7 +27,7 @@ is enqueued before the tick ends, since an R comes before the B beside it. (Writ
 
 In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
 
-This module exports InOrder, SideBySide, Work, conductor, new_stream.
+This module exports Act, InOrder, Sent, SideBySide, conductor, new_stream.
 """
 
 import contextlib
@@ -40,11 +40,12 @@ from torch import Tensor
 from petra_core.methods import Method
 from petra_core.schedule import Action, Kind
 from petra_core.tracing import Trace
-from petra_core.worker import Worker
+from petra_core.worker import Message, Worker
 
-__all__ = ["InOrder", "SideBySide", "Work", "conductor", "new_stream"]
+__all__ = ["Act", "InOrder", "Sent", "SideBySide", "conductor", "new_stream"]
 
-Work = Callable[[], Tensor | None]
+Sent = list[tuple[int, Message]]  # to which stage, what
+Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
 def conductor(method: Method, *, alone: bool) -> "InOrder":
@@ -71,17 +72,19 @@ def conductor(method: Method, *, alone: bool) -> "InOrder":
 class InOrder:
     """One action after the other."""
 
-    @contextlib.contextmanager
-    def tick(self) -> Iterator[None]:
+    def tick(self) -> contextlib.AbstractContextManager[None]:
         """Surround the actions of a tick; all are done when the context is left."""
-        yield
+        return contextlib.nullcontext()
 
-    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
-        """Do an action of a worker. Returns what `work` returns; an exception of it says which action it was."""
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+        """Do an action of a worker, by `act`. Returns what that returns; an exception of it says which action it was.
+
+        What the worker sends to stages of this process is added to `sent`.
+        """
         if trace is not None:
             trace.begin(worker.device)
         try:
-            found = work()
+            found = act(worker, action, sent)
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
@@ -114,19 +117,19 @@ class SideBySide(InOrder):
                     torch.cuda.current_stream(device).wait_stream(stream)
             self._forked.clear()
 
-    def run(self, worker: Worker, action: Action, work: Work, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
         if worker.device.type == "cuda":
             with torch.cuda.stream(self._stream(worker)):
-                return super().run(worker, action, work, trace)
+                return super().run(act, worker, action, sent, trace)
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
-            return super().run(worker, action, work, trace)
+            return super().run(act, worker, action, sent, trace)
         precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
 
         def beside() -> Tensor | None:
             if torch.get_num_threads() != team:
                 torch.set_num_threads(team)
             with precision:
-                return super(SideBySide, self).run(worker, action, work, None)
+                return super(SideBySide, self).run(act, worker, action, sent, None)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")

@@ -26,7 +26,10 @@ KINDS = ("parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_w
 
 def payload(tensors: Iterable[Tensor]) -> int:
     """Bytes of the elements of `tensors`."""
-    return sum([tensor.nbytes for tensor in tensors])
+    count = 0
+    for tensor in tensors:
+        count += tensor.nbytes
+    return count
 
 
 def storage_of(tensor: Tensor) -> int:

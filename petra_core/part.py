@@ -86,7 +86,7 @@ class Part:
         self._ledger.add("inputs", payload(kept))
         writes = [tensor._version for tensor in inputs]
         tape: Tape | None = None
-        with stream.forward() as draws:
+        with stream:
             if self.keeps_tape:
                 with self._precision(), torch.enable_grad(), self._measuring(*inputs):
                     tape = self._record(inputs, target, version)
@@ -103,7 +103,7 @@ class Part:
                 f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
                 f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
             )
-        self._memory.append(_Entry(micro_batch, version, kept, draws.state, tape))
+        self._memory.append(_Entry(micro_batch, version, kept, stream.drawn, tape))
         return outputs
 
     def evaluate(self, inputs: Streams) -> Streams:

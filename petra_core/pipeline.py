@@ -12,7 +12,6 @@ Methods that let one micro-batch pass at a time run the same ticks with most sta
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -322,12 +321,12 @@ class Pipeline:
             self._channel.begin(tick)
         with self.conductor.tick():
             for worker in self._in_turn:
-                # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
-                turn = tuple(a for a in tick[worker.index] if a.kind is Kind.UPDATE or self._is_own(a.number))
-                for action in turn:
+                for action in tick[worker.index]:
+                    # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
+                    if action.kind is not Kind.UPDATE and not self._is_own(action.number):
+                        continue
                     self._collect(worker, number, (action,))  # a forward does not wait for its turn's backward
-                    work = functools.partial(self._act, worker, action, sent)
-                    found = self.conductor.run(worker, action, work, self.trace)
+                    found = self.conductor.run(self._act, worker, action, sent, self.trace)
                     loss = found if found is not None else loss
         for index, message in sent:
             self._deliver(self._workers[index - self._own.start], message)

@@ -11,6 +11,7 @@ global generators, in the order in which plain training would.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -26,14 +27,13 @@ def loaded(state: Sequence[Tensor]) -> RandomState:
 
 def capture(device: torch.device) -> RandomState:
     """The state of the generators that a stage on `device` may draw from."""
-    if device.type == "cuda":
-        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
-    return (torch.get_rng_state(),)
+    on_cpu = torch.default_generator.get_state()
+    return (on_cpu, torch.cuda.get_rng_state(device)) if device.type == "cuda" else (on_cpu,)
 
 
 def restore(state: RandomState, device: torch.device) -> None:
     """Put a captured state back."""
-    torch.set_rng_state(state[0])
+    torch.default_generator.set_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)
 
@@ -69,14 +69,10 @@ def _from(state: RandomState, device: torch.device) -> Iterator[None]:
         restore(outside, device)
 
 
-class Draws:
-    """What `RandomStream.forward` found out: the state to replay, or None if nothing was drawn."""
-
-    state: RandomState | None = None
-
-
 class RandomStream:
     """The source of one stage's random numbers: its own, seeded by (seed, stage, replica), or the global generators.
+
+    A context around each forward of the stage: what is drawn inside comes from this stream.
 
     Args:
         device: the stage's device.
@@ -84,7 +80,13 @@ class RandomStream:
         stage: number of the stage; different stages of one seed draw independent numbers.
         replica: number among the replicas of the stage; likewise.
 
+    Attributes:
+        own: the state of a stream of its own; None for the global generators.
+        drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
+
     """
+
+    drawn: RandomState | None = None
 
     def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
         self._device = device
@@ -95,23 +97,22 @@ class RandomStream:
             devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
             self.own = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
 
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[Draws]:
-        """Surround a forward: draws go to this stream, and what a later `replay` needs is noted."""
-        draws = Draws()
+    def __enter__(self) -> None:
         outside = capture(self._device)
-        begin = outside
+        self._begin, self._outside = self.own or outside, outside
         if self.own is not None:
-            begin = self.own
-            restore(begin, self._device)
-        try:
-            yield draws
-        finally:
-            end = capture(self._device)
-            # As bytes, since this is done at every forward: torch.equal takes longer than all the rest of it.
-            drew = any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(begin, end, strict=True))
-            if drew:
-                draws.state = begin
-            if self.own is not None:
-                self.own = end if drew else begin
-                restore(outside, self._device)
+            restore(self.own, self._device)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end = capture(self._device)
+        self.drawn = self._begin if _differ(self._begin, end) else None
+        if self.own is not None:
+            self.own = end
+            restore(self._outside, self._device)
+
+
+def _differ(before: RandomState, after: RandomState) -> bool:
+    """Whether numbers were drawn between. As bytes, since it is done at every forward: torch.equal takes longer."""
+    return [state.numpy().tobytes() for state in before] != [state.numpy().tobytes() for state in after]

@@ -32,7 +32,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from petra_core.ages import ages, check_replicas
 from petra_core.errors import CheckpointError
@@ -59,8 +59,7 @@ class Kind(enum.Enum):
     UPDATE = "U"
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One thing that a stage does.
 
     Attributes:
@@ -111,10 +110,9 @@ class Clock:
         self.tick_number = 0
         self.in_flight = 0
         self._entered = 0
-        forward, backward = ages(stages, self.replicas)
-        self._ages = list(zip(forward, backward, strict=True))
+        self._itinerary = _itinerary(method, stages, self.replicas)
         # Micro-batch by age; the last place is that of a micro-batch at its backward at stage 0.
-        self._by_age: deque[int | None] = deque([None] * (backward[0] + 1), maxlen=backward[0] + 1)
+        self._by_age: deque[int | None] = deque([None] * len(self._itinerary), maxlen=len(self._itinerary))
 
     @property
     def may_enter(self) -> bool:
@@ -155,26 +153,16 @@ class Clock:
         if self._by_age[-1] is not None:
             self.in_flight -= 1
         self.tick_number += 1
-        by_age = list(self._by_age)
-        ahead = int(self.method.overlapped)  # ticks by which R comes before B
-        return tuple(
-            self._turn(stage, by_age[forward], by_age[backward - ahead], by_age[backward])
-            for stage, (forward, backward) in enumerate(self._ages)
-        )
-
-    def _turn(self, stage: int, forward: int | None, rebuilt: int | None, backward: int | None) -> Turn:
-        turn: list[Action] = []
-        if forward is not None:
-            turn.append(Action(Kind.FORWARD, forward))
-        if rebuilt is not None and stage < self.stages - 1 and not self.method.keeps_graph:
-            turn.append(Action(Kind.RECONSTRUCT, rebuilt))
-        if backward is not None:
-            turn.append(Action(Kind.BACKWARD, backward))
-            # Backwards come in the order of entry, so B m is a stage's (m+1)-th and needs no counter.
-            update, rest = divmod(backward + 1, self.accumulation)
-            if rest == 0:
-                turn.append(Action(Kind.UPDATE, update - 1))
-        return tuple(turn)
+        turns: list[Turn] = [()] * self.stages
+        for number, calls in zip(self._by_age, self._itinerary, strict=True):
+            if number is None:
+                continue
+            for stage, kind in calls:
+                turns[stage] += (Action(kind, number),)
+                if kind is Kind.BACKWARD and (number + 1) % self.accumulation == 0:
+                    # Backwards come in the order of entry, so B m is a stage's (m+1)-th and needs no counter.
+                    turns[stage] += (Action(Kind.UPDATE, number // self.accumulation),)
+        return tuple(turns)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a clock remembers, as plain strings, ints and lists."""
@@ -216,6 +204,21 @@ class Clock:
         self._entered = state["entered"]
         self._by_age.extend(state["by_age"])
         self.in_flight = sum(number is not None for number in list(self._by_age)[:-1])
+
+
+def _itinerary(method: Method, stages: int, replicas: Sequence[int]) -> list[list[tuple[int, Kind]]]:
+    """At which stages a micro-batch is at each age, and what is done with it there.
+
+    A stage is younger at its forward than at R and B, so that its turn, put together age by age, is in order.
+    """
+    forward, backward = ages(stages, replicas)
+    calls: list[list[tuple[int, Kind]]] = [[] for _ in range(backward[0] + 1)]
+    for stage in range(stages):
+        calls[forward[stage]].append((stage, Kind.FORWARD))
+        if stage < stages - 1 and not method.keeps_graph:
+            calls[backward[stage] - int(method.overlapped)].append((stage, Kind.RECONSTRUCT))
+        calls[backward[stage]].append((stage, Kind.BACKWARD))
+    return calls
 
 
 @dataclass(frozen=True)

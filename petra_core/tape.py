@@ -10,7 +10,7 @@ Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and different
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,8 +89,7 @@ class Tape(abc.ABC):
         """
 
 
-@dataclass(frozen=True)
-class _End:
+class _End(NamedTuple):
     """Where a graph ends: its result without the result's memory, which the graph itself may have no use for."""
 
     edge: GradientEdge
@@ -115,7 +114,7 @@ def _differentiate(
         found: tuple[Tensor | None, ...] = (None,) * len(wanted)
     else:
         # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
-        seeds = [grad.to(end.dtype) for end, grad in reached]
+        seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
         found = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
     of_leaves = tuple(
         torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)

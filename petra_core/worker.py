@@ -82,7 +82,10 @@ class Message:
 
     def to(self, device: torch.device) -> "Message":
         """The message on `device`; itself if it is there."""
-        if all(tensor.device == device for tensor in (*(self.streams or ()), *(self.gradients or ()))):
+        for tensor in (*(self.streams or ()), *(self.gradients or ())):
+            if tensor.device != device:
+                break
+        else:
             return self
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
 

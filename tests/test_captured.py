@@ -250,7 +250,7 @@ def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPa
     action = Action(Kind.FORWARD, 0)
     with conductor.tick():
         for worker in pipeline._workers:
-            conductor.run(worker, action, lambda: None, None)
+            conductor.run(lambda *_: None, worker, action, [], None)
     assert said == [
         *(("a", "caller"), ("b", "caller")),
         *(("a", "works"), ("b", "works"), ("a", "works")),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
 from petra_core.channel import Channel
-from petra_core.concurrency import InOrder, SideBySide, conductor
+from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.schedule import Action, Kind
 from petra_core.worker import Worker
@@ -258,16 +258,17 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "stream", Entered)
+
+    def act(worker: Worker, action: Action, _: Sent) -> None:
+        log.append(f"{action} of {worker.index} in {current[-1].name}")
+
     side = SideBySide()
     for stage in (2, 1):  # R of a stage, B of the one above
         with side.tick():
             for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
                 worker = Worker.__new__(Worker)
                 worker.index, worker.device = index, torch.device("cuda", 0)
-                action = Action(kind, 0)
-                side.run(
-                    worker, action, lambda i=index, a=action: log.append(f"{a} of {i} in {current[-1].name}"), None
-                )  # type: ignore[misc]
+                side.run(act, worker, Action(kind, 0), [], None)
     begin, end = ["A waits for caller", "B waits for caller"], ["caller waits for A", "caller waits for B"]
     assert log == [*begin, "R0 of 2 in A", "B0 of 3 in B", *end, *begin, "R0 of 1 in B", "B0 of 2 in A", *end]
 

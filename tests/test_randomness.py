@@ -78,7 +78,7 @@ def test_with_a_seed_the_global_generator_is_not_touched(method: Method) -> None
 
 def test_streams_of_stages_and_seeds_are_different_and_repeatable() -> None:
     def first_draw(seed: int, stage: int) -> Tensor:
-        with RandomStream(CPU, seed, stage).forward():
+        with RandomStream(CPU, seed, stage):
             return torch.rand(4)
 
     draws = [first_draw(seed, stage) for seed in (0, 1) for stage in (0, 1)]
@@ -88,16 +88,17 @@ def test_streams_of_stages_and_seeds_are_different_and_repeatable() -> None:
 
 def test_a_stream_goes_on_where_it_was_and_notes_only_real_draws() -> None:
     stream = RandomStream(CPU, 3, 0)
-    with stream.forward() as draws:
+    with stream:
         first = torch.rand(3)
-    with stream.forward() as nothing:
+    drawn = stream.drawn
+    with stream:
         pass
-    with stream.forward():
+    assert stream.drawn is None
+    with stream:
         second = torch.rand(3)
-    assert nothing.state is None
     assert not torch.equal(first, second)
     before = capture(CPU)
-    with replay(draws.state, CPU):
+    with replay(drawn, CPU):
         assert_bitwise_equal(torch.rand(3), first)
     assert_bitwise_equal(capture(CPU), before)
 

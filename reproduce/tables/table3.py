@@ -52,7 +52,7 @@ def cells(scale: str) -> list[Cell]:
     batch at which none needs more than 5 GB, and the smallest of them at the paper's batch where it does not either.
     """
     if scale == "smoke":
-        return _held(scale, "cifar10", "revnet18", 2, width=4)
+        return [*_held(scale, "cifar10", "revnet18", 2, width=4)]
     if scale == "small":
         batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
         full = _held(scale, "cifar10", "revnet18", BATCH)
