@@ -13,7 +13,7 @@ from petra_core.methods import Method
 from petra_core.recipe import learning_rate
 from reproduce import scales
 from reproduce.cells import Cell, ReconstructionCell, TrainingCell
-from reproduce.measures.reconstruction import CAUSES
+from reproduce.measures.names import CAUSES
 from reproduce.scales import paper, small, smoke
 from reproduce.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.tables import depth_plots

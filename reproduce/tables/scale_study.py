@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from petra_core import gantt, methods, orders
 from petra_core.timeline import Cost, Link, simulate
 from reproduce.cells import Cell
-from reproduce.tables import modelled, svg_pdf, table5
+from reproduce.tables import modelled, table5
 from reproduce.tables.content import (
     MEGABYTE,
     Block,
@@ -221,6 +221,8 @@ def _charts(m: Modelled) -> list[Figure]:
         "Interleaved 1F1B": orders.interleaved(chain.blocks_keeping, halves, SHOWN_BATCH),
         "Zero-bubble (ZB-H1)": orders.zero_bubble(keeping, one, SHOWN_BATCH),
     }
+    from reproduce.tables import svg_pdf  # matplotlib, for which the plan of a grid does not wait
+
     timelines = {title: simulate(order) for title, order in drawn.items()}
     span = (0.0, timelines["GPipe"].seconds)
     figures = []
