@@ -1,7 +1,7 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, check_writable, checked, data_workers_of and
-say_loudly.
+This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, check_files, check_writable, checked,
+data_workers_of and say_loudly.
 """
 
 import os
@@ -21,6 +21,7 @@ __all__ = [
     "DATA_WORKERS",
     "FOLDER",
     "GRAPHS",
+    "check_files",
     "check_writable",
     "checked",
     "data_workers_of",
@@ -66,6 +67,13 @@ def check_writable(folder: Path, option: str) -> None:
         raise click.UsageError(
             f"{option}: nothing can be written to {folder} ({error.strerror}); name another folder, or see to this one"
         ) from error
+
+
+def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:
+    """See before the work that what `train` leaves can be written. Raises: click.UsageError: it cannot."""
+    for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
+        if file is not None:
+            check_writable(file.parent, option)
 
 
 def say_loudly(title: str, lines: Sequence[str], shown: int = 12) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from petra_core import gantt, methods
 from petra_core.ages import ages, of_stages
@@ -83,6 +82,8 @@ def partition(
     for option, file in (("--svg", svg), ("--trace", trace)):
         if file is not None:
             check_writable(file.parent, option)
+    import torch
+
     torch.set_num_threads(threads or max(1, CORES // processes))
     link = Link(latency or 0.0, bandwidth or float("inf"))
     limit = None if memory_limit is None else int(memory_limit)

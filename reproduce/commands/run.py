@@ -1,4 +1,8 @@
-"""`run`: a grid of cells, from its plan to the conclusion."""
+"""`run`: a grid of cells, from its plan to the conclusion.
+
+What runs cells needs torch, which takes seconds to import. It comes where there is something to run: to explain, to
+refuse or to show the plan does not wait for it.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -19,12 +23,9 @@ from reproduce.commands.common import (
     checked,
     data_workers_of,
 )
-from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, ListOption, grouped
-from reproduce.runner import run_grid
-from reproduce.worker import Settings
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
@@ -127,7 +128,7 @@ def run(
 
     Scales: smoke, small, paper. Several values are separated by spaces or commas: --k 1 4, --k 1,4.
     """
-    from reproduce import grids  # takes the tables in, for which `--help` does not wait
+    from reproduce import grids  # with the tables, for which `--help` does not wait
 
     grid = checked(lambda: grids.by_name(scale))
     conditions = {"models": models, "methods": methods, "k": k, "datasets": datasets}
@@ -143,6 +144,10 @@ def run(
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
     check_writable(root, "--records")
+    from reproduce.commands.conclusion import conclude
+    from reproduce.runner import run_grid
+    from reproduce.worker import Settings
+
     expected = recorded_times(chosen, root, kind)
     settings = Settings(
         root=root,
