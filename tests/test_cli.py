@@ -25,7 +25,7 @@ from tests.test_runner import PATIENCE, wait_for
 from tests.test_training import SMALL
 
 QUICK = [
-    *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2", "--threads", "1"),
+    *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),
     *("--method", "petra", "-k", "2", "--learning-rate", "0.1"),
 ]
 

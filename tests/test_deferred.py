@@ -33,7 +33,7 @@ COMMANDS = {
     "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),
     "run small --dry-run -v --records nowhere": (0, "petra"),
 }
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL", "ffcv")
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
 
 #: As `python -m reproduce` runs, one command after the other: what has been imported once would be seen ever after.
 SCRIPT = """

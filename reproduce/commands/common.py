@@ -1,6 +1,6 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, check_files, check_writable, checked,
+This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, THREADS, check_files, check_writable, checked,
 data_workers_of and say_loudly.
 """
 
@@ -21,6 +21,7 @@ __all__ = [
     "DATA_WORKERS",
     "FOLDER",
     "GRAPHS",
+    "THREADS",
     "check_files",
     "check_writable",
     "checked",
@@ -33,6 +34,9 @@ T = TypeVar("T")
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet
+#: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
+#: what several threads add up together is added in another order, and a result has then other bits.
+THREADS = 1
 #: Help of --cuda-graphs.
 GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
 #: Help of --compile.

@@ -15,7 +15,7 @@ import torch
 from petra_core import CheckpointError
 from reproduce import devices, sharing
 from reproduce.cells import TrainingCell
-from reproduce.commands.common import CORES, check_files, checked, data_workers_of
+from reproduce.commands.common import check_files, checked, data_workers_of
 from reproduce.data.errors import DataError
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
 from reproduce.interrupts import Interrupt
@@ -26,6 +26,7 @@ from reproduce.records import Record, RecordError, State, Status
 from reproduce.storage import StorageFullError
 from reproduce.team import ALONE, Team
 from reproduce.trace_file import TraceFile
+from reproduce.wording import count
 
 __all__ = ["train_here"]
 
@@ -35,7 +36,7 @@ def train_here(
     *,
     output: Path | None,
     device: str,
-    threads: int | None,
+    threads: int,
     checkpoint_minutes: float,
     retry_failed: bool,
     processes: int,
@@ -57,7 +58,7 @@ def train_here(
 
     """
     where = checked(lambda: devices.check(sharing.local_device(device)))
-    torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
+    torch.set_num_threads(threads)
     shares = checked(lambda: _shares(cell, processes, partition))
     cell = checked(lambda: sharing.replicated(cell, shares))
     team = _join(cell, shares, where, patience)
@@ -70,7 +71,7 @@ def train_here(
             if team.size == 1:
                 raise
             raise Failure(error.message) from None
-        click.echo(f"{cell.slug} -> {record.path}{team.notice and f' ({team.notice})'}", err=True)
+        click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
             from reproduce.event_files import EventFiles
@@ -97,6 +98,13 @@ def train_here(
     team.leave()
     if team.leads:
         click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+
+
+def _how(team: Team, threads: int) -> str:
+    """In how many threads and processes, and what else a person should know of them."""
+    each = count(threads, "thread")
+    many = f"{team.size} processes of {each} each" if team.size > 1 else each
+    return "; ".join(filter(None, [many, team.notice]))
 
 
 def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:

@@ -19,6 +19,7 @@ from reproduce.commands.common import (
     DATA_WORKERS,
     FOLDER,
     GRAPHS,
+    THREADS,
     check_writable,
     checked,
     data_workers_of,
@@ -71,7 +72,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     help="cuda: all GPUs, a cell each; cuda:0 cuda:1: these; cpu.",
 )
 @WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
-@WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
+@WHERE("--threads", type=click.IntRange(1), default=THREADS, help="Of each worker; another number gives other bits.")
 @WHERE(
     "--data-workers",
     type=click.IntRange(1),

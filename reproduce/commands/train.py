@@ -16,10 +16,10 @@ from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import (
     COMPILED,
-    CORES,
     DATA_WORKERS,
     FOLDER,
     GRAPHS,
+    THREADS,
     check_files,
     checked,
 )
@@ -112,7 +112,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
 @RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
 @RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
-@RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
+@RUN(
+    "--threads",
+    type=click.IntRange(1),
+    default=THREADS,
+    help="Of each process, however many there are; more are faster for wide networks, and give other bits.",
+)
 @RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
 @RUN("--processes", type=click.IntRange(1), default=1, help="Share a replica's stages; the result is the same.")
@@ -144,7 +149,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 def train(
     output: Path | None,
     device: str,
-    threads: int | None,
+    threads: int,
     checkpoint_minutes: float,
     retry_failed: bool,
     processes: int,
@@ -199,11 +204,10 @@ def train(
     )
 
 
-def _balanced(cell: TrainingCell, processes: int, device: str, threads: int | None) -> str:
+def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
     """The stages of each process, by timing them now."""
     where = devices.check(device)
-    each = threads or max(1, CORES // (processes * cell.replicas))
-    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=each)))
+    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
     return found
 
