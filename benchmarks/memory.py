@@ -30,7 +30,8 @@ from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.arguments import CLASSES, NETWORKS, add_methods, count, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
-from petra_core.memory import StagePrediction, predict
+from petra_core.footprint import StagePrediction
+from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark, Comparison

@@ -39,7 +39,8 @@ from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
 from petra_core import Pipeline, Stage, methods
 from petra_core.concurrency import InOrder
-from petra_core.memory import footprints, graphs_at_once, of_footprints
+from petra_core.footprint import graphs_at_once, of_footprints
+from petra_core.memory import footprints
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES

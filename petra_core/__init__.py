@@ -9,13 +9,22 @@
 
 Read in this order: methods (the idea), stages and tape (one evaluation), schedule, part and worker (one stage),
 pipeline (all of them).
+
+To import torch takes seconds, and a command line asks for methods and learning rates alone. So what needs torch is
+imported when it is first asked for.
 """
 
-from petra_core import checkpoint, methods, models, recipe
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from petra_core import methods, recipe
 from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError
 from petra_core.ledger import MemoryReport
-from petra_core.pipeline import Pipeline
-from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
+
+if TYPE_CHECKING:
+    from petra_core import checkpoint, models
+    from petra_core.pipeline import Pipeline
+    from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
 
 __all__ = [
     "BufferedStage",
@@ -34,3 +43,30 @@ __all__ = [
     "models",
     "recipe",
 ]
+
+#: What needs torch, by the module that has it; None: it is a module itself.
+_LATER = {
+    "BufferedStage": "stages",
+    "HeadStage": "stages",
+    "Pipeline": "pipeline",
+    "ReversibleStage": "stages",
+    "Stage": "stages",
+    "checkpoint": None,
+    "merge": "stages",
+    "models": None,
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch; Python asks for what the package has not imported."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _LATER[name]
+    if home is None:
+        return importlib.import_module(f"{__name__}.{name}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    """For completion: names that have not been asked for yet, too."""
+    return sorted({*globals(), *__all__})

@@ -10,37 +10,17 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from petra_core.errors import CheckpointError
+from petra_core.files import replacing
 
 ADVICE = "move it away to start again from the beginning, or put a good copy in its place"
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the name `path`, at the end and at once, if nothing goes wrong.
-
-    Raises:
-        OSError: no space, no permission; what was at `path` before is still there, and no temporary file is left.
-
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def save(path: str | os.PathLike[str], state: Any) -> None:

@@ -17,14 +17,15 @@ a tensor that two stages of one process share counts at both. Not counted: tempo
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the names of the kinds are asked for where nothing is computed, which does not wait for torch
+    from torch import Tensor
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_weights", "messages", "graph")
 
 
-def payload(tensors: Iterable[Tensor]) -> int:
+def payload(tensors: "Iterable[Tensor]") -> int:
     """Bytes of the elements of `tensors`."""
     count = 0
     for tensor in tensors:
@@ -32,7 +33,7 @@ def payload(tensors: Iterable[Tensor]) -> int:
     return count
 
 
-def storage_of(tensor: Tensor) -> int:
+def storage_of(tensor: "Tensor") -> int:
     """Which memory a tensor lies in: the same number for all that share it, and for no others while they live."""
     number: int = tensor.untyped_storage()._cdata
     return number
@@ -44,13 +45,15 @@ class SavedTensors:
     Storages are counted once and whole; those of `known` tensors (parameters, buffers, inputs) are left out.
     """
 
-    def __init__(self, known: Iterable[Tensor]) -> None:
+    def __init__(self, known: "Iterable[Tensor]") -> None:
+        import torch
+
         self._known = {storage_of(tensor) for tensor in known}
         self._found: dict[int, Tensor] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self.bytes = 0
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def _pack(self, tensor: "Tensor") -> "Tensor":
         # Kept until the end of the measurement: a freed storage's address may be used again.
         self._found[storage_of(tensor)] = tensor
         return tensor

@@ -16,13 +16,14 @@ This module exports LearningRateSchedule, OptimizerFactory, adamw, learning_rate
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from petra_core.arguments import check_int, check_number
 from petra_core.methods import check_accumulation
+
+if TYPE_CHECKING:  # a learning rate is a number, for which nobody waits for torch
+    import torch
+    from torch import Tensor
 
 __all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "set_rate", "sgd"]
 
@@ -95,7 +96,7 @@ class LearningRateSchedule:
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+OptimizerFactory: TypeAlias = "Callable[[Iterable[Tensor]], torch.optim.Optimizer]"
 
 
 def sgd(
@@ -138,8 +139,10 @@ def adamw(
     return functools.partial(_adamw, lr=learning_rate, betas=betas, weight_decay=weight_decay)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
     """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it."""
+    from torch import Tensor
+
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
@@ -148,18 +151,22 @@ def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
 
 
 def _sgd(
-    parameters: Iterable[Tensor], *, lr: float, momentum: float, nesterov: bool, weight_decay: float
-) -> torch.optim.SGD:
+    parameters: "Iterable[Tensor]", *, lr: float, momentum: float, nesterov: bool, weight_decay: float
+) -> "torch.optim.SGD":
+    import torch
+
     return torch.optim.SGD(_groups(parameters, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov)
 
 
 def _adamw(
-    parameters: Iterable[Tensor], *, lr: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.AdamW:
+    parameters: "Iterable[Tensor]", *, lr: float, betas: tuple[float, float], weight_decay: float
+) -> "torch.optim.AdamW":
+    import torch
+
     return torch.optim.AdamW(_groups(parameters, weight_decay), lr=lr, betas=betas)
 
 
-def _groups(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+def _groups(parameters: "Iterable[Tensor]", weight_decay: float) -> list[dict[str, Any]]:
     """Weights, which decay, and parameters of at most one dimension, which do not."""
     decayed: list[Tensor] = []
     exempt: list[Tensor] = []

@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_state_dic
 from petra_core import checkpoint
 from petra_core.checkpoint import ADVICE
 from petra_core.errors import CheckpointError
+from petra_core.files import replacing
 
 __all__ = ["Folder"]
 
@@ -89,7 +90,7 @@ class Folder:
         with _alone(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
         if leads:
-            with checkpoint.replacing(self._pointer) as file:
+            with replacing(self._pointer) as file:
                 file.write(json.dumps({"checkpoint": target.name}).encode())
             for other in self.path.glob("step-*"):
                 if other != target:

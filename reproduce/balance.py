@@ -4,19 +4,21 @@ No table of costs is right for the next machine, so every stage is timed on the 
 would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes (`petra_core.memory`). The cut
 does not change any result, so nothing but speed and memory depends on how well that went.
 
+Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
+foretells bytes, comes when it is called.
+
 This module exports Balance, balanced, measured, of_training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
 from petra_core.ages import of_stages
+from petra_core.footprint import Footprint, of_footprints
 from petra_core.holding import History, holding
-from petra_core.memory import Footprint, footprints, of_footprints
 from petra_core.orders import of_method
 from petra_core.partition import Plan, assess, plan, replicated_plan
 from petra_core.shares import even_partition
@@ -24,8 +26,9 @@ from petra_core.timeline import Cost, Link, Timeline, simulate
 from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
 from reproduce.data import catalogue
-from reproduce.measures import stage_costs
-from reproduce.measures.synthetic import SGD, micro_batch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Balance", "balanced", "measured", "of_training"]
 
@@ -44,6 +47,24 @@ class Balance:
 
     cell: StageCostCell
     costs: tuple[Cost, ...]
+
+    @classmethod
+    def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
+        """From what timing the stages of the cell's network has found (`stage_costs.timed`): medians."""
+        return cls(
+            cell,
+            tuple(
+                Cost(
+                    row["forward"]["median"],
+                    row["backward"]["median"],
+                    row["update"]["median"],
+                    row["bytes_up"],
+                    row["bytes_down"],
+                    row["parameters"],
+                )
+                for row in rows
+            ),
+        )
 
     @property
     def seconds(self) -> list[float]:
@@ -129,17 +150,25 @@ class Balance:
 
 @cache
 def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
+    import torch
+
+    from petra_core.memory import footprints
+    from reproduce.measures.synthetic import SGD, micro_batch
+
+    classes = catalogue.by_name(cell.dataset).num_classes
+    stages = networks.outlined(cell, classes)
     with torch.device("meta"):
-        stages = networks.build(cell, catalogue.by_name(cell.dataset).num_classes)
-        images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
+        images, labels = micro_batch(cell, classes)
     return footprints(stages, methods.by_name(cell.method), images, labels, optimizer=SGD)
 
 
 def measured(
-    cell: StageCostCell, device: torch.device, begin: Callable[[int, int], None] = lambda index, count: None
+    cell: StageCostCell, device: "torch.device", begin: Callable[[int, int], None] = lambda index, count: None
 ) -> Balance:
     """Time the stages of the cell's network on `device`; arguments as of `stage_costs.timed`."""
-    return Balance(cell, tuple(stage_costs.costs(stage_costs.timed(cell, device, begin))))
+    from reproduce.measures import stage_costs
+
+    return Balance.of_rows(cell, stage_costs.timed(cell, device, begin))
 
 
 def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCostCell:
@@ -159,7 +188,7 @@ def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCost
     )
 
 
-def balanced(cell: TrainingCell, processes: int, device: torch.device, *, threads: int) -> tuple[int, ...]:
+def balanced(cell: TrainingCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
     """The stages of each process for training `cell`, found by timing them now.
 
     To be called once, before the processes start: timings differ, and all processes must agree on the cut.
@@ -174,6 +203,8 @@ def balanced(cell: TrainingCell, processes: int, device: torch.device, *, thread
         CellError: there are fewer stages than processes.
 
     """
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

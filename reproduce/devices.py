@@ -1,20 +1,30 @@
 """Which devices a grid is run on: every worker has one of its own.
 
-This module exports DeviceError, check, check_graphs, choose, workers.
+This module exports DeviceError, check, check_graphs, check_there, choose, workers.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["DeviceError", "choose", "workers"]
+__all__ = ["DeviceError", "check", "check_graphs", "check_there", "choose", "workers"]
 
 
 class DeviceError(ValueError):
     """There is no such device on this machine."""
 
 
-def choose(names: Sequence[str], count: Callable[[], int] = torch.cuda.device_count) -> tuple[str, ...]:
+def cuda_devices() -> int:
+    """How many CUDA devices are visible."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def choose(names: Sequence[str], count: Callable[[], int] = cuda_devices) -> tuple[str, ...]:
     """The devices of these names, `cuda` standing for every CUDA device that is visible.
 
     Args:
@@ -29,27 +39,33 @@ def choose(names: Sequence[str], count: Callable[[], int] = torch.cuda.device_co
     for name in names:
         chosen += [f"cuda:{index}" for index in range(_cuda_devices(name, count))] if name == "cuda" else [name]
     for name in chosen:
-        check(name, count)
+        check_there(name, count)
     twice = {name for name in chosen if chosen.count(name) > 1 and name != "cpu"}
     if twice:
         raise DeviceError(f"{', '.join(sorted(twice))} is named twice; --jobs gives a device several workers")
     return tuple(dict.fromkeys(chosen))
 
 
-def check(name: str, count: Callable[[], int] = torch.cuda.device_count) -> torch.device:
-    """The device of this name. Raises: DeviceError: there is none."""
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like ({error})") from error
-    if device.type == "cuda" and (device.index or 0) >= _cuda_devices(name, count):
+def check_there(name: str, count: Callable[[], int] = cuda_devices) -> None:
+    """Raise DeviceError if there is no such device; to know that of the CPU nobody waits for torch."""
+    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
+    if found is None:
+        raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like")
+    if name != "cpu" and int(found[1] or 0) >= _cuda_devices(name, count):
         raise DeviceError(f"there is no device {name!r}: this machine has {count()} CUDA devices")
-    return device
+
+
+def check(name: str, count: Callable[[], int] = cuda_devices) -> "torch.device":
+    """The device of this name. Raises: DeviceError: there is none."""
+    check_there(name, count)
+    import torch
+
+    return torch.device(name)
 
 
 def check_graphs(streams: int, names: Sequence[str]) -> None:
     """See that CUDA graphs are asked for on CUDA devices alone. Raises: DeviceError: they are not."""
-    others = sorted({name for name in names if torch.device(name).type != "cuda"})
+    others = sorted({name for name in names if not name.startswith("cuda")})
     if streams and others:
         raise DeviceError(f"--cuda-graphs {streams} is for CUDA devices, and this is {others[0]}: leave it out")
 

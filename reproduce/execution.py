@@ -28,6 +28,7 @@ from reproduce.measures.machine_memory import give_back
 from reproduce.records import Record, State, Status
 from reproduce.team import ALONE, Team
 from reproduce.trace_file import TraceFile
+from reproduce.wording import conjunction
 
 __all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "UnsupportedError", "execute", "laid_out"]
 
@@ -140,12 +141,33 @@ def execute(record: Record, context: Context) -> State:
             context.team.tell(go=False)
             return state
         context.observer.begin()
-        record.begin({**_environment(record.cell, context), **context.team.environment}, *provenance.code())
+        environment = {**_environment(record.cell, context), **context.team.environment}
+        if words := _other_threads(record, environment):
+            context.observer.notice(words)
+        record.begin(environment, *provenance.code())
         context.team.tell(go=True)
         with _failures_recorded(record, context.device):
             record.finish(_values(record, context))
             context.team.tell(go=False)
         return record.state()
+
+
+def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
+    """What to say where a cell goes on in another number of threads than it has had; nothing where it is the same.
+
+    On a GPU nothing of a result is added up by threads of the processor.
+    """
+    now = environment["threads"]
+    if environment["device"] != "cpu" or not record.resumable:
+        return ""
+    cpu = [entry for entry in record.environments() if entry.get("device") == "cpu"]
+    had = list(dict.fromkeys(entry["threads"] for entry in cpu if "threads" in entry))
+    if not set(had) - {now}:
+        return ""
+    return (
+        f"WARNING: {record.path} goes on with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
+        f"will have other bits than with one number throughout; it began with --threads {had[0]}"
+    )
 
 
 def _follow(record: Record, context: Context) -> State:

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-import torch.distributed as dist
 
 __all__ = ["LOST", "Failure", "first_to_tell", "launch", "leaving_at_once", "meeting_place"]
 
@@ -68,6 +67,8 @@ def _first_in_store() -> bool:
     """The same in torchrun's store, which its agent keeps, so that it outlives the processes."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
+    import torch.distributed as dist
+
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -109,6 +110,8 @@ def meeting_place() -> Any:
     folder = os.environ.get(MARKS)
     if folder is None:
         return None
+    import torch.distributed as dist
+
     return dist.FileStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
         str(Path(folder, "meeting")), int(os.environ["WORLD_SIZE"])
     )
@@ -142,7 +145,8 @@ def leaving_at_once() -> Iterator[None]:
 
 
 def _in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    dist = sys.modules.get("torch.distributed")  # who has not imported it is in no group
+    return dist is not None and dist.is_available() and dist.is_initialized()
 
 
 def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:

@@ -144,7 +144,7 @@ def _finished(state: State) -> bool:
 
 def _progress(record: Record, state: State) -> tuple[bool, int]:
     """What can be gone on from: epochs without a checkpoint are begun anew."""
-    return _finished(state), state.epochs_done if record.checkpoint.exists() or record.shards.exists() else -1
+    return _finished(state), state.epochs_done if record.resumable else -1
 
 
 def _content(record: Record) -> tuple[Any, Any]:

@@ -74,6 +74,8 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
             f"{patience.total_seconds():g} s ({error})"
         ) from error
     mine = {"cell": cell.canonical, "partition": str(shares), **_versions()}
+    if device.type == "cpu":  # where another number of threads gives other bits
+        mine["threads"] = torch.get_num_threads()
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, (mine, (socket.gethostname(), _name(device)), nccl_available))
     first = everybody[0][0]

@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,17 +25,19 @@ SOURCES = ("petra_core", "reproduce")
 RECORDS = "reports"
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: "torch.device") -> dict[str, Any]:
     """The machine and the software, as this process uses them now; JSON-ready, equal for equal environments."""
+    import torch
+
     cuda = device.type == "cuda"
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
-        "processor": _processor(),
+        "processor": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: which of its kernels torch takes
         "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "device": device_name(str(device)),
         "cuda": torch.version.cuda if cuda else None,
         "cudnn": torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]
         "threads": torch.get_num_threads(),
@@ -42,6 +45,25 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32 if cuda else False,
     }
+
+
+def device_name(device: str) -> str:
+    """`cpu`, for which nobody waits for torch, or what a GPU is called."""
+    if not device.startswith("cuda"):
+        return "cpu"
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+def processor() -> str:
+    """The processor's name; on Linux `platform.processor()` is often empty."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @cache
@@ -129,13 +151,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    """The processor's name; on Linux `platform.processor()` is often empty."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -147,6 +147,11 @@ class Record:
         """The folder that is there instead if several processes train the cell."""
         return self.path / "checkpoint"
 
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint to go on from, of one process or of several."""
+        return self.checkpoint.exists() or self.shards.exists()
+
     @contextmanager
     def lock(self) -> Iterator[Hold]:
         """Hold the folder against other processes; it is free again when this process ends, however it ends.

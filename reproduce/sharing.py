@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import torch
-
 from petra_core.ages import of_stages
 from petra_core.shares import even_partition, owned, places
 from reproduce import networks
@@ -105,7 +103,11 @@ def local_team_size() -> int:
 
 def local_device(name: str) -> str:
     """`cuda` alone means the GPU of this process: the one of its number on this machine, or one it shares."""
-    if name != "cuda" or not launched() or not torch.cuda.is_available():
+    if name != "cuda" or not launched():
+        return name
+    import torch
+
+    if not torch.cuda.is_available():
         return name
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
@@ -123,8 +125,7 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
         CellError: the network cannot be shared like that.
 
     """
-    with torch.device("meta"):
-        count = len(networks.build(cell, catalogue.by_name(cell.dataset).num_classes))
+    count = len(networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes))
     if partition == "even":
         try:
             return Shares.of(even_partition(count, processes))

@@ -19,8 +19,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from scipy import special  # not scipy.stats, which takes seconds to import
-
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 CONFIDENCE = 0.95
@@ -70,7 +68,7 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     if n == 1:
         return Estimate(mean, None, None, 1)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(special.stdtrit(n - 1, (1 + confidence) / 2)) * spread / math.sqrt(n)
+    half = _factor(n - 1, confidence) * spread / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -132,9 +130,18 @@ def p_value(difference: Estimate, confidence: float = CONFIDENCE) -> float:
     """
     if difference.half_width is None or without_spread(difference):
         return 1.0
+    from scipy import special
+
     freedom = difference.n - 1
-    error = difference.half_width / float(special.stdtrit(freedom, (1 + confidence) / 2))
+    error = difference.half_width / _factor(freedom, confidence)
     return float(2 * special.stdtr(freedom, -abs(difference.mean) / error))
+
+
+def _factor(freedom: int, confidence: float) -> float:
+    """Student's: half the width of an interval in units of the mean's standard error."""
+    from scipy import special  # not scipy.stats, which takes seconds to import, and only where something is estimated
+
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from petra_core.checkpoint import replacing
+from petra_core.files import replacing
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota used up, file size limit
 

@@ -16,22 +16,25 @@ This module exports MODELS, build, check, default_stem, default_width, reads_tex
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from petra_core import models
-from petra_core.models import revmvit, revroberta, revswin, revvit
-from petra_core.models.revmvit import SIZES as REVMVIT
-from petra_core.models.revroberta import SIZES as REVROBERTA
-from petra_core.models.revswin import SIZES as REVSWIN
-from petra_core.models.revswin import window_grids
-from petra_core.models.revvit import SIZES as REVVIT
-from petra_core.models.transformer import patch_grid
-from petra_core.stages import Stage
+from petra_core.sizes import (
+    REVMVIT,
+    REVROBERTA,
+    REVSWIN,
+    REVVIT,
+    HierarchicalSize,
+    TransformerSize,
+    patch_grid,
+    window_grids,
+)
+
+if TYPE_CHECKING:  # torch, for which names and sizes do not wait
+    from petra_core.stages import Stage
 
 __all__ = ["MODELS", "build", "check", "default_stem", "default_width", "reads_text", "title"]
 
-Size = models.TransformerSize | models.HierarchicalSize
-
-FAMILIES: dict[str, Callable[..., list[Stage]]] = {"revvit": revvit, "revswin": revswin, "revmvit": revmvit}
+Size = TransformerSize | HierarchicalSize
 
 TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
 SIZES: dict[str, Mapping[str, Size]] = {
@@ -53,15 +56,22 @@ BYTES = "bytes"  # the stem of what reads text
 SPECIAL_TOKENS = 1  # that hides a byte
 
 
-def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> list[Stage]:
+def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> "list[Stage]":
     """The stages; for text image_size is the length of a sequence. Raises ValueError where `check` does."""
+    from petra_core import models
+
     check(model, stem, width, image_size)
     size = dataclasses.replace(MODELS[model], width=width)
-    if isinstance(size, models.TransformerSize) and reads_text(model):
-        return revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
+    if isinstance(size, TransformerSize) and reads_text(model):
+        return models.revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
     windows = {"window": _window(image_size // patch)} if family == "revswin" else {}
-    return FAMILIES[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **windows)
+    families: dict[str, Callable[..., list[Stage]]] = {
+        "revvit": models.revvit,
+        "revswin": models.revswin,
+        "revmvit": models.revmvit,
+    }
+    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **windows)
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:
@@ -77,7 +87,7 @@ def check(model: str, stem: str, width: int, image_size: int) -> None:
     if patch is None:
         return
     grid = patch_grid(image_size, patch)
-    if isinstance(size, models.HierarchicalSize) and model.startswith("revswin"):
+    if isinstance(size, HierarchicalSize) and model.startswith("revswin"):
         window_grids(grid, _window(grid), len(size.depths))
 
 

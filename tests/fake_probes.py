@@ -6,8 +6,7 @@ from typing import Any
 
 from reproduce.cells import GradientsCell, ReconstructionCell, TrainedCell
 from reproduce.data.manifest import built_in
-from reproduce.measures.gradient_quality import MEASURES, PAIRS
-from reproduce.measures.reconstruction import CAUSES, OF
+from reproduce.measures.names import CAUSES, MEASURES, OF, PAIRS
 from reproduce.records import Record
 from tests import fake_records
 

@@ -106,6 +106,8 @@ def test_the_command(tmp_path: Path) -> None:
         "with replicas: --processes 3 --partition 2x2,2",
     ):
         assert line in said.output.splitlines()
+    more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output
+    assert "to train so: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
     assert "2: stages 2..3" in (tmp_path / "gantt.svg").read_text()
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 

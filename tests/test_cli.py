@@ -25,7 +25,7 @@ from tests.test_runner import PATIENCE, wait_for
 from tests.test_training import SMALL
 
 QUICK = [
-    *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2", "--threads", "1"),
+    *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),
     *("--method", "petra", "-k", "2", "--learning-rate", "0.1"),
 ]
 
@@ -133,7 +133,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
             states[cell] = record.state()
         return runner.Outcome(states)
 
-    monkeypatch.setattr("reproduce.commands.run.run_grid", run_grid)
+    monkeypatch.setattr("reproduce.runner.run_grid", run_grid)
     only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given

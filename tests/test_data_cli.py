@@ -137,7 +137,7 @@ def test_images_of_a_source_are_decoded_by_all_cores_unless_said_otherwise(tmp_p
         asked.append(options.workers)
         raise DataError(source, "is not read in this test", "")
 
-    monkeypatch.setattr("reproduce.data.commands.verify", verify)
+    monkeypatch.setattr("reproduce.data.prepare.verify", verify)
     for more in ((), ("--workers", 3)):
         invoke("check", "imagenet", "--source", tmp_path, *more, code=1)
     assert asked == [CORES, 3]
@@ -159,7 +159,7 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     def download(dataset, target):
         fake_data.cifar10_python(target)
 
-    monkeypatch.setattr(commands.cifar, "download", download)
+    monkeypatch.setattr("reproduce.data.cifar.download", download)
     invoke("prepare", "cifar10", "--download", "--data-root", root, "--unofficial", "a test")
     assert (root / "downloads" / "cifar-10-batches-py").is_dir()
     assert "cifar10: whole" in invoke("check", "--data-root", root)

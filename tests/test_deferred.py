@@ -1,27 +1,77 @@
-"""Building a grid draws nothing, so it must not wait for what draws."""
+"""To explain, to refuse and to plan draws nothing and trains nothing, so it must not wait for what draws and trains."""
 
+import json
 import subprocess
 import sys
 
-from reproduce.tables.deferred import pd, sns
+from reproduce.tables.deferred import Drawing, Line2D, mpl, pd, sns, ticker
 from tests.conftest import ROOT
 
-GRID = """
-import sys
-from reproduce import cli, grids
-grids.by_name("paper")
-print(*sorted({"seaborn", "pandas", "scipy.stats", "sklearn", "torchvision", "jinja2", "ffcv"} & set(sys.modules)))
+#: Command lines, each with the exit code and some of what is said. None of them trains, draws or reads a data set.
+COMMANDS = {
+    "--help": (0, "train one network"),
+    "run --help": (0, "which cells:"),
+    "train --help": (0, "where and how:"),
+    "partition --help": (0, "--replicate"),
+    "report --help": (0, "--output"),
+    "data prepare --help": (0, "--download"),
+    "records merge --help": (0, "--dry-run"),
+    "data list": (0, "sha-256"),
+    "data check cifar11": (2, "did you mean"),
+    "records list --records nowhere": (2, "there is no folder nowhere"),
+    "report --records nowhere": (2, "there is no folder nowhere"),
+    "run nosuch": (2, "there is no scale 'nosuch'"),
+    "run smoke --only x": (2, "as setting=value"),
+    "run paper --k 3": (2, "no cell has accumulation 3"),
+    "run smoke --tables tabel1": (2, "did you mean table1"),
+    "run smoke --device gpu": (2, "there is no device 'gpu'"),
+    "run smoke --cuda-graphs 4": (2, "is for cuda devices"),
+    "train --model revnet19": (2, "did you mean revnet18"),
+    "train --model revvit_tiny --image-size 10": (2, "image_size must be a multiple of 8"),
+    "train --device gpu --processes 2": (2, "there is no device 'gpu'"),
+    "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
+    "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),
+    "run small --dry-run -v --records nowhere": (0, "petra"),
+}
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
+
+#: As `python -m reproduce` runs, one command after the other: what has been imported once would be seen ever after.
+SCRIPT = """
+import contextlib, io, json, runpy, sys
+commands, heavy = json.load(sys.stdin)
+for command in commands:
+    sys.argv = ["reproduce", *command.split()]
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_module("reproduce", run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([command, code, said.getvalue(), sorted(set(heavy) & set(sys.modules))]), flush=True)
 """
 
 
-def test_what_is_deferred_is_the_module():
+def test_commands_that_neither_train_nor_draw_answer_without_torch_and_matplotlib():
+    asked = json.dumps([list(COMMANDS), HEAVY])
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, input=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [command for command, *_ in answers] == list(COMMANDS)
+    for command, code, said, imported in answers:
+        expected, words = COMMANDS[command]
+        assert (command, code, imported) == (command, expected, [])
+        assert words in said.lower(), command
+
+
+def test_what_is_deferred_is_what_it_stands_for():
+    import matplotlib.figure
+    import matplotlib.lines
     import pandas
     import seaborn
 
     assert pd.DataFrame is pandas.DataFrame
     assert sns.despine is seaborn.despine
-
-
-def test_a_grid_is_built_without_what_only_the_report_or_the_training_needs():
-    said = subprocess.run([sys.executable, "-c", GRID], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.split() == []
+    assert mpl.rc_context is matplotlib.rc_context
+    assert ticker.NullLocator is matplotlib.ticker.NullLocator
+    assert type(Drawing(figsize=(1, 1))) is matplotlib.figure.Figure
+    assert type(Line2D([], [])) is matplotlib.lines.Line2D

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
-from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare, rows
+from reproduce.measures.gradient_quality import GradientQuality, compare, rows
+from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Values
 from tests import toys
 from tests.reference import RULES, History, Sgd, simulate

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from petra_core import merge, methods, models, orders
+from petra_core.footprint import Footprint, joined
 from petra_core.holding import holding
-from petra_core.memory import Footprint, footprints, joined, predict
+from petra_core.memory import footprints, predict
 from petra_core.methods import Method
 from petra_core.timeline import Cost, Timeline, simulate
 

@@ -16,12 +16,13 @@ from petra_core.models import sequential
 from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
 from reproduce.cli import main
-from reproduce.data import text
+from reproduce.data import corpus, text
+from reproduce.data.corpus import Corpus
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import built_in
 from reproduce.data.sample_hash import INITIALISATION, derived_seed, sample_hashes
 from reproduce.data.sources import open_data
-from reproduce.data.text import IGNORED, MASK, Corpus, TextEvaluation, TextLoader
+from reproduce.data.text import IGNORED, MASK, TextEvaluation, TextLoader
 from reproduce.execution import Context, Stopped, execute
 from reproduce.measures import stage_costs
 from reproduce.records import Record, Status
@@ -57,31 +58,31 @@ CELL = TrainingCell(
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A text of a thousand bytes in the place of Python's."""
-    corpus = text.split(SHORT)
-    monkeypatch.setattr(text, "pydoc", lambda: corpus)
-    return corpus
+    found = corpus.split(SHORT)
+    monkeypatch.setattr(corpus, "pydoc", lambda: found)
+    return found
 
 
 # --- the text
 
 
 def test_no_paragraph_to_validate_on_was_trained_on() -> None:
-    corpus = text.pydoc()
-    train, test = (bytes(part).decode(errors="ignore") for part in (corpus.train, corpus.test))
+    found = corpus.pydoc()
+    train, test = (part.decode(errors="ignore") for part in (found.train, found.test))
     known = {" ".join(paragraph.split()) for paragraph in train.split("\n\n")}
     assert len(test) > 20_000
     assert not [p for p in test.split("\n\n")[1:] if " ".join(p.split()) in known]
-    assert hashlib.sha256(bytes(corpus.train) + bytes(corpus.test)).hexdigest() == corpus.sha256
+    assert hashlib.sha256(found.train + found.test).hexdigest() == found.sha256
 
 
 def test_paragraphs_are_kept_at_their_first_place() -> None:
-    assert text.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
+    assert corpus.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
 
 
 def test_a_python_without_the_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pydoc_data", None)
     with pytest.raises(DataError, match=r"this Python comes without it\. Take a complete Python"):
-        text.pydoc.__wrapped__()
+        corpus.pydoc.__wrapped__()
 
 
 # --- the masks
@@ -104,7 +105,7 @@ def test_masks_are_berts() -> None:
 
 
 def test_batches_are_functions_of_seed_epoch_and_position() -> None:
-    content = text.split(SHORT).train
+    content = corpus.split(SHORT).train
 
     def batches(seed: int, epoch: int, start: int = 0) -> list[list[int]]:
         loader = TextLoader(content, 16, 8, seed=seed, device=CPU)
@@ -115,7 +116,7 @@ def test_batches_are_functions_of_seed_epoch_and_position() -> None:
     assert batches(0, 4) != whole != batches(1, 3)
     x, y = next(iter(TextLoader(content, 16, 8, seed=0, device=CPU).epoch(0)))
     known = (x != MASK) & (y == IGNORED)
-    rows = {bytes(content[i : i + 16]) for i in range(0, len(content) - 15, 16)}
+    rows = {content[i : i + 16] for i in range(0, len(content) - 15, 16)}
     for tokens, targets, seen in zip(x, y, known, strict=True):  # what is not a target is the text
         assert any(all(row[i] == tokens[i] for i in range(16) if seen[i]) for row in rows)
         assert any(all(row[i] == (tokens if seen[i] else targets)[i] for i in range(16)) for row in rows)
@@ -133,7 +134,7 @@ def test_validation_is_the_same_for_every_seed(short: Corpus) -> None:
 
 
 def test_a_unigram_predictor_is_counted_not_guessed() -> None:
-    train, hidden = np.frombuffer(b"aaab" * 63, np.uint8), np.array([97, 97, 98, 99])
+    train, hidden = b"aaab" * 63, np.array([97, 97, 98, 99])
     found = text.unigram(train, hidden)
     assert found.accuracy == 50
     counts = np.array([190, 190, 64, 1])  # each counted once too often; 252 + 256 in all
@@ -187,7 +188,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(short: Corpus, tmp_path:
 
 def test_a_run_does_not_go_on_with_another_text(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path, ticks=5)
-    monkeypatch.setattr(text, "pydoc", lambda: text.split(SHORT.replace("better", "beeter")))
+    monkeypatch.setattr(corpus, "pydoc", lambda: corpus.split(SHORT.replace("better", "beeter")))
     with pytest.raises(Exception, match="was trained on other files of pydoc than those that are there now"):
         train(tmp_path)
 
@@ -251,7 +252,7 @@ def test_a_text_that_is_too_short_is_told(short: Corpus, changes: dict[str, int]
 
 def test_the_list_says_which_text_it_is() -> None:
     shown = CliRunner().invoke(main, ["data", "list"]).output
-    assert f"SHA-256 {text.pydoc().sha256}" in shown
+    assert f"SHA-256 {corpus.pydoc().sha256}" in shown
     assert "ready: it comes with Python" in shown
 
 

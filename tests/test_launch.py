@@ -28,7 +28,8 @@ from tests.test_distributed import in_processes
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
 CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "24", "--epochs", "3", "-k", "2")
-OPTIONS = (*CELL, "--learning-rate", "0.02", "--threads", "1", "--checkpoint-minutes", "0")
+#: Without --threads: what is promised of the results of several processes is promised of what is there by default.
+OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +69,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     process = start("train", *OPTIONS, "--output", str(output))
     text = said(process)
     assert process.returncode == 0, text
+    assert f" -> {output} (1 thread)\n" in text
     return outcome(output)
 
 
@@ -88,12 +90,13 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     os.kill(children(process)[victim], signal.SIGKILL)
     text = said(process)
     assert process.returncode == 0, text
+    assert f" -> {tmp_path} (2 processes of 1 thread each)\n" in text
     assert "all start again from the last checkpoint (1 of 3)" in text
     [message] = [line for line in text.splitlines() if "lost" in line and "all start again" not in line]
     assert message.startswith(f"rank {1 - victim}: ")
     assert_same(tmp_path, alone)
     [environment] = Record.load(tmp_path).environments()
-    assert (environment["processes"], environment["partition"]) == (2, [2, 4])
+    assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
 
 
 def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
@@ -180,13 +183,14 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> 
 def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
     where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     team = [
-        start("train", *OPTIONS, "--seed", str(rank), "--output", str(tmp_path), RANK=str(rank), **where)
-        for rank in range(2)
+        start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
+        for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
     ]
     texts = [said(process) for process in team]
     assert [process.returncode for process in team] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
+        assert "; threads 2, rank 0 has 1\n" in text
 
 
 ENDING = """

@@ -7,8 +7,9 @@ import pytest
 from petra_core import Pipeline, methods
 from petra_core.drawing import to_svg
 from petra_core.errors import ScheduleError
+from petra_core.footprint import graphs_at_once
 from petra_core.ledger import Ledger
-from petra_core.memory import footprints, graphs_at_once, predict
+from petra_core.memory import footprints, predict
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.orders import of_method
 from petra_core.schedule import Schedule, generate

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
 from petra_core.methods import Method
 from petra_core.permutation import PixelUnshuffleStage
+from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
-from reproduce.measures.reconstruction import CAUSES, OF, Reconstruction, rounding_errors, rows
+from reproduce.measures.reconstruction import Reconstruction, rounding_errors, rows
 from tests import toys
 from tests.reference import RULES, Sgd, simulate
 from tests.test_petra_semantics import batches, network, pipeline_of

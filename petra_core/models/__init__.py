@@ -11,8 +11,8 @@ from petra_core.models.revroberta import revroberta
 from petra_core.models.revswin import revswin
 from petra_core.models.revvit import revvit
 from petra_core.models.streams import ConcatStreams, DuplicateStreams, SplitStreams
-from petra_core.models.transformer import HierarchicalSize, TransformerSize
 from petra_core.residual import check_residual
+from petra_core.sizes import HierarchicalSize, TransformerSize
 
 __all__ = [
     "ConcatStreams",

@@ -25,28 +25,22 @@ from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.models.transformer import (
-    HierarchicalSize,
     PatchEmbedding,
     PositionEmbedding,
     block_functions,
     drop_rates,
-    find_size,
     initialise,
     join_heads,
-    patch_grid,
     pooled_head,
     reversible_blocks,
     split_heads,
 )
+from petra_core.sizes import REVMVIT as SIZES
+from petra_core.sizes import HierarchicalSize, find_size, patch_grid
 from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revmvit"]
 
-SIZES = {
-    "micro": HierarchicalSize(width=24, depths=(1, 2), heads=1),
-    "tiny": HierarchicalSize(width=96, depths=(1, 2, 5, 2), heads=1),
-    "base": HierarchicalSize(width=96, depths=(1, 2, 11, 2), heads=1),
-}
 FIRST_STRIDE = 4  # of keys and values in the first group
 
 

@@ -22,24 +22,15 @@ from torch.nn import functional as F
 from petra_core.arguments import check_int, check_number
 from petra_core.models.revvit import flat_block
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
-from petra_core.models.transformer import (
-    TransformerSize,
-    find_size,
-    initialise,
-    reversible_blocks,
-)
+from petra_core.models.transformer import initialise, reversible_blocks
+from petra_core.sizes import REVROBERTA as SIZES
+from petra_core.sizes import TransformerSize, find_size
 from petra_core.stages import BufferedStage, HeadStage, Stage
 
 __all__ = ["IGNORED", "SIZES", "VOCABULARY", "masked_cross_entropy", "revroberta"]
 
 VOCABULARY = 50_265  # of the published models: byte pairs of GPT-2 and a few special tokens
 IGNORED = -100  # the target of a position without loss, PyTorch's `ignore_index`
-
-SIZES = {
-    "micro": TransformerSize(width=48, depth=4, heads=3),
-    "base": TransformerSize(width=768, depth=12, heads=12),
-    "large": TransformerSize(width=1024, depth=24, heads=16),
-}
 
 
 def masked_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

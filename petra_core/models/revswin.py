@@ -18,33 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.arguments import check_int
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.models.transformer import (
     EMBEDDING_DEVIATION,
-    HierarchicalSize,
     PatchEmbedding,
     block_functions,
     drop_rates,
-    find_size,
     initialise,
-    patch_grid,
     pooled_head,
     reversible_blocks,
 )
+from petra_core.sizes import REVSWIN as SIZES
+from petra_core.sizes import HierarchicalSize, find_size, patch_grid, window_grids
 from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revswin"]
-
-SIZES = {
-    "micro": HierarchicalSize(width=24, depths=(2, 2), heads=2),
-    "tiny": HierarchicalSize(width=96, depths=(2, 2, 6, 2), heads=3),
-    "small": HierarchicalSize(width=96, depths=(2, 2, 18, 2), heads=3),
-    "base": HierarchicalSize(width=128, depths=(2, 2, 18, 2), heads=4),
-    "large": HierarchicalSize(width=192, depths=(2, 2, 18, 2), heads=6),
-    "huge": HierarchicalSize(width=352, depths=(2, 2, 18, 2), heads=11),
-    "giant": HierarchicalSize(width=512, depths=(2, 2, 42, 4), heads=16),
-}
 
 
 class WindowAttention(nn.Module):
@@ -132,29 +120,6 @@ class PatchMerging(nn.Module):
         x = x.view(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h // 2, w // 2, 4 * c)
         duplicated: tuple[Tensor, Tensor] = self.duplicate(self.reduce(self.norm(x)))
         return duplicated
-
-
-def window_grids(grid: int, window: int, groups: int) -> list[tuple[int, int]]:
-    """Tokens in a row of the grid and of a window, in each of `groups` groups; a window is at most the grid.
-
-    Raises:
-        ValueError: a grid cannot be divided into windows, or not be halved.
-        TypeError: window is not an int.
-
-    """
-    check_int("window", window, 1)
-    found = []
-    for group in range(groups):
-        size = min(window, grid)
-        if grid % size or (group < groups - 1 and grid % 2):
-            needed = f"windows of {size}" + (", and halved for the next group" if group < groups - 1 else "")
-            raise ValueError(
-                f"the {grid} x {grid} tokens of group {group} cannot be divided into {needed}; "
-                f"choose image_size / patch as a multiple of window * {2 ** (groups - 1)}, or another window"
-            )
-        found.append((grid, size))
-        grid //= 2
-    return found
 
 
 def revswin(

@@ -19,26 +19,17 @@ from petra_core.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
     SelfAttention,
-    TransformerSize,
     block_functions,
     drop_rates,
-    find_size,
     initialise,
-    patch_grid,
     pooled_head,
     reversible_blocks,
 )
+from petra_core.sizes import REVVIT as SIZES
+from petra_core.sizes import TransformerSize, find_size, patch_grid
 from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revvit"]
-
-SIZES = {
-    "micro": TransformerSize(width=48, depth=4, heads=3),
-    "tiny": TransformerSize(width=192, depth=12, heads=3),
-    "small": TransformerSize(width=384, depth=12, heads=6),
-    "base": TransformerSize(width=768, depth=12, heads=12),
-    "large": TransformerSize(width=1024, depth=24, heads=16),
-}
 
 
 def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:

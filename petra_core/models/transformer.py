@@ -23,16 +23,12 @@ Attention is `scaled_dot_product_attention`, whose fused kernels save less for t
 Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
 distribution of deviation 0.02. LayerNorm has PyTorch's eps.
 
-This module exports DropPath, HierarchicalSize, Mlp, PatchEmbedding, PositionEmbedding, SelfAttention, TransformerSize,
-block_functions, drop_rates, find_size, initialise, join_heads, patch_grid, pooled_head, pre_norm, reversible_blocks,
-split_heads.
+This module exports DropPath, Mlp, PatchEmbedding, PositionEmbedding, SelfAttention, block_functions, drop_rates,
+initialise, join_heads, pooled_head, pre_norm, reversible_blocks, split_heads.
 """
 
-import difflib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,22 +36,19 @@ from torch.nn import functional as F
 
 from petra_core.arguments import check_int, check_number
 from petra_core.models.streams import ConcatStreams
+from petra_core.sizes import patch_grid
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 
 __all__ = [
     "DropPath",
-    "HierarchicalSize",
     "Mlp",
     "PatchEmbedding",
     "PositionEmbedding",
     "SelfAttention",
-    "TransformerSize",
     "block_functions",
     "drop_rates",
-    "find_size",
     "initialise",
     "join_heads",
-    "patch_grid",
     "pooled_head",
     "pre_norm",
     "reversible_blocks",
@@ -64,84 +57,6 @@ __all__ = [
 
 MLP_RATIO = 4  # hidden features of an MLP for each of its input's
 EMBEDDING_DEVIATION = 0.02
-
-
-@dataclass(frozen=True)
-class TransformerSize:
-    """Size of a transformer of constant width.
-
-    Attributes:
-        width: channels of each stream, the "embedding dimension".
-        depth: blocks; each is an attention and an MLP.
-        heads: of every attention.
-
-    """
-
-    width: int
-    depth: int
-    heads: int
-
-    def __post_init__(self) -> None:
-        check_int("width", self.width, 1)
-        check_int("depth", self.depth, 1)
-        check_heads(self.width, self.heads)
-
-
-@dataclass(frozen=True)
-class HierarchicalSize:
-    """Size of a transformer whose resolution falls and whose width doubles from group to group of blocks.
-
-    Attributes:
-        width: channels of each stream in the first group.
-        depths: blocks of each group.
-        heads: of the first group; they double with the width.
-
-    """
-
-    width: int
-    depths: tuple[int, ...]
-    heads: int
-
-    def __post_init__(self) -> None:
-        check_int("width", self.width, 1)
-        object.__setattr__(self, "depths", tuple(self.depths))
-        if not self.depths:
-            raise ValueError("depths must name the blocks of at least one group, got none")
-        for depth in self.depths:
-            check_int("each of depths", depth, 1)
-        check_heads(self.width, self.heads)
-
-
-S = TypeVar("S")
-
-
-def find_size(family: str, sizes: Mapping[str, S], size: str | S) -> S:
-    """The size of that name, or `size` itself if it is one.
-
-    Raises:
-        ValueError: there is none of that name; the message names the nearest, or all.
-
-    """
-    if not isinstance(size, str):
-        return size
-    if size not in sizes:
-        near = difflib.get_close_matches(size.lower(), sizes, n=2) or list(sizes)
-        kind = type(next(iter(sizes.values()))).__name__
-        raise ValueError(
-            f"there is no {family} of size {size!r}; did you mean {' or '.join(map(repr, near))}? "
-            f"Any other is a models.{kind}(...)"
-        )
-    return sizes[size]
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Raise ValueError unless `width` channels can be shared out evenly to `heads` heads."""
-    check_int("heads", heads, 1)
-    if width % heads:
-        raise ValueError(
-            f"{width} channels cannot be shared out to {heads} heads (remainder {width % heads}); "
-            f"the width must be a multiple of the number of heads, such as {width - width % heads + heads}"
-        )
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -253,25 +168,6 @@ def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: b
         pair = [ReversibleStage(function) for function in functions]
         stages += pair if split else [merge(pair)]
     return stages
-
-
-def patch_grid(image_size: int, patch: int) -> int:
-    """Patches in a row of a square image.
-
-    Raises:
-        ValueError: the image cannot be divided into patches.
-        TypeError: a number that is not an int.
-
-    """
-    check_int("image_size", image_size, 1)
-    check_int("patch", patch, 1)
-    if image_size % patch:
-        sizes = [size for size in range(1, image_size + 1) if image_size % size == 0]
-        raise ValueError(
-            f"images of {image_size} pixels cannot be divided into patches of {patch} "
-            f"(remainder {image_size % patch}); choose a patch of {', '.join(map(str, sizes))}, or other images"
-        )
-    return image_size // patch
 
 
 class PatchEmbedding(nn.Module):

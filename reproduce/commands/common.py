@@ -1,7 +1,7 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them.
 
-This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, check_writable, checked, data_workers_of and
-say_loudly.
+This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, THREADS, check_files, check_writable, checked,
+data_workers_of and say_loudly.
 """
 
 import os
@@ -21,6 +21,8 @@ __all__ = [
     "DATA_WORKERS",
     "FOLDER",
     "GRAPHS",
+    "THREADS",
+    "check_files",
     "check_writable",
     "checked",
     "data_workers_of",
@@ -32,6 +34,9 @@ T = TypeVar("T")
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet
+#: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
+#: what several threads add up together is added in another order, and a result has then other bits.
+THREADS = 1
 #: Help of --cuda-graphs.
 GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
 #: Help of --compile.
@@ -66,6 +71,13 @@ def check_writable(folder: Path, option: str) -> None:
         raise click.UsageError(
             f"{option}: nothing can be written to {folder} ({error.strerror}); name another folder, or see to this one"
         ) from error
+
+
+def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:
+    """See before the work that what `train` leaves can be written. Raises: click.UsageError: it cannot."""
+    for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
+        if file is not None:
+            check_writable(file.parent, option)
 
 
 def say_loudly(title: str, lines: Sequence[str], shown: int = 12) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from petra_core import gantt, methods
 from petra_core.ages import ages, of_stages
@@ -16,7 +15,7 @@ from petra_core.timeline import Link
 from reproduce import balance, devices, quantities, transformers
 from reproduce.balance import Balance
 from reproduce.cells import CellError, StageCostCell
-from reproduce.commands.common import CORES, check_writable, checked
+from reproduce.commands.common import THREADS, check_writable, checked
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, grouped
 from reproduce.scales import smoke
@@ -55,7 +54,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @SHARES("--latency", type=quantities.time, show_default="none", help="Of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
-@RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
+@RUN("--threads", type=click.IntRange(1), default=THREADS, help="Of each process, as of `train`.")
 @RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
 @RUN("--svg", type=FILE, help="Draw the simulated run of the best cut into this file, a Gantt chart.")
 @RUN("--trace", type=FILE, help="Write it as a Chrome trace, for Perfetto or chrome://tracing.")
@@ -67,7 +66,7 @@ def partition(
     bandwidth: float | None,
     latency: float | None,
     device: str,
-    threads: int | None,
+    threads: int,
     repetitions: int,
     svg: Path | None,
     trace: Path | None,
@@ -83,7 +82,9 @@ def partition(
     for option, file in (("--svg", svg), ("--trace", trace)):
         if file is not None:
             check_writable(file.parent, option)
-    torch.set_num_threads(threads or max(1, CORES // processes))
+    import torch
+
+    torch.set_num_threads(threads)
     link = Link(latency or 0.0, bandwidth or float("inf"))
     limit = None if memory_limit is None else int(memory_limit)
     with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
@@ -103,16 +104,17 @@ def partition(
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, found, plan, link)]))
     best = plans["balanced"]
-    click.echo(f"\nto train so: {_options(best)}")
+    click.echo(f"\nto train so: {_options(best, threads)}")
     if replicate:
-        click.echo(f"with replicas: {_options(plans['with replicas'])}")
+        click.echo(f"with replicas: {_options(plans['with replicas'], threads)}")
     _write(found, best, link, svg, trace)
 
 
-def _options(plan: Plan) -> str:
-    """Those with which `train` follows a plan."""
+def _options(plan: Plan, threads: int) -> str:
+    """Those with which `train` follows a plan, by as many threads as the stages were timed with."""
     shares = Shares.of(plan.partition, plan.replicas)
-    return f"--processes {shares.processes} --partition {shares}"
+    chosen = f" --threads {threads}" if threads != THREADS else ""
+    return f"--processes {shares.processes} --partition {shares}{chosen}"
 
 
 def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:

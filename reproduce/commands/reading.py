@@ -6,8 +6,6 @@ This module exports kind_of_device, read_plan, recorded_times.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-
 from reproduce import provenance, records, speed
 from reproduce.cells import Cell
 from reproduce.locks import holder
@@ -21,7 +19,9 @@ __all__ = ["kind_of_device", "read_plan", "recorded_times"]
 
 def kind_of_device(name: str, threads: int) -> Device:
     """The kind of device that workers of so many threads will record."""
-    return speed.device({**provenance.environment(torch.device(name)), "threads": threads})
+    return speed.device(
+        {"device": provenance.device_name(name), "processor": provenance.processor(), "threads": threads}
+    )
 
 
 def read_plan(

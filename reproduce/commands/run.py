@@ -1,4 +1,8 @@
-"""`run`: a grid of cells, from its plan to the conclusion."""
+"""`run`: a grid of cells, from its plan to the conclusion.
+
+What runs cells needs torch, which takes seconds to import. It comes where there is something to run: to explain, to
+refuse or to show the plan does not wait for it.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -15,16 +19,14 @@ from reproduce.commands.common import (
     DATA_WORKERS,
     FOLDER,
     GRAPHS,
+    THREADS,
     check_writable,
     checked,
     data_workers_of,
 )
-from reproduce.commands.conclusion import conclude
 from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, ListOption, grouped
-from reproduce.runner import run_grid
-from reproduce.worker import Settings
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
@@ -70,7 +72,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     help="cuda: all GPUs, a cell each; cuda:0 cuda:1: these; cpu.",
 )
 @WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
-@WHERE("--threads", type=click.IntRange(1), default=1, help="Threads of each worker.")
+@WHERE("--threads", type=click.IntRange(1), default=THREADS, help="Of each worker; another number gives other bits.")
 @WHERE(
     "--data-workers",
     type=click.IntRange(1),
@@ -127,7 +129,7 @@ def run(
 
     Scales: smoke, small, paper. Several values are separated by spaces or commas: --k 1 4, --k 1,4.
     """
-    from reproduce import grids  # takes the tables in, for which `--help` does not wait
+    from reproduce import grids  # with the tables, for which `--help` does not wait
 
     grid = checked(lambda: grids.by_name(scale))
     conditions = {"models": models, "methods": methods, "k": k, "datasets": datasets}
@@ -143,6 +145,10 @@ def run(
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
     check_writable(root, "--records")
+    from reproduce.commands.conclusion import conclude
+    from reproduce.runner import run_grid
+    from reproduce.worker import Settings
+
     expected = recorded_times(chosen, root, kind)
     settings = Settings(
         root=root,

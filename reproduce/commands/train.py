@@ -1,4 +1,8 @@
-"""`train`: one cell by hand, every setting an option."""
+"""`train`: one cell by hand, every setting an option.
+
+What trains (`reproduce.commands.process`) needs torch, which takes seconds to import: to explain, or to refuse a
+setting, does not wait for it.
+"""
 
 import sys
 from datetime import timedelta
@@ -6,36 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
-from petra_core import CheckpointError, methods
-from petra_core.groups import PATIENCE
+from petra_core import methods
 from reproduce import balance, devices, sharing, transformers
 from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import (
     COMPILED,
-    CORES,
     DATA_WORKERS,
     FOLDER,
     GRAPHS,
-    check_writable,
+    THREADS,
+    check_files,
     checked,
-    data_workers_of,
 )
 from reproduce.data import catalogue
-from reproduce.data.errors import DataError
-from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
-from reproduce.interrupts import Interrupt
-from reproduce.launch import LOST, Failure, first_to_tell, launch
-from reproduce.locks import LockedError, LockLostError
+from reproduce.launch import launch
 from reproduce.options import GroupedCommand, grouped
-from reproduce.progress import Observers, TrainingBar
 from reproduce.rates import RULES
-from reproduce.records import Record, RecordError, State, Status
 from reproduce.scales import smoke
-from reproduce.storage import StorageFullError
-from reproduce.team import ALONE, Team
-from reproduce.trace_file import TraceFile
 
 NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
@@ -120,7 +112,12 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
 @RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
 @RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
-@RUN("--threads", type=click.IntRange(1), show_default="cores / processes", help="Threads of each process.")
+@RUN(
+    "--threads",
+    type=click.IntRange(1),
+    default=THREADS,
+    help="Of each process, however many there are; more are faster for wide networks, and give other bits.",
+)
 @RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
 @RUN("--processes", type=click.IntRange(1), default=1, help="Share a replica's stages; the result is the same.")
@@ -134,7 +131,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 @RUN(
     "--patience",
     type=click.FloatRange(0, min_open=True),
-    default=PATIENCE.total_seconds() / 60,
+    default=5.0,
     metavar="MINUTES",
     help="A process that is silent for so long is lost.",
 )
@@ -152,7 +149,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 def train(
     output: Path | None,
     device: str,
-    threads: int | None,
+    threads: int,
     checkpoint_minutes: float,
     retry_failed: bool,
     processes: int,
@@ -174,6 +171,8 @@ def train(
     the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
     """
     cell = checked(lambda: cell_by_hand(settings))
+    checked(lambda: devices.check_there(device))
+    checked(lambda: devices.check_graphs(cuda_graphs, [device]))
     if processes * cell.replicas > 1 and not sharing.launched():
         arguments = sys.argv[1:]
         if partition == "balanced":
@@ -181,124 +180,36 @@ def train(
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
         found = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
-        checked(lambda: devices.check_graphs(cuda_graphs, [str(devices.check(device))]))
-        _check_files(output or Path("runs") / found.name, trace, tensorboard)
+        check_files(output or Path("runs") / found.name, trace, tensorboard)
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
-    where = checked(lambda: devices.check(sharing.local_device(device)))
-    checked(lambda: devices.check_graphs(cuda_graphs, [str(where)]))
-    torch.set_num_threads(threads or max(1, CORES // sharing.local_team_size()))
-    shares = checked(lambda: _shares(cell, processes, partition))
-    cell = checked(lambda: sharing.replicated(cell, shares))
-    team = _join(cell, shares, where, timedelta(minutes=patience))
-    record = Record(output or Path("runs") / cell.name, cell)
-    observers: list[Observer] = []
-    if team.leads:
-        try:
-            _check_files(record.path, trace, tensorboard)
-        except click.UsageError as error:
-            if team.size == 1:
-                raise
-            raise Failure(error.message) from None
-        click.echo(f"{cell.slug} -> {record.path}{team.notice and f' ({team.notice})'}", err=True)
-        observers.append(TrainingBar(cell))
-        if tensorboard is not None:
-            from reproduce.event_files import EventFiles
+    from reproduce.commands.process import train_here  # torch
 
-            observers.append(EventFiles(tensorboard))
-    with Interrupt() as interrupt:
-        context = Context(
-            device=where,
-            should_stop=interrupt.requested,
-            observer=Observers(*observers),
-            checkpoint_seconds=60 * checkpoint_minutes,
-            model_file=record.path / "model.pt",
-            data_root=data_root,
-            data_workers=data_workers or data_workers_of(sharing.local_team_size()),
-            team=team,
-            cuda_graphs=cuda_graphs,
-            compiled=compiled,
-            trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
-        )
-        state = _run(record, context, interrupt, retry_failed=retry_failed)
-    result = record.result() or {}
-    if state.status is Status.FAILED:
-        raise Failure(f"{team.name}{state}: {result['detail']}")
-    team.leave()
-    if team.leads:
-        click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+    train_here(
+        cell,
+        output=output,
+        device=device,
+        threads=threads,
+        checkpoint_minutes=checkpoint_minutes,
+        retry_failed=retry_failed,
+        processes=processes,
+        partition=partition,
+        patience=timedelta(minutes=patience),
+        cuda_graphs=cuda_graphs,
+        compiled=compiled,
+        tensorboard=tensorboard,
+        trace=trace,
+        trace_micro_batches=trace_micro_batches,
+        data_root=data_root,
+        data_workers=data_workers,
+    )
 
 
-def _check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:
-    """See before the work that what it leaves can be written. Raises: UsageError: it cannot."""
-    for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
-        if file is not None:
-            check_writable(file.parent, option)
-
-
-def _balanced(cell: TrainingCell, processes: int, device: str, threads: int | None) -> str:
+def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
     """The stages of each process, by timing them now."""
     where = devices.check(device)
-    each = threads or max(1, CORES // (processes * cell.replicas))
-    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=each)))
+    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
     return found
-
-
-def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
-    """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
-    alone = not sharing.launched()
-    if alone and partition == "balanced":
-        partition = "even"  # of one process both are all
-    return sharing.shares(cell, partition, 1 if alone else sharing.processes_of_replica(asked, cell.replicas))
-
-
-def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
-    """The team that this process belongs to."""
-    if not sharing.launched():
-        return ALONE
-    from reproduce import processes
-
-    try:
-        return processes.join(cell, shares, device, patience)
-    except UnsupportedError as error:
-        raise Failure(str(error)) from error
-    except Exception as error:
-        if lost := processes.loss(error):
-            if first_to_tell():
-                click.echo(lost, err=True)
-            sys.exit(LOST)
-        raise
-
-
-def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed: bool) -> State:
-    """Run or continue the cell; what a person can do something about ends the command with a message."""
-    team, bar = context.team, context.observer
-    try:
-        if team.leads and retry_failed and record.state().status is Status.FAILED:
-            with record.lock():
-                record.retry()
-        return execute(record, context)
-    except Stopped as stop:
-        if team.leads:
-            bar.close()
-            click.echo(f"{stop}; saved, the same command goes on from there", err=True)
-        team.leave()
-        sys.exit(interrupt.exit_code)
-    except (RecordError, CheckpointError, DataError, StorageFullError, UnsupportedError) as error:
-        raise Failure(f"{team.name}{error}") from error
-    except (LockedError, LockLostError) as error:
-        raise Failure(str(error)) from error
-    except Exception as error:
-        if lost := team.lost(error):
-            if first_to_tell():
-                click.echo(f"{team.name}{lost}", err=True)
-            sys.exit(LOST)
-        first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
-        if team.name:
-            error.add_note(f"on {team.name.removesuffix(': ')}")
-        raise
-    finally:
-        bar.close()
 
 
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:

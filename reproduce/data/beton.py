@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from petra_core.checkpoint import replacing
+from petra_core.files import replacing
 from reproduce.data.errors import DataError
 from reproduce.storage import FULL, StorageFullError
 

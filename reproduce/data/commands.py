@@ -1,4 +1,7 @@
-"""The commands `data list`, `data prepare` and `data check`."""
+"""The commands `data list`, `data prepare` and `data check`.
+
+What converts and verifies is imported where it is used: to list, to explain or to refuse does not wait for it.
+"""
 
 import platform
 import signal
@@ -8,15 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from tqdm import tqdm
 
 from reproduce.commands.common import CORES, FOLDER
-from reproduce.data import catalogue, cifar, manifest, text
+from reproduce.data import catalogue, corpus, manifest
 from reproduce.data.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.data.errors import DataError
-from reproduce.data.image_folder import changed, read_list
 from reproduce.data.manifest import SPLITS, Findings, Manifest, Progress
-from reproduce.data.prepare import Options, prepare, verify
 from reproduce.storage import StorageFullError
 
 SHOWN = 20  # problems of one data set
@@ -69,7 +69,7 @@ def _contents(dataset: Dataset) -> str:
         size = f"{dataset.image_size} x {dataset.image_size}"
         return f"{dataset.num_classes} classes, {dataset.train_samples:,} + {dataset.test_samples:,} images, {size}"
     try:
-        here = text.pydoc()
+        here = corpus.pydoc()
     except DataError as error:
         return str(error)
     return (
@@ -151,6 +151,9 @@ def prepare_command(
         raise click.UsageError(f"{dataset.title} cannot be downloaded without an account. {dataset.how_to_get}")
     if source is None and not download:
         raise click.UsageError(f"--source is missing: the folder that holds {dataset.title}. {dataset.how_to_get}")
+    from reproduce.data import cifar
+    from reproduce.data.prepare import Options, prepare
+
     options = Options(
         reason=reason.strip(),
         replace=replace,
@@ -185,6 +188,8 @@ def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, 
     if source is not None:
         if len(datasets) != 1:
             raise click.UsageError("--source takes one NAME: the data set that is in the folder")
+        from reproduce.data.prepare import Options, verify
+
         with _errors():
             found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
             click.echo(f"{source}: the official {datasets[0].title}, whole")
@@ -207,6 +212,8 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         with progress_bar(dataset.name, sum(file.bytes for file in there.files.values()), "B") as progress:
             problems += manifest.problems(folder, there, contents=True, progress=progress)
         if not problems and not there.has_beton:  # what it lists lies elsewhere
+            from reproduce.data.image_folder import changed, read_list
+
             for split in SPLITS:
                 problems += changed(Path(there.source), read_list(folder / f"{split}.jsonl"))
     except DataError as error:
@@ -251,6 +258,8 @@ def _describe(found: Findings) -> None:
 @contextmanager
 def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
     """A bar on stderr if it is a terminal, otherwise one line."""
+    from tqdm import tqdm
+
     if not sys.stderr.isatty():
         click.echo(f"{what} {total:,} {unit}", err=True)
     with tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, disable=None) as bar:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reproduce.cells import TrainedCell
-from reproduce.data import catalogue, manifest
+from reproduce.data import catalogue, corpus, manifest
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
 from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC
@@ -161,16 +161,16 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     """Text; its provenance has its hash, how long its parts are, and what the frequencies of bytes alone can do."""
     from reproduce.data import text
 
-    corpus = text.pydoc()
+    whole = corpus.pydoc()
     try:
-        train = text.TextLoader(corpus.train, cell.image_size, cell.batch_size, seed=cell.seed, device=device)
-        test = text.TextEvaluation(corpus.test, cell.image_size, EVALUATION_BATCH, device)
+        train = text.TextLoader(whole.train, cell.image_size, cell.batch_size, seed=cell.seed, device=device)
+        test = text.TextEvaluation(whole.test, cell.image_size, EVALUATION_BATCH, device)
     except ValueError as error:
         raise DataError(Path(PYDOC.name), str(error), "Choose a smaller batch, or shorter sequences") from error
     provenance = manifest.built_in(PYDOC.name) | {
-        "files": {text.SOURCE: corpus.sha256},
-        "bytes": [len(corpus.train), len(corpus.test)],
-        "unigram": text.unigram(corpus.train, test.hidden())._asdict(),
+        "files": {corpus.SOURCE: whole.sha256},
+        "bytes": [len(whole.train), len(whole.test)],
+        "unigram": text.unigram(whole.train, test.hidden())._asdict(),
     }
     return Data(train, test, provenance)
 

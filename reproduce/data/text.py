@@ -1,28 +1,17 @@
-"""Text for masked language modelling, as bytes: English of some 400 kB that comes with Python.
+"""Text for masked language modelling (`reproduce.data.corpus`), as bytes.
 
-`pydoc_data.topics` holds the topics of the language reference, what `help("with")` shows. They quote one another, so
-cutting them into a training and a validation text would put the same paragraphs into both; here every paragraph is kept
-once, at its first place, and the last tenth is for validation. A token is a byte of the UTF-8, and a sequence T
-neighbouring bytes; what is left at the end of either part is dropped.
-
-The text is another one in every version of Python. Its SHA-256 goes into every result, a run does not go on with
-another text, and tables never put results of two texts together.
+A token is a byte of the UTF-8, and a sequence T neighbouring bytes; what is left at the end of a text is dropped.
 
 Masking is BERT's (Devlin et al. 2019), dynamic as RoBERTa's (Liu et al. 2019): each byte is a target with probability
 15 %, and is then hidden behind the token `MASK` (80 %), replaced by a byte drawn uniformly (10 %), or left (10 %). What
 becomes of a byte is a hash of (seed, epoch, sequence, position), so it does not depend on who draws it, or when. In
 validation it is the same for all seeds, epochs and methods.
 
-This module exports FRACTION, IGNORED, MASK, SOURCE, Corpus, TextEvaluation, TextLoader, Unigram, masked, pydoc,
-unigram.
+This module exports FRACTION, IGNORED, MASK, TextEvaluation, TextLoader, Unigram, masked, unigram.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from petra_core.models.revroberta import IGNORED
-from reproduce.data.errors import DataError
 from reproduce.data.loader import batch_numbers
 from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, Hashes, chain, sample_hashes, sample_order
 
@@ -39,38 +27,17 @@ __all__ = [
     "FRACTION",
     "IGNORED",
     "MASK",
-    "SOURCE",
-    "Corpus",
     "TextEvaluation",
     "TextLoader",
     "Unigram",
     "masked",
-    "pydoc",
     "unigram",
 ]
 
-SOURCE = "pydoc_data.topics"
 VALUES = 256  # of a byte
 MASK = VALUES  # the token that hides a byte
 FRACTION = 0.15  # of the bytes are targets
 HIDDEN, REPLACED = 0.8, 0.1  # of the targets
-VALIDATION = 0.1  # of the text, at its end
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A text in two parts.
-
-    Attributes:
-        train: bytes to train on, uint8 [N].
-        test: bytes to validate on, uint8 [M], from behind those in the text.
-        sha256: of the whole.
-
-    """
-
-    train: NDArray[np.uint8]
-    test: NDArray[np.uint8]
-    sha256: str
 
 
 class Unigram(NamedTuple):
@@ -86,43 +53,10 @@ class Unigram(NamedTuple):
     bits_per_byte: float
 
 
-@cache
-def pydoc() -> Corpus:
-    """The text of this Python.
-
-    Raises:
-        DataError: this Python comes without it.
-
-    """
-    try:
-        from pydoc_data import topics
-    except ImportError as error:
-        fix = "Take a complete Python, such as python.org's, or the package of your system that has pydoc"
-        raise DataError(Path("pydoc_data", "topics.py"), "this Python comes without it", fix) from error
-    return split(without_repetitions("\n\n".join(topics.topics.values())))
-
-
-def without_repetitions(text: str) -> str:
-    """The text with every paragraph once, at its first place; two that differ in white space are the same."""
-    paragraphs: dict[str, str] = {}
-    for paragraph in text.split("\n\n"):
-        if words := paragraph.split():
-            paragraphs.setdefault(" ".join(words), paragraph)
-    return "\n\n".join(paragraphs.values())
-
-
-def split(text: str) -> Corpus:
-    """The bytes of a text, its last tenth for validation."""
-    content = text.encode()
-    everything = np.frombuffer(content, np.uint8)
-    cut = round(len(everything) * (1 - VALIDATION))
-    return Corpus(everything[:cut], everything[cut:], hashlib.sha256(content).hexdigest())
-
-
-def sequences(content: NDArray[np.uint8], length: int) -> Tensor:
-    """Bytes [N] -> uint8 [N // length, length]."""
+def sequences(content: bytes, length: int) -> Tensor:
+    """N bytes -> uint8 [N // length, length]."""
     count = len(content) // length
-    return torch.from_numpy(content[: count * length].reshape(count, length).copy())
+    return torch.from_numpy(np.frombuffer(content, np.uint8)[: count * length].reshape(count, length).copy())
 
 
 def masked(tokens: Tensor, hashes: Hashes) -> tuple[Tensor, Tensor]:
@@ -149,7 +83,7 @@ class TextLoader:
     """Shuffled sequences to train on, masked anew in every epoch; an epoch's last, incomplete batch is left out.
 
     Args:
-        content: the text, uint8 [N].
+        content: the text.
         length: T, bytes of a sequence.
         batch_size: sequences of a batch.
         seed: of order and masking.
@@ -163,9 +97,7 @@ class TextLoader:
     name = "memory"
     num_classes = VALUES
 
-    def __init__(
-        self, content: NDArray[np.uint8], length: int, batch_size: int, *, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, content: bytes, length: int, batch_size: int, *, seed: int, device: torch.device) -> None:
         self._sequences = sequences(content, length).to(device)
         self.samples, self.batch_size = len(self._sequences), batch_size
         self.batches = self.samples // batch_size
@@ -191,7 +123,7 @@ class TextEvaluation:
     """All sequences of a text in order, masked in one way once and for all; the last batch may be smaller.
 
     Args:
-        content: the text, uint8 [N].
+        content: the text.
         length: T, bytes of a sequence.
         batch_size: sequences of a batch.
         device: where batches are to lie.
@@ -204,7 +136,7 @@ class TextEvaluation:
 
     """
 
-    def __init__(self, content: NDArray[np.uint8], length: int, batch_size: int, device: torch.device) -> None:
+    def __init__(self, content: bytes, length: int, batch_size: int, device: torch.device) -> None:
         tokens = sequences(content, length).to(device)
         if not len(tokens):
             raise ValueError(f"sequences of {length} bytes are longer than the text for validation ({len(content)})")
@@ -225,15 +157,16 @@ class TextEvaluation:
         return found
 
 
-def unigram(train: NDArray[np.uint8], hidden: NDArray[np.int64]) -> Unigram:
+def unigram(train: bytes, hidden: NDArray[np.int64]) -> Unigram:
     """How well bytes are predicted by their frequencies in the training text alone, each value counted once too often.
 
     Args:
-        train: the training text, uint8 [N].
+        train: the training text.
         hidden: what is to be predicted, [M].
 
     """
-    counts = np.bincount(train, minlength=VALUES) + 1  # so that a byte that never came has a probability
+    found = np.bincount(np.frombuffer(train, np.uint8), minlength=VALUES)
+    counts = found + 1  # so that a byte that never came has a probability
     bits = -np.log2(counts / counts.sum())
     return Unigram(
         accuracy=100 * float((hidden == counts.argmax()).mean()),

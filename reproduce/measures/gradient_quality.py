@@ -22,7 +22,7 @@ taken in float64.
 At the head the method's gradient is the delayed one: forward and backward are of one tick. The end-to-end one differs
 there too, since the stages below have been updated after m passed.
 
-This module exports MEASURES, PAIRS, GradientQuality, compare, exact_gradients, measure, rows.
+This module exports GradientQuality, compare, exact_gradients, measure, rows.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,14 +38,12 @@ from petra_core.tape import Value
 from petra_core.worker import Backward
 from reproduce.cells import Cell, GradientsCell
 from reproduce.execution import Context
+from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Probe, Subject
 from reproduce.records import Record
 from reproduce.training import autocast, train
 
-__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure", "rows"]
-
-MEASURES = ("cosine", "norm_ratio", "relative_error")
-PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))
+__all__ = ["GradientQuality", "compare", "exact_gradients", "measure", "rows"]
 
 Named = Mapping[str, Tensor]
 

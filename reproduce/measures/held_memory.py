@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from petra_core import Pipeline, methods
+from petra_core.footprint import StagePrediction
 from petra_core.ledger import KINDS, MemoryReport
-from petra_core.memory import StagePrediction, predict
+from petra_core.memory import predict
 from reproduce import networks
 from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue

@@ -14,7 +14,7 @@ of its two streams: `x`, at which F is evaluated and differentiated (the copy th
 
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
 
-This module exports CAUSES, OF, Reconstruction, measure, rounding_errors, rows.
+This module exports Reconstruction, measure, rounding_errors, rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,12 @@ from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
 from reproduce.cells import Cell, ReconstructionCell
 from reproduce.execution import Context
+from reproduce.measures.names import OF
 from reproduce.measures.probe import Probe, Subject
 from reproduce.records import Record
 from reproduce.training import autocast, train
 
-__all__ = ["CAUSES", "OF", "Reconstruction", "measure", "rounding_errors", "rows"]
-
-CAUSES = ("rounding", "rounding_bfloat16", "training")
-OF = ("input", "x", "x_tilde")
+__all__ = ["Reconstruction", "measure", "rounding_errors", "rows"]
 
 
 def relative_errors(rebuilt: Streams, true: Streams) -> dict[str, float]:

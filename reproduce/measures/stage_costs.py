@@ -4,12 +4,12 @@ Every stage is timed alone (`reproduce.measures.stage_alone`), one after the oth
 which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
 process disturbed, not a machine that is busy throughout; so the load of the machine is part of the result.
 
-This module exports costs, measure, timed.
+This module exports measure, timed.
 """
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from petra_core import methods
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.stages import Stage
-from petra_core.timeline import Cost
 from reproduce.cells import Cell, StageCostCell
 from reproduce.data import catalogue
 from reproduce.execution import Context, Stopped
@@ -26,7 +25,7 @@ from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records import Record
 
-__all__ = ["costs", "measure", "timed"]
+__all__ = ["measure", "timed"]
 
 WARM_UP = 2  # turns that are not timed
 
@@ -76,21 +75,6 @@ def timed(
             begin(index, len(stages))
             rows.append(_stage(cell, method, stage, index, len(stages), feed))
     return rows
-
-
-def costs(rows: Sequence[Mapping[str, Any]]) -> list[Cost]:
-    """What `timed` found, as the timeline model takes it: medians."""
-    return [
-        Cost(
-            row["forward"]["median"],
-            row["backward"]["median"],
-            row["update"]["median"],
-            row["bytes_up"],
-            row["bytes_down"],
-            row["parameters"],
-        )
-        for row in rows
-    ]
 
 
 def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:

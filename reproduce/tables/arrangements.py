@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from petra_core import methods
+from petra_core.footprint import joined
 from petra_core.holding import holding
-from petra_core.memory import joined
 from petra_core.orders import delays, merged, of_method
 from petra_core.partition import Plan
 from petra_core.shares import runs

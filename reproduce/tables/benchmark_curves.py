@@ -6,17 +6,12 @@ This module exports figure, method_of.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
-
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.benchmark_records import Benchmark, spread
 from reproduce.tables import plots
 from reproduce.tables.content import Figure, short_title
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Line2D, sns, ticker
 
 __all__ = ["Quantity", "figure", "method_of"]
 
@@ -92,7 +87,7 @@ def _draw(panel: Axes, points: Sequence[tuple[float, float]], method: Method, un
 def _scale(panel: Axes, places: Sequence[float]) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xticks(places, [f"{place:g}" for place in places])
-    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.xaxis.set_minor_formatter(ticker.NullFormatter())
     panel.minorticks_off()
-    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.yaxis.set_major_formatter("{x:g}")

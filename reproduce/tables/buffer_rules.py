@@ -21,16 +21,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from petra_core import methods
 from petra_core.methods import PETRA
-from petra_core.models import revnet
-from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, as_streams, as_value
 from reproduce.data import catalogue
+
+if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
+    from torch import Tensor
+
+    from petra_core.stages import Stage
+    from petra_core.tape import Streams
 
 BATCH, ACCUMULATION = 64, 1  # of the published table
 
@@ -88,7 +89,7 @@ PUBLISHED_RULE = Rule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = Rule("consistent rule", both_streams=True, stem_buffer=False)
 
 
-def stage_sizes(stages: Sequence[Stage], images: Tensor) -> tuple[StageSize, ...]:
+def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
     """Sizes of the stages of a network; on the meta device nothing is allocated.
 
     Args:
@@ -96,6 +97,9 @@ def stage_sizes(stages: Sequence[Stage], images: Tensor) -> tuple[StageSize, ...
         images: one micro-batch on the device of the stages, [batch, channels, height, width].
 
     """
+    from petra_core.stages import HeadStage
+    from petra_core.tape import as_streams, as_value
+
     sizes = []
     streams: Streams = (images,)
     for index, stage in enumerate(stages):
@@ -133,6 +137,10 @@ def revnet_sizes(
     depth: int, dataset: str = "imagenet", batch_size: int = BATCH, width: int = 64
 ) -> tuple[StageSize, ...]:
     """Stage sizes of a RevNet for images and classes of a data set."""
+    import torch
+
+    from petra_core.models import revnet
+
     known = catalogue.by_name(dataset)
     with torch.device("meta"):
         stages = revnet(depth, num_classes=known.num_classes, stem=known.stem, width=width)
@@ -153,5 +161,5 @@ def _stage_memory(size: StageSize, configuration: Configuration, rule: Rule, acc
     return held
 
 
-def _bytes(tensor: Tensor) -> int:
+def _bytes(tensor: "Tensor") -> int:
     return tensor.numel() * tensor.element_size()

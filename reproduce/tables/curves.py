@@ -8,14 +8,11 @@ runs.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.tables import plots
 from reproduce.tables.content import Figure, short_title
-from reproduce.tables.deferred import pd, sns
+from reproduce.tables.deferred import Drawing, Line2D, pd, sns
 from reproduce.tables.experiments import Experiment, Network
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from petra_core.methods import Method
 from reproduce import scales
 from reproduce.cells import Cell, ReconstructionCell, TrainingCell
-from reproduce.measures.reconstruction import CAUSES
+from reproduce.measures.names import CAUSES
 from reproduce.scales import paper, small
 from reproduce.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.tables import depth_plots

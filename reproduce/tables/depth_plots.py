@@ -6,15 +6,10 @@ mark; what is broken is a cross and not a low accuracy among others.
 
 from collections.abc import Iterator, Sequence
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-
 from petra_core import methods
 from reproduce.tables import plots
 from reproduce.tables.content import Figure, short_title
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Line2D, sns, ticker
 from reproduce.tables.depth_runs import COMPARED, Depths, Place
 from reproduce.tables.divergence import broken
 from reproduce.tables.gradients import over_seeds
@@ -104,8 +99,8 @@ def errors(found: Depths, words: str) -> Iterator[Figure]:
             upper.set(title=f"k = {k}", yscale="log")
             _depth_axis(upper, found)
             lower.set(yscale="log", xscale="log", xlabel="inversions since the head")
-            lower.xaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%d"))
-            lower.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+            lower.xaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
+            lower.xaxis.set_minor_formatter(ticker.NullFormatter())
             lower.legend(title="J", fontsize=8)
         rows[0][0].set_ylabel("error at the bottom")
         rows[1][0].set_ylabel("error of a stage, training")
@@ -150,4 +145,4 @@ def _depth_axis(panel: Axes, found: Depths) -> None:
     depths = sorted({place.stages for place in found.places})
     panel.set(xscale="log", xlabel="stages J", xlim=(depths[0] / 1.15, depths[-1] * 1.15))
     panel.set_xticks(depths, [str(stages) for stages in depths])
-    panel.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+    panel.xaxis.set_minor_locator(ticker.NullLocator())

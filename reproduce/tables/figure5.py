@@ -6,10 +6,6 @@ smaller than what separates the seeds. So it is drawn too, run by run, and judge
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-
 from petra_core import methods
 from reproduce import scales
 from reproduce.statistics import Estimate
@@ -31,7 +27,7 @@ from reproduce.tables.content import (
     run_at,
     text,
 )
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Line2D, sns
 from reproduce.tables.gradients import (
     BETWEEN,
     CLOSENESS,

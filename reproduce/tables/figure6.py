@@ -7,10 +7,6 @@ say nothing of when. Records made before single micro-batches were kept have one
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-
 from reproduce import scales
 from reproduce.tables import gradients, plots, statements
 from reproduce.tables.content import (
@@ -28,7 +24,7 @@ from reproduce.tables.content import (
     run_at,
     text,
 )
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Line2D, sns
 from reproduce.tables.figure5 import COLOURS, DASHES, KINDS_NOTE, claim_entry
 from reproduce.tables.gradients import (
     CLOSENESS,

@@ -15,12 +15,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
 from petra_core import methods
 from reproduce import networks, scales
 from reproduce.cells import Cell, GradientsCell
-from reproduce.measures.gradient_quality import MEASURES
+from reproduce.measures.names import MEASURES
 from reproduce.records import Status
 from reproduce.scales import paper, small
 from reproduce.statistics import CONFIDENCE, Estimate, estimate, holm, p_value, without_spread
@@ -76,8 +74,7 @@ def kinds(cell: GradientsCell) -> list[Kind]:
     One stream of a reversible stage's output is a copy of the one that F took. So F is evaluated at an exact input
     wherever the stage above keeps its own.
     """
-    with torch.device("meta"):
-        keeps = [not stage.invertible for stage in networks.build(cell, num_classes=10)]
+    keeps = [not stage.invertible for stage in networks.outlined(cell, num_classes=10)]
     return [
         Kind.KEPT if here else Kind.EXACT if above else Kind.REBUILT
         for here, above in zip(keeps, [*keeps[1:], True], strict=True)

@@ -8,11 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
-
 from petra_core.methods import Method
 from reproduce.published import Row
 from reproduce.tables import formula, plots
@@ -27,7 +22,7 @@ from reproduce.tables.content import (
     number,
     short_title,
 )
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Line2D, sns, ticker
 from reproduce.tables.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep
 
 Values = Callable[[Measured], float | None]
@@ -153,9 +148,9 @@ def _figure(rows: dict[str, Row], sweep: Sweep, name: str, own: Sequence[Measure
             panel.minorticks_off()
             if quantity.logarithmic:
                 panel.set_yscale("log")
-                panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
                 panel.yaxis.set_major_formatter("{x:g}")
-                panel.yaxis.set_minor_formatter(NullFormatter())
+                panel.yaxis.set_minor_formatter(ticker.NullFormatter())
             else:
                 panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
         sns.despine(drawing)

@@ -12,11 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import torch
-
-from petra_core import methods, models
+from petra_core import methods
 from petra_core.ledger import KINDS
-from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.recipe import learning_rate, sgd
 from reproduce.cells import Cell, TrainingCell
@@ -126,6 +123,11 @@ class Prediction:
 @cache
 def predicted(family: str, depth: int) -> Prediction:
     """Of PETRA with k = 1 on ImageNet at batch 64, on the meta device."""
+    import torch  # with what is below: the plan of a grid does not wait for it
+
+    from petra_core import models
+    from petra_core.memory import predict
+
     make = {OURS: models.invertible_revnet, PAPERS: models.revnet}[family]
     with torch.device("meta"):
         stages = make(depth, num_classes=CLASSES, stem="imagenet")

@@ -7,8 +7,6 @@ computes from Table 1's formulas. So it means something that they agree.
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure as Drawing
-
 from petra_core.ledger import KINDS
 from reproduce.tables import plots
 from reproduce.tables.content import (
@@ -25,7 +23,7 @@ from reproduce.tables.content import (
     signed,
     text,
 )
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Drawing, sns
 from reproduce.tables.measured import Measured, Sweep, smallest, sweeps
 from reproduce.tables.results import Results
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure as Drawing
-
 from petra_core.ledger import KINDS
 from reproduce.tables import plots
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Drawing, sns
 from reproduce.tables.memory import COLOURS
 
 

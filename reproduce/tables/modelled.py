@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from petra_core import methods
-from petra_core.memory import Footprint
+from petra_core.footprint import Footprint
 from petra_core.methods import Method
 from petra_core.orders import of_method
-from petra_core.pace import pace
 from petra_core.timeline import INSTANT, Cost, Link, simulate
 from reproduce.balance import Balance
 from reproduce.cells import StageCostCell
-from reproduce.measures import stage_costs
 from reproduce.scales import SCALES
 from reproduce.tables.results import Results, Run
 
@@ -44,7 +42,7 @@ class Modelled:
     @cached_property
     def balance(self) -> Balance:
         """Its stages with what they cost."""
-        return Balance(self.run.cell, tuple(stage_costs.costs(self.run.result["stages"])))
+        return Balance.of_rows(self.run.cell, self.run.result["stages"])
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -95,6 +93,8 @@ def alone(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) 
 @cache
 def full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
     """Of a full pipeline that a micro-batch enters at every tick, one device a stage."""
+    from petra_core.pace import pace  # numpy, for which the plan of a grid does not wait
+
     return pace(costs, link, accumulation=accumulation)
 
 

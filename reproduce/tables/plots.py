@@ -13,12 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib as mpl
-from matplotlib.figure import Figure as Drawing
-
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Drawing, mpl, sns
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"

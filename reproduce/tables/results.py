@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from reproduce import benchmark_records
 from reproduce.benchmark_records import Benchmark, BenchmarkError
 from reproduce.cells import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
-from reproduce.data.text import SOURCE
+from reproduce.data.corpus import SOURCE
 from reproduce.records import Record, RecordError, State, Status, scan
 
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from petra_core import methods, orders
+from petra_core.footprint import Footprint, joined, of_footprints
 from petra_core.holding import holding
-from petra_core.memory import Footprint, joined, of_footprints
 from petra_core.methods import Method
 from petra_core.timeline import INSTANT, Cost, Link, Operation, Timeline, simulate
 from reproduce.tables.modelled import Modelled, full, plain

@@ -220,6 +220,7 @@ def _charts(m: Modelled) -> list[Figure]:
         "Interleaved 1F1B": orders.interleaved(chain.blocks_keeping, halves, SHOWN_BATCH),
         "Zero-bubble (ZB-H1)": orders.zero_bubble(keeping, one, SHOWN_BATCH),
     }
+
     timelines = {title: simulate(order) for title, order in drawn.items()}
     span = (0.0, timelines["GPipe"].seconds)
     figures = []

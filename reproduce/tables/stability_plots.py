@@ -6,13 +6,9 @@ what broke is hatched, what was not run has a dot, and every field has its numbe
 
 from collections.abc import Sequence
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import Rectangle
-
 from reproduce.tables import plots
 from reproduce.tables.content import Figure, signless, with_sign
+from reproduce.tables.deferred import Axes, Drawing, Rectangle, mpl
 from reproduce.tables.divergence import chance
 from reproduce.tables.stability_map import COMPARED, Map, Point
 
@@ -78,8 +74,8 @@ def _field(
     panel: Axes,
     place: tuple[int, int],
     value: float | None,
-    colours: mpl.colors.Colormap,
-    scale: mpl.colors.Normalize,
+    colours: "mpl.colors.Colormap",
+    scale: "mpl.colors.Normalize",
     *,
     hatched: bool,
     sign: bool = False,

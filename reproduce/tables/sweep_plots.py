@@ -6,16 +6,12 @@ nothing. So the left panel is scaled to the runs, and a band that is wider is cu
 
 from collections.abc import Mapping
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
-
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.statistics import MARGIN_POINTS, Estimate, estimate
 from reproduce.tables import plots
 from reproduce.tables.content import MINUS, short_title
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, sns, ticker
 
 BySeed = Mapping[int, float]
 _APART = {methods.PETRA: 1.04, methods.BACKPROPAGATION: 1 / 1.04}  # factors, so that dots do not hide each other
@@ -64,9 +60,9 @@ def draw(
         places = sorted({place for by_place in accuracies.values() for place in by_place})
         for panel in (left, right):
             panel.set(xscale="log", xlabel=axis, xlim=(places[0] / 1.25, places[-1] * 1.25))
-            panel.xaxis.set_major_locator(FixedLocator(places))
-            panel.xaxis.set_minor_locator(NullLocator())
-            panel.xaxis.set_major_formatter(ScalarFormatter())
+            panel.xaxis.set_major_locator(ticker.FixedLocator(places))
+            panel.xaxis.set_minor_locator(ticker.NullLocator())
+            panel.xaxis.set_major_formatter(ticker.ScalarFormatter())
             if panel.get_legend_handles_labels()[0]:
                 # Above it: "best" looks at lines alone, and would lie on the bars of the differences.
                 panel.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)

@@ -6,8 +6,6 @@ The measurements are made by `reproduce.measures.complexity` and brought to the 
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure as Drawing
-
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
@@ -34,7 +32,7 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.content import published as published_entry
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Drawing, sns
 from reproduce.tables.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep, smallest, sweeps
 from reproduce.tables.results import Results
 

@@ -7,10 +7,6 @@ stands beside them.
 
 from collections.abc import Iterator, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import Patch
-
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells import MemoryCell
@@ -43,7 +39,7 @@ from reproduce.tables.content import (
     signed,
     text,
 )
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, Patch, sns
 from reproduce.tables.held import COUNTED, Group, Held
 from reproduce.tables.memory import COLOURS
 from reproduce.tables.results import Run

@@ -7,9 +7,6 @@ other cuts and replicas of heavy stages would give is in `reproduce.tables.arran
 
 from collections.abc import Iterator, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-
 from petra_core import methods
 from petra_core.timeline import Link
 from reproduce import published
@@ -32,7 +29,7 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.content import published as published_entry
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Axes, Drawing, sns
 from reproduce.tables.modelled import Modelled
 from reproduce.tables.results import Results, Run
 

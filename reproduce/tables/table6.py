@@ -7,20 +7,14 @@ batches of Table 3's measurements.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-
-import torch
-from matplotlib.figure import Figure as Drawing
-from torch import nn
+from typing import TYPE_CHECKING
 
 from petra_core import methods
+from petra_core.footprint import StagePrediction
 from petra_core.ledger import KINDS
-from petra_core.memory import StagePrediction
-from petra_core.models import revnet
-from petra_core.stages import HeadStage, Stage
 from reproduce import published
 from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue
-from reproduce.measures.held_memory import predicted
 from reproduce.tables import plots, table3
 from reproduce.tables.content import (
     GIGABYTE,
@@ -40,10 +34,13 @@ from reproduce.tables.content import (
     text,
 )
 from reproduce.tables.content import published as published_entry
-from reproduce.tables.deferred import sns
+from reproduce.tables.deferred import Drawing, sns
 from reproduce.tables.held import Group, Held, groups
 from reproduce.tables.memory import COLOURS
 from reproduce.tables.results import Results
+
+if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
+    from petra_core.stages import Stage
 
 MODEL = "revnet18"
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is; both are foretold
@@ -97,8 +94,10 @@ _INTRODUCTION = (
 )
 
 
-def blocks_of(stage: Stage) -> str:
+def blocks_of(stage: "Stage") -> str:
     """The layers of a stage in a few words, strides after a slash."""
+    from torch import nn
+
     words = [
         f"conv {layer.kernel_size[0]}{TIMES}{layer.kernel_size[1]} {layer.in_channels}→{layer.out_channels}"
         + (f"/{layer.stride[0]}" if layer.stride[0] > 1 else "")
@@ -110,15 +109,21 @@ def blocks_of(stage: Stage) -> str:
     return ", ".join(words)
 
 
-def kind_of(stage: Stage) -> str:
+def kind_of(stage: "Stage") -> str:
     """Whether the stage keeps its input."""
+    from petra_core.stages import HeadStage
+
     if isinstance(stage, HeadStage):
         return "head"
     return "reversible" if stage.invertible else "buffered"
 
 
 @cache
-def _network(dataset: str) -> tuple[Stage, ...]:
+def _network(dataset: str) -> "tuple[Stage, ...]":
+    import torch
+
+    from petra_core.models import revnet
+
     known = catalogue.by_name(dataset)
     with torch.device("meta"):
         return tuple(revnet(18, num_classes=known.num_classes, stem=known.stem))
@@ -126,6 +131,8 @@ def _network(dataset: str) -> tuple[Stage, ...]:
 
 @cache
 def _foretold(dataset: str) -> tuple[StagePrediction, ...]:
+    from reproduce.measures.held_memory import predicted
+
     known = catalogue.by_name(dataset)
     return predicted(
         MemoryCell(

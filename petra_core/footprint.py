@@ -1,0 +1,209 @@
+"""Bytes that stages hold, from the bytes that a micro-batch takes at each: arithmetic alone.
+
+With the delay s = 2(J - 1 - j) of stage j, in steady state,
+
+    inputs            held s times what a backward needs of the input, one more within a tick; none where it is rebuilt
+    graph             likewise under methods that keep graphs; else one graph of one block, within a tick only;
+                      under methods that overlap, of all blocks of the stage, from one tick to the next
+    stashed_weights   ceil(s / k) copies
+    messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
+                      at the head the targets of J micro-batches, since they enter with the micro-batch
+
+Where stages are replicated over devices that take turns, s is the delay of their clock (`petra_core.ages`), messages
+wait longer, and each of r devices has every r-th micro-batch of what is counted here; a stash of weights is each one's
+own.
+
+What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
+any schedule it gives the bytes that are held at any time (`petra_core.holding`). `petra_core.memory` takes it from a
+network.
+
+This module exports Footprint, StagePrediction, graphs_at_once, joined, of_footprints.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from petra_core.ages import ages, check_replicas
+from petra_core.ledger import KINDS
+from petra_core.methods import Method
+
+__all__ = ["Footprint", "StagePrediction", "graphs_at_once", "joined", "of_footprints"]
+
+
+@dataclass(frozen=True)
+class StagePrediction:
+    """Bytes of one stage in steady state, by kind.
+
+    Attributes:
+        stage: its number.
+        held: between ticks, at most (with k > 1 stashed weights come and go). Without "gradients", which between ticks
+            are there or not, depending on k.
+        peak: within a tick, each kind at its own largest moment.
+
+    """
+
+    stage: int
+    held: Mapping[str, int]
+    peak: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All kinds, each at its own largest moment."""
+        return sum(self.peak.values())
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one stage for one micro-batch, under one method, whatever the schedule.
+
+    Attributes:
+        parameters: its weights.
+        buffers: running statistics and other module buffers.
+        optimizer: state of the optimizer.
+        trainable: of gradients, and of one stashed copy of the weights.
+        kept: of inputs, from a forward to its backward.
+        lasting: of graphs, likewise.
+        passing: of the graph that a backward rebuilds, while it runs; overlapped, from the reconstruction on.
+        below: the message from the stage below, or the images.
+        above: the message from the stage above.
+        target: of the loss, at the head.
+
+    """
+
+    parameters: int
+    buffers: int
+    optimizer: int
+    trainable: int
+    kept: int
+    lasting: int
+    passing: int
+    below: int
+    above: int
+    target: int = 0
+
+    @property
+    def always(self) -> int:
+        """What is held throughout, gradients included."""
+        return self.parameters + self.buffers + self.optimizer + self.trainable
+
+
+def of_footprints(
+    footprints: Sequence[Footprint],
+    method: Method,
+    accumulation: int = 1,
+    replicas: Sequence[int] | None = None,
+) -> tuple[StagePrediction, ...]:
+    """What each of a row of stages will hold, however many there are.
+
+    Args:
+        footprints: of each stage.
+        method: that trains them.
+        accumulation: k in 1..32.
+        replicas: the devices of each stage, one each by default; what is told is then what each of them holds.
+
+    Raises:
+        ValueError: the replicas do not fit.
+
+    """
+    count = len(footprints)
+    shares = check_replicas(method, count, accumulation, replicas) or (1,) * count
+    forward, backward = ages(count, shares)
+    return tuple(
+        _of_stage(
+            _Waiting(
+                delay=backward[index] - forward[index] if method.pipelined else 0,
+                below=forward[index] - forward[index - 1] if index else 0,
+                above=backward[index] - backward[index + 1] if index < count - 1 else 0,
+                targets=forward[-1],
+                share=shares[index],
+            ),
+            index,
+            own,
+            method,
+            accumulation,
+        )
+        for index, own in enumerate(footprints)
+    )
+
+
+def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
+    """The most bytes that graphs of all stages together take at a moment, if one micro-batch passes at a time.
+
+    Graphs that are kept are all there when the head's is made. Those that are rebuilt are there one at a time or, if
+    the method overlaps, two neighbours': that of a backward and that of the reconstruction beside it.
+
+    Raises:
+        ValueError: the method is pipelined, so that the moment depends on a timeline (`petra_core.holding`).
+
+    """
+    if method.pipelined:
+        raise ValueError(f"under {method} several micro-batches are under way: follow a timeline (petra_core.holding)")
+    if method.keeps_graph:
+        return sum(footprint.lasting for footprint in footprints)
+    own = [max(footprint.lasting, footprint.passing) for footprint in footprints]
+    beside = [*own[1:], 0] if method.overlapped else [0] * len(own)
+    return max(map(sum, zip(own, beside, strict=True)))
+
+
+def joined(footprints: Sequence[Footprint]) -> Footprint:
+    """Of consecutive stages that are made one by `petra_core.merge`: one graph at a time is rebuilt."""
+    sums = {
+        name: sum(getattr(footprint, name) for footprint in footprints)
+        for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target")
+    }
+    return Footprint(
+        **sums,
+        passing=max(footprint.passing for footprint in footprints),
+        below=footprints[0].below,
+        above=footprints[-1].above,
+    )
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Of how many micro-batches a stage has something, in ticks, which is as much: one enters at every tick.
+
+    Attributes:
+        delay: from forward to backward.
+        below, above: of messages, from when they are sent to when they are used.
+        targets: of targets at the head, from when the micro-batch enters.
+        share: devices that take turns; each has every so many-th.
+
+    """
+
+    delay: int
+    below: int
+    above: int
+    targets: int
+    share: int
+
+    def mine(self, ticks: int) -> int:
+        """Of so many micro-batches in a row, at most."""
+        return -(-ticks // self.share)
+
+
+def _of_stage(waiting: _Waiting, index: int, own: Footprint, method: Method, accumulation: int) -> StagePrediction:
+    mine = waiting.mine
+    delay, in_turn = mine(waiting.delay), mine(waiting.delay + 1)  # in a turn F comes before B
+    stash = -(-waiting.delay // accumulation) * own.trainable if method.stashes_weights else 0
+    always = {"parameters": own.parameters, "buffers": own.buffers, "optimizer": own.optimizer}
+    both = mine(waiting.below) * own.below + mine(waiting.above) * own.above
+    held = {
+        **always,
+        "inputs": delay * own.kept,
+        "graph": delay * own.lasting,
+        "stashed_weights": stash,
+        "messages": both + mine(waiting.targets) * own.target if method.pipelined else 0,
+    }
+    arriving = both + (0 if index else own.below) + mine(waiting.targets + 1) * own.target
+    peak = {
+        **always,
+        "gradients": own.trainable,
+        "inputs": in_turn * own.kept,
+        "graph": max(in_turn * own.lasting, own.passing),
+        "stashed_weights": stash,
+        "messages": arriving if method.pipelined else max(own.below + own.target, own.above),
+    }
+    return StagePrediction(
+        index, {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}
+    )

@@ -1,0 +1,164 @@
+"""What `train` does in a process: alone, or as one of several that train a cell together.
+
+It is apart from the command line, which explains and refuses settings without torch.
+
+This module exports train_here.
+"""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import torch
+
+from petra_core import CheckpointError
+from reproduce import devices, sharing
+from reproduce.cells import TrainingCell
+from reproduce.commands.common import check_files, checked, data_workers_of
+from reproduce.data.errors import DataError
+from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
+from reproduce.interrupts import Interrupt
+from reproduce.launch import LOST, Failure, first_to_tell
+from reproduce.locks import LockedError, LockLostError
+from reproduce.progress import Observers, TrainingBar
+from reproduce.records import Record, RecordError, State, Status
+from reproduce.storage import StorageFullError
+from reproduce.team import ALONE, Team
+from reproduce.trace_file import TraceFile
+from reproduce.wording import count
+
+__all__ = ["train_here"]
+
+
+def train_here(
+    cell: TrainingCell,
+    *,
+    output: Path | None,
+    device: str,
+    threads: int,
+    checkpoint_minutes: float,
+    retry_failed: bool,
+    processes: int,
+    partition: str,
+    patience: timedelta,
+    cuda_graphs: int,
+    compiled: bool,
+    tensorboard: Path | None,
+    trace: Path | None,
+    trace_micro_batches: int,
+    data_root: Path,
+    data_workers: int | None,
+) -> None:
+    """Train the cell, or this process's share of it, from wherever it was left; arguments are the options of `train`.
+
+    Raises:
+        click.UsageError: a setting does not fit this machine, or the processes that were started.
+        Failure: the cell failed, or cannot be trained as things are.
+
+    """
+    where = checked(lambda: devices.check(sharing.local_device(device)))
+    torch.set_num_threads(threads)
+    shares = checked(lambda: _shares(cell, processes, partition))
+    cell = checked(lambda: sharing.replicated(cell, shares))
+    team = _join(cell, shares, where, patience)
+    record = Record(output or Path("runs") / cell.name, cell)
+    observers: list[Observer] = []
+    if team.leads:
+        try:
+            check_files(record.path, trace, tensorboard)
+        except click.UsageError as error:
+            if team.size == 1:
+                raise
+            raise Failure(error.message) from None
+        click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
+        observers.append(TrainingBar(cell))
+        if tensorboard is not None:
+            from reproduce.event_files import EventFiles
+
+            observers.append(EventFiles(tensorboard))
+    with Interrupt() as interrupt:
+        context = Context(
+            device=where,
+            should_stop=interrupt.requested,
+            observer=Observers(*observers),
+            checkpoint_seconds=60 * checkpoint_minutes,
+            model_file=record.path / "model.pt",
+            data_root=data_root,
+            data_workers=data_workers or data_workers_of(sharing.local_team_size()),
+            team=team,
+            cuda_graphs=cuda_graphs,
+            compiled=compiled,
+            trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
+        )
+        state = _run(record, context, interrupt, retry_failed=retry_failed)
+    result = record.result() or {}
+    if state.status is Status.FAILED:
+        raise Failure(f"{team.name}{state}: {result['detail']}")
+    team.leave()
+    if team.leads:
+        click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+
+
+def _how(team: Team, threads: int) -> str:
+    """In how many threads and processes, and what else a person should know of them."""
+    each = count(threads, "thread")
+    many = f"{team.size} processes of {each} each" if team.size > 1 else each
+    return "; ".join(filter(None, [many, team.notice]))
+
+
+def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
+    """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
+    alone = not sharing.launched()
+    if alone and partition == "balanced":
+        partition = "even"  # of one process both are all
+    return sharing.shares(cell, partition, 1 if alone else sharing.processes_of_replica(asked, cell.replicas))
+
+
+def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
+    """The team that this process belongs to."""
+    if not sharing.launched():
+        return ALONE
+    from reproduce import processes
+
+    try:
+        return processes.join(cell, shares, device, patience)
+    except UnsupportedError as error:
+        raise Failure(str(error)) from error
+    except Exception as error:
+        if lost := processes.loss(error):
+            if first_to_tell():
+                click.echo(lost, err=True)
+            sys.exit(LOST)
+        raise
+
+
+def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed: bool) -> State:
+    """Run or continue the cell; what a person can do something about ends the command with a message."""
+    team, bar = context.team, context.observer
+    try:
+        if team.leads and retry_failed and record.state().status is Status.FAILED:
+            with record.lock():
+                record.retry()
+        return execute(record, context)
+    except Stopped as stop:
+        if team.leads:
+            bar.close()
+            click.echo(f"{stop}; saved, the same command goes on from there", err=True)
+        team.leave()
+        sys.exit(interrupt.exit_code)
+    except (RecordError, CheckpointError, DataError, StorageFullError, UnsupportedError) as error:
+        raise Failure(f"{team.name}{error}") from error
+    except (LockedError, LockLostError) as error:
+        raise Failure(str(error)) from error
+    except Exception as error:
+        if lost := team.lost(error):
+            if first_to_tell():
+                click.echo(f"{team.name}{lost}", err=True)
+            sys.exit(LOST)
+        first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
+        if team.name:
+            error.add_note(f"on {team.name.removesuffix(': ')}")
+        raise
+    finally:
+        bar.close()
