@@ -1,5 +1,6 @@
 """What every test relies on: one thread, and real images where the machine has them."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,12 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """Take what is imported by now out of what the garbage collector looks through, each time a second of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
