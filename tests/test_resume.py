@@ -14,6 +14,8 @@ from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
+pytestmark = pytest.mark.convolutions
+
 
 def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
     net = toys.network(6, dropout=0.2)
