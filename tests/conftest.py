@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_finish() -> None:
-    """Take what is imported by now out of what the garbage collector looks through, each time a second of it."""
+    """Take what is imported by now out of what the garbage collector looks through, each time up to a second."""
     gc.collect()
     gc.freeze()
+    if "tests.processes" in sys.modules:
+        # Now, since a benchmark that came first would start the server with imports of its own.
+        forkserver.ensure_running()
+
+
+def pytest_unconfigure() -> None:
+    """Let Python's end find all that there is: libraries that count theirs would complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,13 +4,15 @@ import gc
 
 import pytest
 import torch._dynamo
+import torch.distributed.pipelining
 
+import benchmarks.recording
 import reproduce.cli
 import reproduce.processes
 import reproduce.training
 from reproduce.data.digits import digits
 
-__all__ = ["pytest", "reproduce", "torch"]
+__all__ = ["benchmarks", "pytest", "reproduce", "torch"]
 
 digits(8)
 # A process that collects garbage would otherwise write to, and so copy, all memory that holds what is imported here.
