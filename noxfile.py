@@ -236,7 +236,11 @@ def tests(session: nox.Session) -> None:
     install_ffcv(session)
     # Not more than four: some tests hold gigabytes.
     processes = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    session.run("pytest", f"--numprocesses={processes}", *session.posargs, env=ONE_THREAD)
+    # Neighbours in a file share what is expensive to make, so each process gets whole stretches. One that dies is the
+    # failure of the test that it ran, and another takes its place, as often as that happens. (With --dist=load, the
+    # default, xdist itself breaks off where two die at once.)
+    xdist = (f"--numprocesses={processes}", "--dist=worksteal", f"--max-worker-restart={sys.maxsize}")
+    session.run("pytest", *xdist, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

@@ -6,6 +6,7 @@ The kinds themselves are in `reproduce.cells`, which exports all of this again.
 import abc
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -34,7 +35,7 @@ class Cell(abc.ABC):
     scale: str
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
@@ -61,9 +62,8 @@ class Cell(abc.ABC):
         A setting that has a default came later than the first records. Its default is what was done before there was
         the setting, and is not written: so those records keep their identities.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        values = dataclasses.asdict(self)
-        return {"kind": self.kind, **{name: value for name, value in values.items() if value != defaults[name]}}
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {"kind": self.kind, **{name: value for name, (value, default) in values.items() if value != default}}
 
     @property
     def canonical(self) -> str:
@@ -86,6 +86,11 @@ def near_matches(wrong: str, known: typing.Iterable[str]) -> str:
     choices = list(known)
     near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _checked(name: str, value: object, wanted: Any) -> object:

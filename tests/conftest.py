@@ -1,8 +1,10 @@
 """What every test relies on: one thread, and real images where the machine has them."""
 
+import gc
 import os
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,20 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """Take what is imported by now out of what the garbage collector looks through, each time up to a second."""
+    gc.collect()
+    gc.freeze()
+    if "tests.processes" in sys.modules:
+        # Now, since a benchmark that came first would start the server with imports of its own.
+        forkserver.ensure_running()
+
+
+def pytest_unconfigure() -> None:
+    """Let Python's end find all that there is: libraries that count theirs would complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

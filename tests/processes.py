@@ -1,15 +1,31 @@
 """Other processes for tests: forked from a server that has imported torch, since to import it takes seconds each time.
 
 The server has no threads and holds nothing of the test's, so a process of it is as much another one as a fresh one is.
+A command of several processes, each of which would import torch, is forked from it as well (`Command`). What a fork
+cannot show, such as what Python is started with, remains to tests that start Python.
 """
 
+import atexit
+import contextlib
 import multiprocessing
+import os
+import runpy
+import signal
 import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
 
 FORKED = multiprocessing.get_context("forkserver")
-#: What takes long to import; torch imports its compiler when the first optimizer is made, which takes longest of all.
 #: Not the tests themselves, which pytest has rewritten.
-FORKED.set_forkserver_preload(["torch._dynamo", "petra_core.distributed", "reproduce.records", "reproduce.training"])
+FORKED.set_forkserver_preload(["tests.preloaded"])
 
 
 def free_port() -> int:
@@ -18,3 +34,128 @@ def free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     return port
+
+
+def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Ask again and again until the answer is true; gives it."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one has started and that are still there."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Command:
+    """A process in a session of its own that calls a function, as a script of Python's would that was started for it.
+
+    Args:
+        work: what it does; as of the end of a script, so of this: exceptions are printed, `sys.exit` gives the code.
+        arguments: of the function.
+        environment: variables that it has beside those of the server.
+
+    """
+
+    def __init__(self, work: Callable[..., object], *arguments: Any, **environment: str) -> None:
+        number, name = tempfile.mkstemp(prefix="petra-stderr-")
+        os.close(number)
+        self._errors = Path(name)
+        self._process = FORKED.Process(target=_script, args=(work, arguments, environment, name))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def said(self) -> str:
+        """What it has printed on stderr, when it has ended."""
+        self._process.join(PATIENCE)
+        assert self.returncode is not None, "waited in vain"
+        return self._errors.read_text()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """End it and all that it has started, if it is still there."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.join()
+        self._errors.unlink(missing_ok=True)
+
+
+def reproduce(*arguments: str) -> None:
+    """`python -m reproduce` with these arguments; of several processes, each is forked from the one that starts it."""
+    from reproduce import launch
+
+    launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # this process is not the test's
+    sys.argv = ["reproduce", *arguments]
+    runpy.run_module("reproduce", run_name="__main__")
+
+
+def _script(work: Callable[..., object], arguments: tuple[Any, ...], environment: dict[str, str], errors: str) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.update(environment)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_TRUNC), 2)
+    _to_the_end(lambda: work(*arguments))
+
+
+def _to_the_end(work: Callable[[], object]) -> None:
+    """Call it and end this process as Python does at the end of a script, but for taking all modules apart."""
+    code: Any = None
+    try:
+        work()
+    except SystemExit as end:
+        code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+class _Popen:
+    """As much of subprocess.Popen as `reproduce.launch` needs, of a process that is forked from this one."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> None:
+        assert list(command[:3]) == [sys.executable, "-m", "reproduce"]
+        assert start_new_session
+        self._status: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            os.environ.clear()
+            os.environ.update(env)
+            _to_the_end(lambda: reproduce(*command[3:]))
+
+    def poll(self) -> int | None:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait(self) -> int:
+        while self.poll() is None:
+            time.sleep(0.01)
+        assert self._status is not None
+        return self._status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)

@@ -12,6 +12,8 @@ from tests.compare import assert_bitwise_equal, assert_close
 from tests.reference import RULES, History, Sgd, entries, simulate
 from tests.test_petra_semantics import batches, network, pipeline_of
 
+pytestmark = pytest.mark.convolutions
+
 TOLERANCE = 1e-12
 RATE = 0.1
 

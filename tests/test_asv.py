@@ -23,6 +23,8 @@ from asv_runner._aux import update_sys_path
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
 
+pytestmark = pytest.mark.convolutions
+
 ROOT = Path(__file__).resolve().parent.parent
 SUITE = ROOT / "benchmarks" / "suite"
 CONFIG = ROOT / "asv.conf.json"

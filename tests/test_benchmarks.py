@@ -16,6 +16,8 @@ from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.timeline import Cost, Link
 from reproduce.benchmark_records import read
 
+pytestmark = pytest.mark.convolutions
+
 
 @pytest.fixture(autouse=True)
 def _threads():

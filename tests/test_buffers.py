@@ -13,6 +13,8 @@ from petra_core.models import sequential
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
+pytestmark = pytest.mark.convolutions
+
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_statistics_move_once_per_micro_batch(method: Method) -> None:

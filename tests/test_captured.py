@@ -22,6 +22,8 @@ from petra_core.schedule import Action, Kind
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
+pytestmark = pytest.mark.convolutions
+
 #: What makes a host wait for its device.
 WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
 RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]

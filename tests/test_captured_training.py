@@ -14,6 +14,8 @@ from reproduce.execution import Stopped, UnsupportedError
 from tests.test_captured import Recorder
 from tests.test_training import SMALL, StopAfter, recorded, run
 
+pytestmark = pytest.mark.convolutions
+
 STREAMS = 3
 
 

@@ -21,7 +21,7 @@ from reproduce.progress import GridBar, TrainingBar, clock
 from reproduce.records import Record, Status
 from reproduce.scales.smoke import digits_cell
 from tests.conftest import ROOT
-from tests.test_runner import PATIENCE, wait_for
+from tests.processes import PATIENCE, wait_for
 from tests.test_training import SMALL
 
 QUICK = [

@@ -41,7 +41,7 @@ KINDS = (
 )
 CHANNELS = (2, 3, 4, 8, 12, 16)
 PIXELS = (4, 9, 32, 64)
-SECONDS = 100  # a process whose heap is damaged may also hang
+SECONDS = 300  # a process whose heap is damaged may also hang; a busy machine has taken 80 for what takes 8
 
 #: glibc looks at its heap at every call, and fills what is freed: https://sourceware.org/glibc/wiki/MallocDebugging
 HEAP_CHECKS = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}

@@ -25,6 +25,8 @@ from petra_core.randomness import Draws, RandomStream
 from reproduce.data import loader as loader_module
 from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
 
+pytestmark = pytest.mark.convolutions
+
 GPU = torch.device("cuda", 0)
 
 

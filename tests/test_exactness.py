@@ -13,6 +13,8 @@ from petra_core.models import sequential
 from tests import toys
 from tests.compare import assert_close
 
+pytestmark = pytest.mark.convolutions
+
 EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
 
 

@@ -20,6 +20,8 @@ from tests import toys
 from tests.reference import RULES, History, Sgd, simulate
 from tests.test_petra_semantics import batches, network, pipeline_of, plain
 
+pytestmark = pytest.mark.convolutions
+
 PIPELINED = [method for method in methods.ALL if method.pipelined]
 RATE = 0.1
 

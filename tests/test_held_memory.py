@@ -18,6 +18,8 @@ from reproduce.measures.held_memory import measure, predicted
 from reproduce.measures.machine_memory import Witness
 from reproduce.records import Record, Status
 
+pytestmark = pytest.mark.convolutions
+
 CPU = torch.device("cpu")
 
 

@@ -13,6 +13,8 @@ from reproduce.tables.content import Figure, Section, Table
 from reproduce.tables.invertible import OURS, PAPERS, predicted
 from tests import fake_records
 
+pytestmark = pytest.mark.convolutions
+
 
 def section(root: Path) -> Section:
     return invertible.section(results.read(root))

@@ -13,6 +13,8 @@ from petra_core.models.revnet import bottleneck_residual
 from petra_core.tape import as_streams
 from tests.compare import assert_close
 
+pytestmark = pytest.mark.convolutions
+
 DEPTHS = (18, 34, 50)
 # (depth, classes, stem) -> parameters; the paper's network of the same depth has those beside.
 PARAMETERS = {

@@ -1,5 +1,7 @@
 """`train --processes`: the same weights as one process, whoever is killed, and an end with one clear message."""
 
+import atexit
+import contextlib
 import json
 import os
 import re
@@ -7,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +19,43 @@ import torch.distributed as dist
 from petra_core import checkpoint
 from reproduce import launch
 from reproduce.execution import UnsupportedError
-from reproduce.launch import LOST, MARKS, first_to_tell
+from reproduce.launch import LOST, MARKS, first_to_tell, leaving_at_once
 from reproduce.processes import Processes
 from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
-from tests.processes import free_port
+from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
 from tests.test_distributed import in_processes
 
-ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
-CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "24", "--epochs", "3", "-k", "2")
+CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
 #: Without --threads: what is promised of the results of several processes is promised of what is there by default.
 OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
 
 pytestmark = pytest.mark.slow
 
 
-def start(*arguments: str, prefix: tuple[str, ...] = ("-m", "reproduce"), **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, *prefix, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE)
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `python -m reproduce` with arguments, in processes that are forked."""
+    with contextlib.ExitStack() as started:
+
+        def begin(*arguments: str, **environment: str) -> Command:
+            return started.enter_context(contextlib.closing(Command(reproduce, *arguments, **environment)))
+
+        yield begin
+
+
+def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Python as it is started from a shell: where that is the point, since each process takes seconds to import."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE
+    )
 
 
 def said(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=PATIENCE)[1]
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def outcome(output: Path) -> tuple[Any, Any]:
@@ -66,10 +69,10 @@ def outcome(output: Path) -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     output = tmp_path_factory.mktemp("alone") / "run"
-    process = start("train", *OPTIONS, "--output", str(output))
-    text = said(process)
-    assert process.returncode == 0, text
-    assert f" -> {output} (1 thread)\n" in text
+    with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
+        text = process.said()
+        assert process.returncode == 0, text
+        assert f" -> {output} (1 thread)\n" in text
     return outcome(output)
 
 
@@ -83,12 +86,12 @@ def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_after_one_is_killed_all_start_again_and_end_the_same(
-    tmp_path: Path, alone: tuple[Any, Any], victim: int
+    tmp_path: Path, start: Start, alone: tuple[Any, Any], victim: int
 ) -> None:
     process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
-    os.kill(children(process)[victim], signal.SIGKILL)
-    text = said(process)
+    os.kill(children(process.pid)[victim], signal.SIGKILL)
+    text = process.said()
     assert process.returncode == 0, text
     assert f" -> {tmp_path} (2 processes of 1 thread each)\n" in text
     assert "all start again from the last checkpoint (1 of 3)" in text
@@ -100,46 +103,48 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
 
 
 def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
-    tmp_path: Path, alone: tuple[Any, Any]
+    tmp_path: Path, start: Start, alone: tuple[Any, Any]
 ) -> None:
-    for processes in ("2", "3"):
-        running = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", processes)
+    for processes, partition in (("2", "3,3"), ("3", "2,2,2")):
+        sharing = ("--processes", processes, "--partition", partition)
+        running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
         before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
         latest = tmp_path / "checkpoint" / "latest.json"
         wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called at once
         running.send_signal(signal.SIGINT)
-        text = said(running)
+        text = running.said()
         assert running.returncode == 130, text
         assert "saved, the same command goes on from there" in text
     last = start("train", *OPTIONS, "--output", str(tmp_path))
-    text = said(last)
+    text = last.said()
     assert last.returncode == 0, text
     assert_same(tmp_path, alone)
 
 
 def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
-    process = start("train", *OPTIONS, "--output", str(tmp_path), prefix=torchrun)
+    process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
     text = said(process)
     assert process.returncode == 0, text
     assert_same(tmp_path, alone)
 
 
-def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path) -> None:
+def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path, start: Start) -> None:
     undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
-    text = said(undisturbed)
+    text = undisturbed.said()
     assert undisturbed.returncode == 0, text
     assert text.count("epoch 3/3") == 1, "one of the processes reports"
     other = tmp_path / "b"
-    process = start("train", *OPTIONS, "--output", str(other), "--replicas", "2", "--processes", "2")
+    sharing = ("--replicas", "2", "--processes", "2", "--partition", "3,3")
+    process = start("train", *OPTIONS, "--output", str(other), *sharing)
     wait_for((other / "checkpoint" / "latest.json").exists)
-    os.kill(children(process)[2], signal.SIGKILL)
-    text = said(process)
+    os.kill(children(process.pid)[2], signal.SIGKILL)
+    text = process.said()
     assert process.returncode == 0, text
     assert "all start again from the last checkpoint (1 of 3)" in text
     assert_same(other, outcome(tmp_path / "a"))
     assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
-    assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 24 // 2)
+    assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
 
 
 FAULTY = """
@@ -154,10 +159,12 @@ Worker.backward = backward
 
 
 def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: Path) -> None:
+    """The processes are those of Python, as a user starts them."""
     (tmp_path / "sitecustomize.py").write_text(FAULTY)
     where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", **where)
-    team = wait_for(lambda: len(found := children(process)) == 2 and found)
+    more = ("--output", str(tmp_path / "run"), "--processes", "2")
+    process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
+    team = wait_for(lambda: len(found := children(process.pid)) == 2 and found)
     text = said(process)
     assert process.returncode == 1, text
     assert text.count("Traceback") == 1
@@ -167,11 +174,12 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     assert not any(Path(f"/proc/{pid}").exists() for pid in team)
 
 
-def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
     wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
-    process = start("train", *wild, "--output", str(tmp_path), "--processes", "2", "--replicas", "2")
-    first = wait_for(lambda: children(process))
-    text = said(process)
+    sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
+    process = start("train", *wild, "--output", str(tmp_path), *sharing)
+    first = wait_for(lambda: children(process.pid))
+    text = process.said()
     assert process.returncode == 1
     assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
     assert "it comes from stage " in text
@@ -180,29 +188,25 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path) -> 
     assert not any(Path(f"/proc/{pid}").exists() for pid in first)
 
 
-def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
+def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
     where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     team = [
         start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
         for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
     ]
-    texts = [said(process) for process in team]
+    texts = [process.said() for process in team]
     assert [process.returncode for process in team] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
         assert "; threads 2, rank 0 has 1\n" in text
 
 
-ENDING = """
-import atexit, os, sys
-import torch.distributed as dist
-from reproduce.launch import leaving_at_once
-atexit.register(os.abort)  # what threads of the group may do while Python ends
-if sys.argv[1] == "group":
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-with leaving_at_once():
-    exec(sys.argv[2])
-"""
+def end(last: str, group: bool) -> None:
+    atexit.register(os.abort)  # what threads of the group may do while Python ends
+    if group:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with leaving_at_once():
+        exec(last)
 
 
 @pytest.mark.parametrize(
@@ -216,21 +220,21 @@ with leaving_at_once():
     ],
 )
 def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
-    process = start("group", last, prefix=("-c", ENDING), GLOO_SOCKET_IFNAME="lo")
-    shown = said(process)
-    assert process.returncode == code, shown
-    assert shown.endswith(text)
-    process = start("alone", last, prefix=("-c", ENDING))
-    shown = said(process)
-    assert process.returncode == -signal.SIGABRT, shown
-    assert text.removeprefix("[rank0]: ") in shown
+    with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
+        shown = process.said()
+        assert process.returncode == code, shown
+        assert shown.endswith(text)
+    with contextlib.closing(Command(end, last, False)) as process:
+        shown = process.said()
+        assert process.returncode == -signal.SIGABRT, shown
+        assert text.removeprefix("[rank0]: ") in shown
 
 
-def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path) -> None:
+def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
     """One that is killed while all meet: the others have lost it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
     process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
-    text = said(process)
+    text = process.said()
     assert process.returncode == LOST, text
     assert text.startswith("the processes of the run did not all meet: one of them has died, or has been silent")
     assert "Traceback" not in text
@@ -280,14 +284,14 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
     assert [process.wait() for process in team] == [7, 7]
 
 
-def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path) -> None:
+def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
     (tmp_path / "file").write_text("")
     for wrong, message in (
         (("--cuda-graphs", "4"), "is for CUDA devices"),
         (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
-        text = said(process)
+        text = process.said()
         assert process.returncode == 2
         assert " ".join(text.split()).count(message) == 1
 

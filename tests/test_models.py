@@ -10,6 +10,8 @@ from petra_core import models
 from petra_core.models.architecture import ARCHITECTURES
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
+pytestmark = pytest.mark.convolutions
+
 DEPTHS = (18, 34, 50)
 
 # ----------------------------------------------------------------------------------------------- sizes and structure

@@ -13,6 +13,8 @@ from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.test_memory import HELD_BETWEEN_TICKS, sgd
 
+pytestmark = pytest.mark.convolutions
+
 BF16 = torch.bfloat16
 #: Half the distance between two numbers of bf16, relative to the larger of them: 8 bits of mantissa, one implied.
 ROUNDING = 2.0**-8 / 2

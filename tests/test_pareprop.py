@@ -19,6 +19,8 @@ from tests import toys, transformers
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.test_exactness import engine_gradients, plain_gradients
 
+pytestmark = pytest.mark.convolutions
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:

@@ -16,6 +16,8 @@ from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
+pytestmark = pytest.mark.convolutions
+
 
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:

@@ -12,6 +12,8 @@ from reproduce.measures import gradient_quality, reconstruction
 from reproduce.records import Record, Status
 from tests.test_training import SMALL, StopAfter, outcome, run, without_times
 
+pytestmark = pytest.mark.convolutions
+
 MEASURED = ("probes", "measured", "measured_at")
 
 

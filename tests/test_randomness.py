@@ -13,6 +13,8 @@ from petra_core.randomness import RandomStream, capture, replay
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
+pytestmark = pytest.mark.convolutions
+
 CPU = torch.device("cpu")
 
 

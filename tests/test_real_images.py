@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import learning_rate, sgd
+
+pytestmark = pytest.mark.convolutions
 
 RECORD = 1 + 3 * 32 * 32  # one label byte, then planar RGB
 BATCH = 16

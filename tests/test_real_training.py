@@ -23,6 +23,8 @@ from reproduce.data.manifest import Manifest
 from reproduce.data.torchvision_loader import TorchvisionLoader
 from tests import fake_data
 
+pytestmark = pytest.mark.convolutions
+
 needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
 
 ACCUMULATION = 2

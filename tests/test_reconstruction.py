@@ -17,6 +17,8 @@ from tests import toys
 from tests.reference import RULES, Sgd, simulate
 from tests.test_petra_semantics import batches, network, pipeline_of
 
+pytestmark = pytest.mark.convolutions
+
 REBUILDING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
 
 

@@ -11,22 +11,25 @@ from click.testing import CliRunner
 from reproduce.cli import main
 from reproduce.records import Record
 from tests.compare import assert_bitwise_equal
-from tests.test_launch import OPTIONS, children, outcome, said, start, wait_for
+from tests.processes import children, wait_for
+from tests.test_launch import OPTIONS, Start, outcome, start
+
+__all__ = ["start"]  # the fixture
 
 REPLICATED = (*OPTIONS, "--processes", "3", "--partition", "3x2,3")
 
 
 @pytest.mark.slow
-def test_two_processes_that_take_turns_go_on_after_a_kill_and_end_the_same(tmp_path: Path) -> None:
+def test_two_processes_that_take_turns_go_on_after_a_kill_and_end_the_same(tmp_path: Path, start: Start) -> None:
     trace = tmp_path / "trace.json"
     undisturbed = start("train", *REPLICATED, "--output", str(tmp_path / "a"), "--trace", str(trace))
-    text = said(undisturbed)
+    text = undisturbed.said()
     assert undisturbed.returncode == 0, text
     assert text.count("epoch 3/3") == 1, "one of the processes reports"
     process = start("train", *REPLICATED, "--output", str(tmp_path / "b"))
     wait_for((tmp_path / "b" / "checkpoint" / "latest.json").exists)
-    os.kill(children(process)[1], signal.SIGKILL)
-    text = said(process)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    text = process.said()
     assert process.returncode == 0, text
     assert "all start again from the last checkpoint (1 of 3)" in text
     (weights, metrics), (others, other_metrics) = outcome(tmp_path / "a"), outcome(tmp_path / "b")

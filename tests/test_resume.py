@@ -1,9 +1,7 @@
 """Property 4: stop anywhere, the pipeline full, go on in a new process: bitwise as if never stopped."""
 
+import contextlib
 import copy
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,9 @@ from petra_core import CheckpointError, Pipeline, checkpoint, merge, methods
 from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.processes import Command
+
+pytestmark = pytest.mark.convolutions
 
 
 def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
@@ -63,6 +64,13 @@ def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
     assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
 
 
+def go_on(folder: Path) -> None:
+    pipeline = fresh(methods.DELAYED_GRADIENTS, 2)
+    pipeline.load_state_dict(checkpoint.load(folder / "state.pt"))
+    toys.train(pipeline, toys.batches(16)[7:])
+    checkpoint.save(folder / "end.pt", pipeline.state_dict())
+
+
 @pytest.mark.slow
 def test_resume_in_a_new_process(tmp_path: Path) -> None:
     data = toys.batches(16)
@@ -71,19 +79,9 @@ def test_resume_in_a_new_process(tmp_path: Path) -> None:
     stopped = fresh(methods.DELAYED_GRADIENTS, 2)
     toys.train(stopped, data[:7], drain=False)
     checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
-    script = f"""
-        import torch
-        torch.set_num_threads(1)
-        from petra_core import checkpoint, methods
-        from tests import toys
-        from tests.test_resume import fresh
-        pipeline = fresh(methods.DELAYED_GRADIENTS, 2)
-        pipeline.load_state_dict(checkpoint.load({str(tmp_path / "state.pt")!r}))
-        toys.train(pipeline, toys.batches(16)[7:])
-        checkpoint.save({str(tmp_path / "end.pt")!r}, pipeline.state_dict())
-    """
-    root = Path(__file__).resolve().parent.parent
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=root)
+    with contextlib.closing(Command(go_on, tmp_path)) as process:
+        assert process.said() == ""
+        assert process.returncode == 0
     assert_bitwise_equal(checkpoint.load(tmp_path / "end.pt"), undisturbed.state_dict())
 
 

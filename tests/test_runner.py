@@ -1,15 +1,16 @@
 """The grid: killed, stopped, shared or damaged, the same command ends with the same records."""
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,19 +25,10 @@ from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.storage import StorageFullError
 from reproduce.tables import accuracy
 from reproduce.worker import Settings, work
-from tests.conftest import ROOT
+from tests.processes import Command, children, wait_for
 from tests.test_training import SMALL, recorded
 
 CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
-PATIENCE = 300  # seconds; on a busy machine a process needs a minute to import torch
-GRID = """
-import sys
-from pathlib import Path
-from reproduce.runner import run_grid
-from reproduce.worker import Settings
-from tests.test_runner import CELLS
-sys.exit(run_grid(CELLS, Settings(Path(sys.argv[1]), jobs=int(sys.argv[2]))).exit_code)
-"""
 
 
 def settings(root, **changes):
@@ -69,29 +61,22 @@ def whole(tmp_path_factory):
     return root
 
 
+def grid(cells, root, jobs, budget=None):
+    """Run the grid as a command does, in this process; its workers are forked from it."""
+    runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+    sys.exit(run_grid(cells, settings(root, jobs=jobs, budget=budget)).exit_code)
+
+
 @pytest.fixture
 def command(tmp_path):
     """Start the grid as a command of its own, in a process group of its own."""
-    started = []
+    with contextlib.ExitStack() as started:
 
-    def start(jobs=1):
-        arguments = [sys.executable, "-c", GRID, str(tmp_path), str(jobs)]
-        process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        started.append(process)
-        return process
+        def start(cells=CELLS, **how):
+            arguments = (cells, tmp_path, how.get("jobs", 1), how.get("budget"))
+            return started.enter_context(contextlib.closing(Command(grid, *arguments)))
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def wait_for(condition, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
+        yield start
 
 
 @pytest.mark.slow
@@ -100,9 +85,10 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
     wait_for(lambda: lines(tmp_path) >= 2)
     os.killpg(killed.pid, signal.SIGKILL)  # the workers too, each in the middle of a cell
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
+    killed.said()
     again = command(jobs=2)
-    _, said = again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0
+    said = again.said()
+    assert again.returncode == 0, said
     assert "[3/3]" in said
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*/*/checkpoint.pt"))
@@ -112,8 +98,8 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
 def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
-    process.kill()  # the parent alone
-    process.wait()
+    process.send_signal(signal.SIGKILL)  # the parent alone
+    process.said()
     left = Record.of(CELLS[0], tmp_path)
 
     def is_free():
@@ -134,7 +120,7 @@ def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    _, said = process.communicate(timeout=PATIENCE)
+    said = process.said()
     assert process.returncode == 130
     assert "stopping: every worker finishes its tick" in said
     assert "Traceback" not in said
@@ -144,30 +130,29 @@ def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, capsys):
-    cells = [dataclasses.replace(CELLS[0], epochs=40, drops=()), *CELLS]
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, command):
+    cells = [dataclasses.replace(CELLS[0], epochs=12, drops=()), *CELLS]
+    first = Record.of(cells[0], tmp_path).path
 
-    def kill_one():
-        wait_for(lambda: (Record.of(cells[0], tmp_path).path / "metrics.jsonl").exists())
-        victim = next(child for child in multiprocessing.active_children() if holds(child.pid, cells[0], tmp_path))
-        victim.kill()
+    def holds(pid):
+        return any(os.path.realpath(f"/proc/{pid}/fd/{fd}") == str(first / "record.lock") for fd in opened(pid))
 
-    def holds(pid, cell, root):
-        lock = Record.of(cell, root).path / "record.lock"
-        return any(os.path.realpath(f"/proc/{pid}/fd/{fd}") == str(lock) for fd in os.listdir(f"/proc/{pid}/fd"))
+    def opened(pid):
+        return os.listdir(f"/proc/{pid}/fd")
 
-    thread = threading.Thread(target=kill_one)
-    thread.start()
-    result = run_grid(cells, settings(tmp_path, jobs=2))
-    thread.join()
+    process = command(cells, jobs=2)
+    wait_for((first / "metrics.jsonl").exists)
+    os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
+    said = process.said()
     # The survivor takes over the dead worker's cell too, from its checkpoint.
-    assert result.exit_code == 0
-    assert all(state.status is Status.DONE for state in result.states.values())
-    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in capsys.readouterr().err
+    assert process.returncode == 0, said
+    assert all(Record.of(cell, tmp_path).state().status is Status.DONE for cell in cells)
+    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
 
 
 @pytest.mark.slow
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
+    """The worker is a process that starts Python, as outside of tests."""
     cells = [small.cell(), CELLS[0], small.cell(seed=1), *CELLS[1:]]
     result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
     assert result.exit_code == 1
@@ -176,16 +161,30 @@ def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(
     assert records(tmp_path) == records(whole)
 
 
+class Clock:
+    """Real time, until a file is there: then most of an hour has gone by."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __call__(self):
+        return time.monotonic() + 3595 * self.file.exists()
+
+
 @pytest.mark.slow
-def test_the_budget_stops_all_workers_and_the_same_command_ends_with_the_same_records(tmp_path, whole, capsys):
+def test_the_budget_stops_all_workers_and_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
     long = dataclasses.replace(CELLS[0], epochs=4000, drops=())
+    leap = tmp_path / "leap"
+    process = command([long, *CELLS], jobs=2, budget=Budget(3600, clock=Clock(leap)))
+    wait_for((Record.of(long, tmp_path).path / "metrics.jsonl").exists)
+    leap.touch()
     started = time.monotonic()
-    result = run_grid([long, *CELLS], settings(tmp_path, jobs=2, budget=Budget(60)))
-    assert time.monotonic() - started < 75  # on a machine that is busy with other things too
-    assert (result.exit_code, result.budget_ended) == (3, True)
-    assert capsys.readouterr().err.count("the time budget of 60 s ends") == 1
+    said = process.said()
+    assert time.monotonic() - started < 5 + 15  # on a machine that is busy with other things too
+    assert process.returncode == 3, said
+    assert said.count("the time budget of 60 min ends") == 1
     assert Record.of(long, tmp_path).checkpoint.exists()
-    assert run_grid(CELLS, settings(tmp_path)).exit_code == 0
+    work_here(CELLS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 

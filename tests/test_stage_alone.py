@@ -10,6 +10,8 @@ from petra_core.stages import Stage
 from reproduce.measures.stage_alone import StageAlone, Turn, feeds
 from tests import toys
 
+pytestmark = pytest.mark.convolutions
+
 
 def network() -> list[Stage]:
     torch.manual_seed(0)

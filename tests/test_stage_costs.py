@@ -11,6 +11,8 @@ from reproduce.measures.stage_costs import measure
 from reproduce.records import Record
 from reproduce.tables import table5
 
+pytestmark = pytest.mark.convolutions
+
 CELL = next(cell for cell in table5.cells("smoke") if isinstance(cell, StageCostCell))
 
 

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from petra_core import checkpoint
 from reproduce.cli import main
 from tests.compare import assert_bitwise_equal
-from tests.test_launch import said, start
+from tests.test_launch import Start, start
+
+__all__ = ["start"]  # the fixture
 
 STAGES, TRACED = 4, 5
 OPTIONS = [
@@ -54,11 +56,12 @@ def test_a_run_that_ends_before_its_pipeline_is_full_says_so(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_several_processes_are_in_one_file(tmp_path: Path) -> None:
+def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None:
     file = tmp_path / "trace.json"
-    more = ("--output", str(tmp_path / "run"), "--processes", "2", "--trace", str(file), "--trace-micro-batches", "3")
-    process = start(*OPTIONS, *more)
-    text = said(process)
+    sharing = ("--processes", "2", "--partition", "2,2")
+    more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
+    process = start(*OPTIONS, *sharing, *more)
+    text = process.said()
     assert process.returncode == 0, text
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}

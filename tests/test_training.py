@@ -23,6 +23,8 @@ from reproduce.trace_file import TraceFile
 from tests.test_cells import TRAINING
 from tests.test_records import full_disk
 
+pytestmark = pytest.mark.convolutions
+
 # 11 micro-batches an epoch: fewer than the 18 ticks that one needs, so that epochs overlap in the pipeline.
 SMALL = dataclasses.replace(
     TRAINING, image_size=8, width=2, batch_size=128, epochs=3, drops=(2,), accumulation=2, learning_rate=0.1

@@ -29,6 +29,8 @@ from tests.transformers import (
     random_network,
 )
 
+pytestmark = pytest.mark.convolutions
+
 
 def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without the gradients that are zero up to rounding, and the biases that therefore stay zero.

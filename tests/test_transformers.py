@@ -21,6 +21,8 @@ from petra_core.models.transformer import Mlp, SelfAttention, pre_norm
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.transformers import batches, every_family, network
 
+pytestmark = pytest.mark.convolutions
+
 # ---------------------------------------------------------------------------------------------- the two-function block
 
 
