@@ -116,7 +116,8 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     "--threads",
     type=click.IntRange(1),
     default=THREADS,
-    help="Of each process, however many there are; more are faster for wide networks, and give other bits.",
+    help="Of each process, however many there are; more can be faster, for wide networks on idle cores, and give "
+    "other bits.",
 )
 @RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
