@@ -35,4 +35,4 @@ def report(context: click.Context, root: Path, output: Path, jobs: int) -> None:
         build(root, output, jobs=jobs)
     except StorageFullError as error:
         raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
-    click.echo(f"wrote {output}")
+    click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")

@@ -27,6 +27,7 @@ from reproduce.commands.common import (
 from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
 from reproduce.data import catalogue
 from reproduce.options import GroupedCommand, ListOption, grouped
+from reproduce.wording import count
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
@@ -163,6 +164,8 @@ def run(
         budget=None if budget is None else Budget(budget, expected, started),
         expected=expected,
     )
+    each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
+    click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
     conclude(grid.scale, outcome, root)
 
