@@ -21,7 +21,7 @@ from petra_core import Pipeline, Stage, methods, models
 from petra_core.captured import CapturedTicks
 from petra_core.checks import Losses
 from petra_core.methods import Method
-from petra_core.randomness import Draws, RandomStream
+from petra_core.randomness import RandomStream
 from reproduce.data import loader as loader_module
 from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
 
@@ -67,7 +67,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Images, "__post_init__", lambda images: None)
     monkeypatch.setattr(Losses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
-    monkeypatch.setattr(RandomStream, "forward", contextlib.contextmanager(lambda stream: iter([Draws()])))
+    monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
+    monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
     monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     loader_module._on_device.cache_clear()

@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-MAX_LINES = 400
-LONGER: dict[str, str] = {}  # Python file -> why it is better in one piece
 
 # Written so that the patterns do not find themselves.
 MACHINE_PATH = r"/(?:work|root|farm|tmp)/|/home/[a-z]"
@@ -98,17 +96,6 @@ def test_no_source_file_is_ignored() -> None:
     """The pattern `data/`, meant for data sets, once hid the package reproduce.data: it ran, and was in no commit."""
     hidden = listed("--others", "--ignored", "--exclude-standard", "petra_core", "reproduce", "benchmarks", "tests")
     assert not [file for file in hidden if file.suffix != ".pyc"]
-
-
-def test_no_file_is_too_long_to_read() -> None:
-    lengths = {
-        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
-        for file in tracked()
-        if file.suffix == ".py"
-    }
-    too_long = {name: length for name, length in lengths.items() if length > MAX_LINES and name not in LONGER}
-    assert not too_long, f"over {MAX_LINES} lines; split by idea, or give the reason in LONGER: {too_long}"
-    assert not [name for name in LONGER if lengths.get(name, 0) <= MAX_LINES], "LONGER lists files that are short"
 
 
 def test_nothing_in_the_repository_belongs_to_one_machine() -> None:

@@ -182,8 +182,8 @@ def test_every_exhibit_and_every_study_is_in_the_overview(tree: Element) -> None
     assert lines["Table 4"][3] == "\N{EN DASH}"  # has no cells at the scale "smoke"
     assert re.fullmatch(r"0 of \d+", lines["Table 4"][5])
     assert "4 of 4 rows to the digit" in lines["Table 3"][6]
-    # The grid has 3 networks and 3 k; here are 2 of each, less the two that diverged and were not finished.
-    assert lines["Rivals"][3] == "46 of 108; 1 diverged"
+    # Two networks, six methods and k = 1 and 4 here, less the one that diverged, with seed 0, which is all of the grid.
+    assert lines["Rivals"][3] == "23 of 30; 1 diverged"
 
 
 def test_what_needs_attention_comes_first_and_the_rest_under_its_exhibit(tree: Element) -> None:
@@ -240,12 +240,16 @@ def test_provenance_names_code_machine_and_command_of_every_cell(tree: Element) 
     found = rows(table(tree, "cells"))
     heads = found[0]
     cell = digits_cell("revnet18", methods.PETRA, 4, 1)
-    row = dict(zip(heads, next(row for row in found if row[0] == cell.name), strict=True))
+    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
+    row = by_name[cell.name]
     assert row["state"] == "done"
     assert row["code"] == "C2"
     assert row["environment"] == "E1"
     assert row["loader"] == "memory"
-    assert row["command"] == f"python -m reproduce run smoke --only name={cell.name}"
+    assert row["command"].startswith("python -m reproduce train --dataset digits ")  # seed 1 is in no grid
+    assert row["command"].endswith(" --seed 1")
+    of_grid = digits_cell("revnet18", methods.PETRA, 4, 0).name
+    assert by_name[of_grid]["command"] == f"python -m reproduce run smoke --only name={of_grid}"
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
     assert fake_records.PATCH.strip() in listing.text

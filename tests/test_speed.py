@@ -59,7 +59,7 @@ def test_what_is_finished_of_a_cell_is_not_left():
 @pytest.mark.parametrize(
     "change",
     [
-        {"width": 8},
+        {"width": 9},
         {"model": "revnet34"},
         {"method": "DSP"},
         {"image_size": 16},
