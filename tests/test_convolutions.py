@@ -102,6 +102,8 @@ def test_a_pointwise_convolution_is_the_plain_one(stride, bias):
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_gradients_are_right_and_the_heap_stays_whole(instructions):
+    if INSTRUCTIONS[instructions] and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        pytest.skip("this processor has AVX2 only, so that the two are one")
     environment = {**os.environ, **HEAP_CHECKS, **INSTRUCTIONS[instructions]}
     try:
         command = [sys.executable, "-m", "tests.test_convolutions"]
@@ -122,7 +124,7 @@ def worst_error(kind: tuple[int, int, int, bool], channels: int, pixels: int, la
     else:
         groups = channels if alone else 1
         convolution = nn.Conv2d(channels, out, kernel, stride=stride, padding=padding, groups=groups)
-    x, results = torch.randn(4, channels, pixels, pixels), []
+    x, results = torch.randn(2, channels, pixels, pixels), []
     for dtype in (torch.float32, torch.float64):
         inputs = x.to(dtype, memory_format=layout).requires_grad_()
         y = convolution.to(dtype, memory_format=layout)(inputs)  # float64 is none of oneDNN's affairs

@@ -89,7 +89,13 @@ def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Ten
 
 
 def network() -> list[Stage]:
-    """With reversible and buffered stages."""
+    """With a buffered stage, four reversible ones and a head."""
+    with GPU:
+        return models.chain(4, num_classes=10, channels=2, stem_stride=4)
+
+
+def revnet() -> list[Stage]:
+    """With buffered stages among the reversible ones too."""
     with GPU:
         return models.revnet(18, num_classes=10, width=2)
 
@@ -107,8 +113,14 @@ def sgd(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
 
 
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_step_keeps_to_the_device_and_does_not_wait(gpu: None, method: Method) -> None:
+@pytest.mark.parametrize(
+    ("method", "network"),
+    [*((method, network) for method in methods.ALL), (methods.PETRA, revnet)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_step_keeps_to_the_device_and_does_not_wait(
+    gpu: None, method: Method, network: Callable[[], list[Stage]]
+) -> None:
     stages = network()
     pipeline = Pipeline(stages, method, accumulation=2, optimizer=sgd)
     batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))

@@ -41,9 +41,10 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
 }
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("network", "k"), [(name, k) for name in NETWORKS for k in (1, 3) if (name, k) != ("revnet50", 1)]
+)  # the largest network once for each method: with k = 3 all kinds of buffers are in use
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-@pytest.mark.parametrize("k", [1, 3])
 def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Method, k: int) -> None:
     stages = NETWORKS[network]()
     x, y = batch()

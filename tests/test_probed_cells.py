@@ -93,7 +93,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["gradients", "reconstruction"])
-@pytest.mark.parametrize("ticks", [1, 15, 22, 30])
+@pytest.mark.parametrize("ticks", [15, 30])
 def test_stopped_anywhere_it_ends_with_the_same_bits(name, ticks, whole, tmp_path):
     stop = StopAfter(ticks)
     with pytest.raises(Stopped):
