@@ -125,16 +125,17 @@ def test_peers_that_are_ahead_failed_or_were_not_there_are_said_to_be() -> None:
         **dict(
             zip(names, ("torch 2", "1.0", "3.1: failed with OSError: no", "not installed", "this project"), strict=True)
         ),
-        **dict.fromkeys(("depth", "width", "pixels", "batch"), 8),
+        **dict.fromkeys(("size", "batch"), 8),
         contestants="; ".join(names),
     )
-    table, ahead = benchmark_peers.blocks(made)
-    rows = {row[0].text: [entry.text for entry in row[1:3]] for row in table.rows}
+    ahead, table = benchmark_peers.blocks(made)
+    rows = {row[1].text: [entry.text for entry in row[2:4]] for row in table.rows}
     assert rows["broken"][0] == "3.1: failed with OSError: no"
     assert rows["absent"][0] == "not installed"
     assert rows["fast"] == ["1.0", "15.0"]
-    assert ahead == "Ahead of ours, PETRA: time, ms: autograd 10.0, fast 15.0 against 20.0."
-    (finding,) = benchmark_peers.findings(made)
+    assert ahead == "Ahead of ours, PETRA, of whose value they need: chain, time: fast (0.75)."
+    first, finding = benchmark_peers.findings(made)
+    assert first.text == ahead
     assert finding.text.endswith("More than one BatchNorm update a step: fast (2).")
 
 

@@ -1,6 +1,5 @@
 """Other implementations compute what ours does; whoever is not there or fails is told of."""
 
-import argparse
 import dataclasses
 from importlib.util import find_spec
 
@@ -13,7 +12,8 @@ from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from reproduce.tables import benchmark_peers
 
-TINY = argparse.Namespace(depth=4, width=2, pixels=4, batch=2, threads=1)
+CHAIN = measures.Setting("chain4", 2, 8, 2, 1)
+REVNET = measures.Setting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
 #: Updates of running statistics in a step, of the layer with most.
 UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 
@@ -27,16 +27,17 @@ def _same_threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
-def test_every_contestant_has_autograds_gradients(contestant: Contestant) -> None:
+def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.Setting) -> None:
     if contestant.package is not None and find_spec(contestant.package) is None:
         pytest.skip(f"{contestant.package} is not installed")
-    chain = measures.Chain(TINY)
-    expected = measures.gradients(CONTESTANTS[0], chain, torch.float64)
-    found = measures.gradients(contestant, chain, torch.float64)
+    task = measures.Task(setting)
+    expected = measures.gradients(CONTESTANTS[0], task, torch.float64)
+    found = measures.gradients(contestant, task, torch.float64)
     assert float((found - expected).norm() / expected.norm()) < 1e-12
-    assert measures.batch_norm_updates(contestant, chain) == UPDATES.get(contestant.name, 1)
-    peak, at_loss = measures.allocated(contestant, TINY)
+    assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
+    peak, at_loss = measures.allocated(contestant, setting)
     assert 0 < at_loss < peak
 
 
@@ -50,15 +51,24 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, absent, broken, ours))
     benchmark = peers.main(["--quick", "--threads", "1"])
-    table = benchmark_peers.blocks(benchmark)[0]
-    rows = {row[0].text: row for row in table.rows}
+    table = benchmark_peers.blocks(benchmark)[-1]
+    rows = {row[1].text: row[1:] for row in table.rows}
     assert rows["absent"][1].text == "not installed"
     assert rows["broken"][1].text.endswith("failed with AttributeError: gone from torch")
     assert all(value.value >= 0 for name in (plain.name, ours.name) for value in rows[name][2:] if value.value)
     assert {s.quantity for s in benchmark.series} >= {q.name for q in benchmark_peers.QUANTITIES} - {"process peak"}
 
 
-def test_an_odd_number_of_blocks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("resnet18", "resnet18 has no reversible stage to compare: expected chainN or revnet18/34/50"),
+        ("chain", "there is no network 'chain'"),
+    ],
+)
+def test_a_network_that_cannot_be_compared_is_refused(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        peers.main(["--depth", "3"])
-    assert "--depth is 3, expected an even number" in capsys.readouterr().err
+        peers.main(["--networks", given])
+    assert said in capsys.readouterr().err

@@ -1,31 +1,33 @@
-"""Time, memory, gradients and BatchNorm updates of every contestant on the same chain, side by side.
+"""Time, memory, gradients and BatchNorm updates of every contestant on the same networks, side by side.
 
-The same chain of reversible blocks, with the same weights and micro-batch, is trained by other implementations and by
-ours. Allocated: bytes of all tensors, parameters and optimizer included; held at the loss: the same, when the loss is
-called. Gradient error: relative to autograd's in float64, over all parameters, the weights held still. BatchNorm
-updates: of a layer's running statistics in a step, the layer with most. A step of PETRA is a tick on one device.
+The same network, a chain of reversible blocks or a RevNet, with the same weights and micro-batch, is trained by other
+implementations and by ours. Allocated: bytes of all tensors, parameters and optimizer included; held at the loss: the
+same, when the loss is called. Of the first network only, what does not depend on its size, and the growth of a fresh
+process: gradient error, relative to autograd's in float64, over all parameters, the weights held still; BatchNorm
+updates, of a layer's running statistics in a step, the layer with most. A step of PETRA is a tick on one device.
 
-Usage, with the defaults, in the environment that `nox -s peers` makes:
+Usage, in the environment that `nox -s peers` makes; without options one network, in about a minute:
 
-    python -m benchmarks.peers --threads 2 --record
+    python -m benchmarks.peers --threads 2 --networks chain8 chain32 revnet18 --widths 8 32 --record
+    python -m benchmarks.peers --threads 2 --networks chain8 chain32 revnet18 --widths 64 --batch 8 --record peers-wide
 """
 
 import argparse
 import importlib.metadata
 import importlib.util
+import itertools
 import sys
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from benchmarks.arguments import count
-from benchmarks.peers.contestants import CONTESTANTS, Contestant
-from benchmarks.peers.measures import OPTIMIZER, Chain, gradients, once, timed
+from benchmarks.arguments import count, network, network_name
+from benchmarks.peers import measures
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, Trainer
 from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.benchmark_records import Benchmark, Comparison
 
-GROUP = "chain"
 NOT_INSTALLED = "not installed"
 
 
@@ -41,9 +43,11 @@ def state(contestant: Contestant) -> str:
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=count, default=8, help="reversible blocks, an even number (default 8)")
-    parser.add_argument("--width", type=count, default=32, help="channels of a stream (default 32)")
-    parser.add_argument("--pixels", type=count, default=16, help="of an image's side (default 16)")
+    parser.add_argument(
+        "--networks", type=reversible_network, nargs="+", default=["chain8"], help="chainN or revnet18/34/50"
+    )
+    parser.add_argument("--widths", type=count, nargs="+", default=[32], help="channels of a stream (default 32)")
+    parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")
     parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--rounds", type=count, default=9, help="rounds of times (default 9)")
@@ -51,40 +55,73 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     add_options(parser, "peers")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.depth, options.width, options.pixels, options.batch, options.rounds = 2, 2, 4, 2, 1
-    if options.depth < 2 or options.depth % 2:
-        parser.error(f"--depth is {options.depth}, expected an even number: the packages couple blocks in pairs")
+        options.networks, options.widths, options.size, options.batch, options.rounds = ["chain3"], [2], 8, 2, 1
 
-    chain = Chain(options)
     recorder = Recorder("Peers", about(__doc__), command("benchmarks.peers", arguments), options)
     recorder.setting["contestants"] = "; ".join(contestant.name for contestant in CONTESTANTS)
-    reference = gradients(CONTESTANTS[0], chain, torch.float64)
-    trainers = {}
     for contestant in CONTESTANTS:
         recorder.setting[contestant.name] = state(contestant)
+    for number, (name, width) in enumerate(itertools.product(options.networks, options.widths)):
+        setting = measures.Setting(name, width, options.size, options.batch, options.threads)
+        measure(setting, recorder, options.rounds, first=number == 0)
+    return recorder.finish()
+
+
+def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first: bool) -> None:
+    """Every contestant that is there, on one network; on the first also what does not depend on the network's size."""
+    group = str(setting)
+    print(f"{group}:")
+    task = measures.Task(setting)
+    reference = measures.gradients(CONTESTANTS[0], task, torch.float64) if first else None
+    trainers: dict[str, Trainer] = {}
+    for contestant in CONTESTANTS:
         if recorder.setting[contestant.name] == NOT_INSTALLED:
             continue
         try:
-            found = once(contestant, chain, reference, options)
-            trainer = contestant.trainer(chain.stages(), nn.functional.cross_entropy, OPTIMIZER)
+            found = once(contestant, task, setting, reference)
+            trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, measures.OPTIMIZER)
             for _ in range(trainer.ready):
-                trainer.step(chain.images, chain.labels)
+                trainer.step(task.images, task.labels)
         except Exception as error:  # whatever a package raises is its result
             if contestant.package is None:
                 raise
-            recorder.setting[contestant.name] += f": failed with {type(error).__name__}: {error}"
+            recorder.setting[contestant.name] = (
+                f"{recorder.setting[contestant.name]}: failed with {type(error).__name__}: {error}"
+            )
             continue
         trainers[contestant.name] = trainer
         for (quantity, unit), value in found.items():
-            recorder.add(GROUP, contestant.name, quantity, unit, value)
+            recorder.add(group, contestant.name, quantity, unit, value)
         print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in found.items()))
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, trainer in trainers.items():
-            recorder.add(GROUP, name, "time of a step", "s", timed(trainer, chain))
+            recorder.add(group, name, "time of a step", "s", measures.timed(trainer, task))
     for name in list(trainers)[1:]:
         for quantity in ("time of a step", "allocated peak"):
-            recorder.comparisons.append(Comparison(GROUP, quantity, name, CONTESTANTS[0].name))
-    return recorder.finish()
+            recorder.comparisons.append(Comparison(group, quantity, name, CONTESTANTS[0].name))
+
+
+def once(
+    contestant: Contestant, task: measures.Task, setting: measures.Setting, reference: Tensor | None
+) -> dict[tuple[str, str], float]:
+    """All but the time: (quantity, unit) -> value. `reference`: autograd's gradient; None leaves out what needs it."""
+    peak, at_loss = measures.allocated(contestant, setting)
+    found: dict[tuple[str, str], float] = {("allocated peak", "B"): peak, ("held at the loss", "B"): at_loss}
+    if reference is not None:
+        found |= measures.correctness(contestant, task, reference)
+        grown = measures.process_growth(contestant, setting)
+        if grown is not None:
+            found["process peak", "B"] = grown
+    return found
+
+
+def reversible_network(given: str) -> str:
+    """The name of a network that has reversible stages."""
+    if not any(stage.invertible for stage in network(network_name(given), 1)):
+        raise argparse.ArgumentTypeError(
+            f"{given} has no reversible stage to compare: expected chainN or revnet18/34/50"
+        )
+    return given
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The contestants: for each other implementation, how our chain of reversible blocks is put into its words.
+"""The contestants: for each other implementation, how a run of our reversible blocks is put into its words.
 
 The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage is one residual function and a swap,
 (x, x~) -> (x~ + F(x), x). Two of our stages are one of their pairs with x1 = x~ and x2 = x:
@@ -6,12 +6,14 @@ The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage
     ours      (x, x~) -> (x~ + F(x), x) -> (x + G(x~ + F(x)), x~ + F(x))
     theirs    (x1, x2) -> (x1 + F(x2), x2 + G(x1 + F(x2)))
 
-so all compute the same function of the same weights, and must agree in every gradient. Stem and head are plain modules
-for all. Every package is used with its defaults.
+so all compute the same function of the same weights, and must agree in every gradient. A block without a partner, as
+most of a RevNet-18, is a pair whose G is zero, before the swap. What is not reversible (stem, head, the blocks of a
+RevNet that change shape) is a plain module for all. Every package is used with its defaults.
 
 This module exports CONTESTANTS, Contestant, Trainer.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,23 +88,35 @@ class PipelineTrainer(Trainer):
         return [gradient for index in sorted(self._gradients) for gradient in self._gradients[index]]
 
 
+Couple = Callable[[Sequence[nn.Module]], nn.Module]  # F, G, F, G, ... to a package's sequence; even in number
+
+
+class Zero(nn.Module):
+    """The G of a block without a partner; with a graph, which packages take for granted."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zeros of the shape of x."""
+        return x * 0.0
+
+
 class TwoStreams(nn.Module):
-    """A package's reversible sequence on concatenated streams, between our stem and our head."""
+    """A run of our reversible stages as a package's sequence, which is given both streams side by side."""
 
-    def __init__(self, stages: Sequence[Stage], sequence: nn.Module) -> None:
+    def __init__(self, run: Sequence[Stage], couple: Couple) -> None:
         super().__init__()
-        self.stem, self.sequence, self.head = stages[0], sequence, stages[-1]
+        functions = [stage.function for stage in run]
+        self.odd = len(functions) % 2 == 1
+        self.sequence = couple([*functions, Zero()] if self.odd else functions)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, classes] of images [B, 3, H, W]."""
-        x, x_tilde = self.stem(images)
-        x_tilde, x = self.sequence(torch.cat([x_tilde, x], dim=1)).chunk(2, dim=1)
-        logits: Tensor = self.head((x, x_tilde))
-        return logits
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Two streams [B, C, H, W] -> two of the same shape."""
+        x, x_tilde = streams
+        first, second = self.sequence(torch.cat([x_tilde, x], dim=1)).chunk(2, dim=1)
+        return (first, second) if self.odd else (second, first)
 
 
 class Checkpointed(nn.Module):
-    """Each block between stem and head under torch's own checkpointing."""
+    """Each stage between stem and head under torch's own checkpointing."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         super().__init__()
@@ -117,20 +131,23 @@ class Checkpointed(nn.Module):
         return logits
 
 
-def _functions(stages: Sequence[Stage]) -> list[nn.Module]:
-    return [part.function for stage in stages[1:-1] for part in stage.parts()]
-
-
-def _pairs(stages: Sequence[Stage]) -> list[tuple[nn.Module, nn.Module]]:
-    functions = _functions(stages)
-    return list(zip(functions[::2], functions[1::2], strict=True))
+def _with_runs(stages: Sequence[Stage], couple: Couple) -> nn.Module:
+    """The network with every run of reversible stages as a package has it."""
+    modules: list[nn.Module] = []
+    for reversible, group in itertools.groupby(stages, key=lambda stage: stage.invertible):
+        run = list(group)
+        modules += [TwoStreams(run, couple)] if reversible else run
+    return nn.Sequential(*modules)
 
 
 def revtorch(stages: Sequence[Stage]) -> nn.Module:
     import revtorch as package
 
-    blocks = [package.ReversibleBlock(f, g) for f, g in _pairs(stages)]
-    return TwoStreams(stages, package.ReversibleSequence(nn.ModuleList(blocks)))
+    def couple(functions: Sequence[nn.Module]) -> nn.Module:
+        pairs = zip(functions[::2], functions[1::2], strict=True)
+        return package.ReversibleSequence(nn.ModuleList(package.ReversibleBlock(f, g) for f, g in pairs))
+
+    return _with_runs(stages, couple)
 
 
 def memcnn(stages: Sequence[Stage]) -> nn.Module:
@@ -138,19 +155,22 @@ def memcnn(stages: Sequence[Stage]) -> nn.Module:
         warnings.simplefilter("ignore")  # it decorates with what torch renamed
         import memcnn as package
 
-    blocks = [package.InvertibleModuleWrapper(package.AdditiveCoupling(f, g)) for f, g in _pairs(stages)]
-    return TwoStreams(stages, nn.Sequential(*blocks))
+    def couple(functions: Sequence[nn.Module]) -> nn.Module:
+        pairs = zip(functions[::2], functions[1::2], strict=True)
+        return nn.Sequential(*(package.InvertibleModuleWrapper(package.AdditiveCoupling(f, g)) for f, g in pairs))
+
+    return _with_runs(stages, couple)
 
 
 def revlib(stages: Sequence[Stage]) -> nn.Module:
     import revlib as package
 
-    return TwoStreams(stages, package.ReversibleSequential(*_functions(stages)))
+    return _with_runs(stages, lambda functions: package.ReversibleSequential(*functions))
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of training the chain.
+    """One way of training a network.
 
     Attributes:
         name: as it is shown.

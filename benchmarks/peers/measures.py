@@ -10,69 +10,88 @@
 The usual way to ask what is kept for a backward, hooks on autograd's saved tensors, would favour the packages: RevTorch
 and memcnn keep tensors beside autograd, where no hook sees them. So all tensors are counted.
 
-This module exports OPTIMIZER, Chain, gradients, once, timed.
+This module exports OPTIMIZER, Setting, Task, allocated, correctness, gradients, process_growth, timed.
 """
 
-import argparse
 import copy
 import time
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.arguments import CLASSES, network
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss, Trainer
-from petra_core import Stage, models
+from petra_core import Stage
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
 
-__all__ = ["OPTIMIZER", "Chain", "gradients", "once", "timed"]
+__all__ = ["OPTIMIZER", "Setting", "Task", "allocated", "correctness", "gradients", "process_growth", "timed"]
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
-class Chain:
-    """The network that all train: weights and a micro-batch, the same in every process.
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and by how many threads.
 
-    Args:
-        options: depth (even), width, pixels, batch, threads.
+    Attributes:
+        network: its name (`benchmarks.arguments.network`).
+        width: channels of its first stream.
+        size: pixels of an image's side.
+        batch: images in a micro-batch.
+        threads: of the CPU.
 
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        torch.set_num_threads(options.threads)
+    network: str
+    width: int
+    size: int
+    batch: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.network}, width {self.width}"
+
+
+class Task:
+    """The network that all train: weights and a micro-batch, the same in every process."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
         torch.manual_seed(0)
-        self._stages = models.chain(options.depth, num_classes=10, channels=options.width)
-        self.images = torch.randn(options.batch, 3, options.pixels, options.pixels)
-        self.labels = torch.randint(10, (options.batch,))
+        self._stages = network(setting.network, setting.width)
+        self.images = torch.randn(setting.batch, 3, setting.size, setting.size)
+        self.labels = torch.randint(CLASSES, (setting.batch,))
 
     def stages(self, dtype: torch.dtype = torch.float32) -> list[Stage]:
         """A copy of the network."""
         return [stage.to(dtype) for stage in copy.deepcopy(self._stages)]
 
 
-def gradients(contestant: Contestant, chain: Chain, dtype: torch.dtype) -> Tensor:
+def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
     """Of all parameters in a row, in float64, computed in `dtype`."""
-    trainer = contestant.trainer(chain.stages(dtype), nn.functional.cross_entropy, None)
+    trainer = contestant.trainer(task.stages(dtype), nn.functional.cross_entropy, None)
     for _ in range(trainer.ready):
-        trainer.step(chain.images.to(dtype), chain.labels)
+        trainer.step(task.images.to(dtype), task.labels)
     return torch.cat([gradient.double().flatten() for gradient in trainer.gradients()])
 
 
-def batch_norm_updates(contestant: Contestant, chain: Chain, steps: int = 2) -> float:
+def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> float:
     """Updates of running statistics in a step, of the layer with most."""
-    stages = chain.stages()
+    stages = task.stages()
     layers = [layer for stage in stages for layer in stage.modules() if isinstance(layer, nn.BatchNorm2d)]
     trainer = contestant.trainer(stages, nn.functional.cross_entropy, OPTIMIZER)
     for _ in range(trainer.ready):
-        trainer.step(chain.images, chain.labels)
+        trainer.step(task.images, task.labels)
     before = [int(layer.num_batches_tracked) for layer in layers]
     for _ in range(steps):
-        trainer.step(chain.images, chain.labels)
+        trainer.step(task.images, task.labels)
     return max((int(layer.num_batches_tracked) - b) / steps for layer, b in zip(layers, before, strict=True))
 
 
-def allocated(contestant: Contestant, options: argparse.Namespace) -> tuple[int, int]:
+def allocated(contestant: Contestant, setting: Setting) -> tuple[int, int]:
     """Most bytes at a moment, and those held when the last loss is called."""
     with Allocations(torch.device("cpu")) as allocations:
 
@@ -80,48 +99,47 @@ def allocated(contestant: Contestant, options: argparse.Namespace) -> tuple[int,
             allocations.mark()
             return nn.functional.cross_entropy(logits, labels)
 
-        train(contestant, options, marked)
+        train(contestant, setting, marked)
     return allocations.peak, allocations.marks[-1]
 
 
-def train(contestant: Contestant, options: argparse.Namespace, loss: Loss = nn.functional.cross_entropy) -> None:
+def train(contestant: Contestant, setting: Setting, loss: Loss = nn.functional.cross_entropy) -> None:
     """Make the network and take steps until one is like the next, and another."""
-    chain = Chain(options)
-    trainer = contestant.trainer(chain._stages, loss, OPTIMIZER)
+    task = Task(setting)
+    trainer = contestant.trainer(task._stages, loss, OPTIMIZER)
     for _ in range(trainer.ready + 1):
-        trainer.step(chain.images, chain.labels)
+        trainer.step(task.images, task.labels)
 
 
-def process_peak(name: str, options: argparse.Namespace) -> int | None:
+def process_peak(name: str, setting: Setting) -> int | None:
     """By how much the process grows; None where the system does not say. To be called in a fresh process."""
     contestant = next(contestant for contestant in CONTESTANTS if contestant.name == name)
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the contestant.
-    train(contestant, argparse.Namespace(depth=2, width=1, pixels=4, batch=2, threads=options.threads))
+    train(contestant, replace(setting, network="chain2", width=1, size=8, batch=2))
     witness = Witness(torch.device("cpu"))
-    train(contestant, options)
+    train(contestant, setting)
     said = witness.report()
     return None if said is None else int(said["peak"])
 
 
-def once(
-    contestant: Contestant, chain: Chain, reference: Tensor, options: argparse.Namespace
-) -> dict[tuple[str, str], float]:
-    """All but the time: (quantity, unit) -> value."""
-    single, double = (gradients(contestant, chain, dtype) for dtype in (torch.float32, torch.float64))
-    peak, at_loss = allocated(contestant, options)
-    grown = in_fresh_process(process_peak, contestant.name, options)
-    found = {
+def process_growth(contestant: Contestant, setting: Setting) -> int | None:
+    """By how many bytes a fresh process grows; None where the system does not say."""
+    grown = in_fresh_process(process_peak, contestant.name, setting)
+    return None if grown is None else max(0, grown)
+
+
+def correctness(contestant: Contestant, task: Task, reference: Tensor) -> dict[tuple[str, str], float]:
+    """Errors of the gradient and updates of BatchNorm: (quantity, unit) -> value. `reference`: autograd's gradient."""
+    single, double = (gradients(contestant, task, dtype) for dtype in (torch.float32, torch.float64))
+    return {
         ("gradient error, float32", "relative"): float((single - reference).norm() / reference.norm()),
         ("gradient error, float64", "relative"): float((double - reference).norm() / reference.norm()),
-        ("BatchNorm updates", "a step"): batch_norm_updates(contestant, chain),
-        ("allocated peak", "B"): peak,
-        ("held at the loss", "B"): at_loss,
+        ("BatchNorm updates", "a step"): batch_norm_updates(contestant, task),
     }
-    return found if grown is None else {**found, ("process peak", "B"): max(0, grown)}
 
 
-def timed(trainer: Trainer, chain: Chain) -> float:
+def timed(trainer: Trainer, task: Task) -> float:
     """Seconds of a step."""
     begin = time.perf_counter()
-    trainer.step(chain.images, chain.labels)
+    trainer.step(task.images, task.labels)
     return time.perf_counter() - begin
