@@ -231,12 +231,11 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests in processes of one thread, one more than there are cores, at most four; arguments go to pytest."""
+    """Run the tests, a process of one thread on every core, at most four; arguments go to pytest."""
     install(session, "tests")
     install_ffcv(session)
-    # One more, since many a test waits for a process that it started. Not more than four: some tests hold gigabytes.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = min(4, cores + 1)
+    # Not more than four: some tests hold gigabytes.
+    processes = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     # Neighbours in a file share what is expensive to make, so each process gets whole stretches. One that dies is the
     # failure of the test that it ran, and another takes its place, as often as that happens. (With --dist=load, the
     # default, xdist itself breaks off where two die at once.)

@@ -1,6 +1,5 @@
 """Compiled functions: the same losses, gradients, statistics and random numbers under every method, up to rounding."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from petra_core.methods import Method
 from reproduce.execution import Stopped
 from tests import toys
 from tests.test_cells import COMPLEXITY
-from tests.test_training import SMALL, StopAfter, outcome, run
+from tests.test_training import CHAIN, StopAfter, outcome, run
 
 
 def trained(
@@ -61,16 +60,15 @@ def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
 def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = dataclasses.replace(SMALL, model="chain5", stem="stride2", width=4)
     monkeypatch.setattr(compiled, "compile_functions", partial(compile_functions, backend="aot_eager"))
-    plain, _ = run(cell, tmp_path / "plain")
+    plain, _ = run(CHAIN, tmp_path / "plain")
     assert "compiled" not in plain.environments()[0]
-    whole, _ = run(cell, tmp_path / "whole", compiled=True)
+    whole, _ = run(CHAIN, tmp_path / "whole", compiled=True)
     assert [entry["compiled"] for entry in whole.environments()] == [True]
     stop = StopAfter(26)
     with pytest.raises(Stopped):
-        run(cell, tmp_path / "parts", compiled=True, should_stop=stop.should_stop, observer=stop)
-    run(cell, tmp_path / "parts", compiled=True)
+        run(CHAIN, tmp_path / "parts", compiled=True, should_stop=stop.should_stop, observer=stop)
+    run(CHAIN, tmp_path / "parts", compiled=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
     for name, tensor in theirs.items():

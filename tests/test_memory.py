@@ -42,9 +42,13 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
 
 
 @pytest.mark.parametrize(
-    ("network", "k"), [(name, k) for name in NETWORKS for k in (1, 3) if (name, k) != ("revnet50", 1)]
-)  # the largest network once for each method: with k = 3 all kinds of buffers are in use
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
+    ("network", "method", "k"),
+    [
+        *((network, method, 3) for network in NETWORKS for method in methods.ALL),  # all kinds of buffers are in use
+        *((network, methods.DELAYED_GRADIENTS, 1) for network in NETWORKS if network != "revnet50"),  # most stashes
+    ],
+    ids=str,
+)
 def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Method, k: int) -> None:
     stages = NETWORKS[network]()
     x, y = batch()
