@@ -112,7 +112,7 @@ def compare(
 
 @pytest.mark.parametrize(
     ("stages", "partition"),
-    [(2, (1, 1)), (5, (3, 2)), (7, (1, 6)), (5, (2, 2, 1)), (6, (1, 1, 1, 3))],
+    [(2, (1, 1)), (5, (3, 2)), (7, (1, 6)), (6, (1, 1, 1, 3))],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else f"J{value}",
 )
 @pytest.mark.slow
