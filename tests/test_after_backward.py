@@ -23,7 +23,7 @@ def toy_network() -> list[Stage]:
     return [net[0], merge(net[1:3]), *net[3:]]
 
 
-@pytest.mark.parametrize(("method", "k"), [*((method, 3) for method in methods.ALL), (methods.PETRA, 1)], ids=str)
+@pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
 def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
     data = toys.batches(14)
     shown: list[Backward] = []

@@ -17,6 +17,7 @@ from reproduce.measures import held_memory, machine_memory
 from reproduce.measures.held_memory import measure, predicted
 from reproduce.measures.machine_memory import Witness
 from reproduce.records import Record, Status
+from tests import toys
 
 pytestmark = pytest.mark.convolutions
 
@@ -48,9 +49,7 @@ def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("method", "accumulation"), [*((method, 3) for method in methods.ALL), (methods.PETRA, 1)], ids=str
-)
+@pytest.mark.parametrize(("method", "accumulation"), toys.METHODS_AND_K, ids=str)
 def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: int, tmp_path: Path) -> None:
     found = result(cell(method, accumulation=accumulation), tmp_path)
     assert len(found["rows"]) == 10 * len(KINDS)

@@ -133,7 +133,7 @@ def test_training_equals_plain_training(network: str, method: Method) -> None:
     assert_close(toys.weights(p), dict(model.state_dict()), 1e-9)
 
 
-@pytest.mark.parametrize(("method", "k"), [*((method, 3) for method in methods.ALL), (methods.PETRA, 1)], ids=str)
+@pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
 def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method, k: int) -> None:
     # A run of reversible stages with the permutation in it is the same run at the large resolution, each F between a
     # shuffle and its inverse, and the head behind one: only stages that the equations of the paper are tested with.

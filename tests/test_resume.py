@@ -24,7 +24,7 @@ def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
 @pytest.mark.parametrize("stop", [1, 4, 11])
 @pytest.mark.parametrize(
     ("method", "k"),
-    [*((method, 3) for method in methods.ALL), (methods.PETRA, 1), (methods.DELAYED_GRADIENTS, 1)],
+    [*toys.METHODS_AND_K, (methods.DELAYED_GRADIENTS, 1)],
     ids=str,
 )
 def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) -> None:

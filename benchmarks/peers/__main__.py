@@ -1,15 +1,17 @@
 """Time, memory, gradients and BatchNorm updates of every contestant on the same networks, side by side.
 
 The same network, a chain of reversible blocks or a RevNet, with the same weights and micro-batch, is trained by other
-implementations and by ours. Allocated: bytes of all tensors, parameters and optimizer included; held at the loss: the
-same, when the loss is called. Of the first network only, what does not depend on its size, and the growth of a fresh
-process: gradient error, relative to autograd's in float64, over all parameters, the weights held still; BatchNorm
-updates, of a layer's running statistics in a step, the layer with most. A step of PETRA is a tick on one device.
+implementations and by ours, in both memory formats: which is faster depends on width, processor and package. Allocated:
+bytes of all tensors, parameters and optimizer included; held at the loss: the same, when the loss is called. Of the
+first network only, what does not depend on its size, and the growth of a fresh process: gradient error, relative to
+autograd's in float64, over all parameters, the weights held still; BatchNorm updates, of a layer's running statistics
+in a step, the layer with most. A step of PETRA is a tick on one device.
 
-Usage, in the environment that `nox -s peers` makes; without options one network, in about a minute:
+Usage, in the environment that `nox -s peers` makes; without options one network, in one or two minutes:
 
-    python -m benchmarks.peers --threads 2 --networks chain8 chain32 revnet18 --widths 8 32 --record
-    python -m benchmarks.peers --threads 2 --networks chain8 chain32 revnet18 --widths 64 --batch 8 --record peers-wide
+    python -m benchmarks.peers --threads 1 --networks chain8 chain32 revnet18 --widths 8 32 --rounds 5 --record
+    python -m benchmarks.peers --threads 1 --networks chain8 chain32 revnet18 --widths 64 --batch 8 --rounds 5
+        --record peers-wide
 """
 
 import argparse
@@ -47,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         "--networks", type=reversible_network, nargs="+", default=["chain8"], help="chainN or revnet18/34/50"
     )
     parser.add_argument("--widths", type=count, nargs="+", default=[32], help="channels of a stream (default 32)")
+    parser.add_argument(
+        "--memory-formats", choices=measures.MEMORY_FORMATS, nargs="+", default=list(measures.MEMORY_FORMATS)
+    )
     parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")
     parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
@@ -61,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     recorder.setting["contestants"] = "; ".join(contestant.name for contestant in CONTESTANTS)
     for contestant in CONTESTANTS:
         recorder.setting[contestant.name] = state(contestant)
-    for number, (name, width) in enumerate(itertools.product(options.networks, options.widths)):
-        setting = measures.Setting(name, width, options.size, options.batch, options.threads)
+    settings = itertools.product(options.networks, options.widths, options.memory_formats)
+    for number, (name, width, memory_format) in enumerate(settings):
+        setting = measures.Setting(name, width, options.size, options.batch, options.threads, memory_format)
         measure(setting, recorder, options.rounds, first=number == 0)
     return recorder.finish()
 
