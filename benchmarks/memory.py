@@ -8,7 +8,7 @@ grown, as the system sees it (not on CUDA).
 Of PETRA's allocated peak at most 5 % should be anything else than its parts: parameters and running statistics,
 gradients, optimizer state, the inputs that stages keep which cannot be inverted, messages in flight, and the largest
 graph of one stage, all by the ledger. And under a given budget the largest batch of each method is foretold from shapes
-(`petra_core.memory`), and found by running, by the allocated peak.
+(`petra_core.prediction.memory`), and found by running, by the allocated peak.
 
 Usage, with the defaults:
 
@@ -30,9 +30,9 @@ from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.arguments import CLASSES, NETWORKS, add_methods, count, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
-from petra_core.footprint import StagePrediction
-from petra_core.memory import predict
 from petra_core.methods import Method
+from petra_core.prediction.footprint import StagePrediction
+from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
 from reproduce.benchmark_records import Benchmark, Comparison
 from reproduce.measures.machine_memory import Witness

@@ -9,7 +9,7 @@ round. All have the same cores: on the CPU PaReprop computes in two threads with
 others have. Memory is the allocator's peak over a step, the network included, temporaries of operations too
 (`benchmarks.allocation`); on the CPU PaReprop does it in one thread for that, every reconstruction before the backward
 beside it, which is the order that holds most. The largest batch under a budget is foretold from shapes alone
-(`petra_core.memory`), which knows no temporaries; with --find it is found too, by the allocator.
+(`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
 
 The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
 models with a published gain more than that. Runs on a CPU have none.
@@ -39,11 +39,11 @@ from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
 from petra_core import Pipeline, Stage, methods
 from petra_core.concurrency import InOrder
-from petra_core.footprint import graphs_at_once, of_footprints
-from petra_core.memory import footprints
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES
+from petra_core.prediction.footprint import graphs_at_once, of_footprints
+from petra_core.prediction.memory import footprints
 from petra_core.recipe import sgd
 from reproduce import transformers
 from reproduce.benchmark_records import Benchmark, Comparison

@@ -37,7 +37,7 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, merge, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.partition import plan
+from petra_core.prediction.partition import plan
 from petra_core.tape import as_streams, as_value
 from reproduce.benchmark_records import Comparison
 from reproduce.measures.stage_alone import StageAlone, feeds

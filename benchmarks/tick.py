@@ -13,12 +13,12 @@ its backward, once to invert it and once for the graph. PETRA makes one evaluati
 is 4/5 of the time where every stage is reversible, and the aim is 0.85. Measured beside: a tick of PETRA and, after
 it, once more the residual functions of the reversible stages, without a graph, which is all that is saved.
 
-With `--captured 4` both sides are CUDA graphs (`petra_core.captured`), their stages over so many streams: what is left
-is what the device can do, without a host that asks for every kernel. All stages of a tick of PETRA may work at once,
-and those of backpropagation wait for one another, so the aim is to be faster than `--against BACKPROPAGATION`.
+With `--captured 4` both sides are CUDA graphs (`petra_core.devices.captured`), their stages over so many streams: what
+is left is what the device can do, without a host that asks for every kernel. All stages of a tick of PETRA may work at
+once, and those of backpropagation wait for one another, so the aim is to be faster than `--against BACKPROPAGATION`.
 
-With `--compile` the tick is one of compiled functions (`petra_core.compiled`), and `--against PETRA` it is compared
-with the same tick as it is.
+With `--compile` the tick is one of compiled functions (`petra_core.devices.compiled`), and `--against PETRA` it is
+compared with the same tick as it is.
 
 All are timed in turn within one process, so that whatever else slows the machine slows all, and a result is the
 median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
@@ -44,10 +44,11 @@ from torch import Tensor, nn
 
 from benchmarks.arguments import NETWORKS, count, method_name, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
-from petra_core import Pipeline, ReversibleStage, Stage, captured, methods, models
-from petra_core.compiled import compile_functions
-from petra_core.memory import predict
+from petra_core import Pipeline, ReversibleStage, Stage, methods, models
+from petra_core.devices import captured
+from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
+from petra_core.prediction.memory import predict
 from reproduce.benchmark_records import Comparison
 from reproduce.tables.benchmark_tick import PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS
 

@@ -34,9 +34,10 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.orders import of_method
-from petra_core.timeline import Cost, Event, Link, Timeline, simulate
-from petra_core.tracing import gathered, timeline, tracing
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.timeline import Event, Timeline
+from petra_core.tracing import gathered, timeline
 from reproduce.benchmark_records import Comparison
 from reproduce.measures.stage_alone import StageAlone, Turn, feeds
 
@@ -108,7 +109,7 @@ def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
 
     def trace(method: Method, micro_batches: int) -> Timeline:
         """Of all processes."""
-        with tracing(pipelines[method], rank) as found:
+        with pipelines[method].tracing(rank) as found:
             train(method, micro_batches)
         return timeline(gathered(found))
 

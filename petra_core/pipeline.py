@@ -65,7 +65,7 @@ class Pipeline:
     Attributes:
         micro_batches: how many have entered.
         optimizers: of the stages that have one.
-        trace: is told of every action, if there is one; see `petra_core.tracing`.
+        trace: is told of every action, if there is one; see `tracing`.
         conductor: does the actions of a tick; with `petra_core.concurrency.InOrder()` none runs beside another.
 
     Raises:
@@ -249,6 +249,27 @@ class Pipeline:
             yield recording
         finally:
             self._recordings.remove(recording)
+
+    @contextlib.contextmanager
+    def tracing(self, device: int = 0) -> Iterator[Trace]:
+        """Note the times of what is done inside the context; `petra_core.tracing.timeline` makes a timeline of them.
+
+        Args:
+            device: number of this process among the devices of the timeline: its rank.
+
+        Raises:
+            RuntimeError: the pipeline is being traced already.
+
+        """
+        if self.trace is not None:
+            raise RuntimeError(
+                "this pipeline is being traced already: leave that context before another one is entered"
+            )
+        self.trace = trace = Trace(device)
+        try:
+            yield trace
+        finally:
+            self.trace = None
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that a bitwise resume needs, also when the pipeline is full.

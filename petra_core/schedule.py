@@ -3,7 +3,7 @@
 The obvious way to run a pipeline is to let every worker react to the messages that reach it. Then the order of actions
 is decided by timing: it cannot be printed before the run, nor checked, and two runs need not agree. Here the order is
 decided by one small counter, the `Clock`, that the engine asks before every tick; what it answers is the schedule that
-is printed, validated (`petra_core.validation`) and drawn (`petra_core.drawing`).
+is printed, validated (`petra_core.validation`) and drawn (`petra_core.drawing.schedules`).
 
 The rule (arXiv 2406.02052, Algorithm 1; a message takes one tick). A micro-batch m that enters at tick e meets
 

@@ -1,107 +1,20 @@
-"""A run foretold: every action of every device with its begin and end, from measured costs and a model of the links.
+"""What every device did when: the form of a run that was measured, and of one that was predicted.
 
-Throughput of a pipeline is often estimated by a formula, slowest stage times ticks. That leaves out what decides
-whether a schedule is worth it: who waits for whom, and for how long messages travel. Here each device does its actions
-in its order, each as soon as the device is free and what it needs has arrived; a link carries one message at a time,
-in each direction. So any schedule can be played, a synchronous one as well as PETRA's (`petra_core.orders`), and the
-result is drawn, exported (`Timeline.chrome_trace`) and compared with the trace of a real run, which has the same form.
-
-Times are in seconds, sizes in bytes.
-
-This module exports Cost, Event, INSTANT, Link, Name, Operation, Timeline, simulate.
+`petra_core.tracing` makes a timeline of a run, `petra_core.prediction.simulation` one of costs and links. Both are
+drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from petra_core.errors import ScheduleError
-
-__all__ = ["INSTANT", "Cost", "Event", "Link", "Name", "Operation", "Timeline", "simulate"]
+__all__ = ["Event", "Name", "Timeline"]
 
 Name = tuple[str, int, int]  # kind, stage, micro-batch (of an update: its number)
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one stage costs for one micro-batch.
-
-    Attributes:
-        forward: a forward that keeps no graph.
-        backward: a backward as the method does it, with the evaluation that rebuilds the graph if it needs one.
-        update: an optimizer step.
-        up: bytes of the output, sent to the stage above.
-        down: bytes of the message to the stage below: a gradient, and with it the input where the stage below rebuilds.
-        weights: bytes of the gradients of its weights, which replicas of the stage exchange at an update.
-
-    """
-
-    forward: float
-    backward: float
-    update: float = 0.0
-    up: int = 0
-    down: int = 0
-    weights: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("forward", "backward", "update", "up", "down", "weights"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class Link:
-    """A connection between two devices, the same in both directions.
-
-    Attributes:
-        latency: seconds that a message of no bytes takes.
-        bandwidth: bytes a second.
-
-    """
-
-    latency: float = 0.0
-    bandwidth: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if not (self.latency >= 0 and self.bandwidth > 0):
-            raise ValueError(f"a link has a latency of at least 0 and a bandwidth above 0, got {self}")
-
-    def seconds(self, size: int) -> float:
-        """Time for which a message of that many bytes occupies the link, without the latency."""
-        return size / self.bandwidth
-
-    def all_reduce(self, size: int, devices: int) -> float:
-        """Seconds in which as many devices in a ring add up that many bytes each, and all have the sum.
-
-        Twice around, less one step each time, a share of the bytes a step (Patarasuk and Yuan 2009).
-        """
-        return 2 * (devices - 1) * (self.latency + self.seconds(size) / devices)
-
-
-INSTANT = Link()
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One thing that a device does.
-
-    Attributes:
-        name: kind (`F`, `B`, `W` for gradients of weights alone, `U`), stage, micro-batch; of an update its number, all
-            replicas of the stage counted. No two operations have the same name.
-        seconds: for how long.
-        needs: what must be done before, anywhere; with the bytes that travel if that is on another device.
-
-    """
-
-    name: Name
-    seconds: float
-    needs: tuple[tuple[Name, int], ...] = ()
-
-
-@dataclass(frozen=True)
 class Event:
-    """An operation with its time."""
+    """An operation of a device with its time."""
 
     device: int
     name: Name
@@ -111,7 +24,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What came of it.
+    """All that happened in a run.
 
     Attributes:
         events: of all devices, in the order in which each device did them, device by device.
@@ -186,75 +99,3 @@ class Timeline:
             ],
             "displayTimeUnit": "ms",
         }
-
-
-def simulate(
-    devices: Sequence[Sequence[Operation]], link: Link = INSTANT, links: Mapping[tuple[int, int], Link] | None = None
-) -> Timeline:
-    """Play what the devices do.
-
-    Args:
-        devices: of each device its operations in the order in which it does them.
-        link: between any two devices.
-        links: instead of `link`, by (from, to).
-
-    Raises:
-        ScheduleError: a device waits for something that nobody does, or that is done only after it (a deadlock).
-
-    """
-    links = links or {}
-    place = {operation.name: device for device, own in enumerate(devices) for operation in own}
-    done: dict[Name, float] = {}
-    free = [0.0] * len(devices)
-    link_free: dict[tuple[int, int], float] = {}
-    arrivals: dict[tuple[Name, int], float] = {}
-    sizes = _messages(devices, place)
-    queues = [deque(own) for own in devices]
-    events: list[list[Event]] = [[] for _ in devices]
-    waiting: dict[Name, list[int]] = {}  # the devices that cannot go on before it is done
-    able = list(range(len(devices)))
-    while able:
-        device = able.pop()
-        queue = queues[device]
-        while queue:
-            operation = queue[0]
-            missing = next((need for need, _ in operation.needs if need not in done), None)
-            if missing is not None:
-                waiting.setdefault(missing, []).append(device)
-                break
-            queue.popleft()
-            ready = (done[need] if place[need] == device else arrivals[need, device] for need, _ in operation.needs)
-            begin = max(free[device], *ready) if operation.needs else free[device]
-            end = free[device] = done[operation.name] = begin + operation.seconds
-            events[device].append(Event(device, operation.name, begin, end))
-            for receiver, size in sizes.get(operation.name, {}).items():
-                way = links.get((device, receiver), link)
-                gone = max(end, link_free.get((device, receiver), 0.0)) + way.seconds(size)
-                link_free[device, receiver] = gone
-                arrivals[operation.name, receiver] = gone + way.latency
-            able += waiting.pop(operation.name, ())
-    stuck = {device: queue[0] for device, queue in enumerate(queues) if queue}
-    if stuck:
-        raise ScheduleError(
-            "; ".join(
-                f"device {device} waits before {_text(operation.name)} for "
-                + ", ".join(_text(need) for need, _ in operation.needs if need not in done)
-                for device, operation in stuck.items()
-            )
-        )
-    return Timeline(tuple(event for own in events for event in own), len(devices))
-
-
-def _messages(devices: Sequence[Sequence[Operation]], place: Mapping[Name, int]) -> dict[Name, dict[int, int]]:
-    """What every operation's result is sent to: device -> bytes."""
-    sizes: dict[Name, dict[int, int]] = {}
-    for device, own in enumerate(devices):
-        for operation in own:
-            for need, size in operation.needs:
-                if place.get(need, device) != device:
-                    sizes.setdefault(need, {})[device] = size
-    return sizes
-
-
-def _text(name: Name) -> str:
-    return f"{name[0]}{name[2]} of stage {name[1]}"

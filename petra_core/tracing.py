@@ -1,10 +1,10 @@
-"""What a run really did, with times, in the form in which `petra_core.timeline` foretells it.
+"""What a run really did, with times, in the form in which `petra_core.prediction.simulation` predicts it.
 
 A profiler shows kernels and Python frames, in which a schedule is hard to find again, and slows what it watches. Here a
 pipeline that is traced notes when each action of the schedule begins and ends, and how long it waited for messages;
 one that is not traced has one comparison with None an action more to do. Results do not change by it.
 
-    with tracing(pipeline) as trace:
+    with pipeline.tracing() as trace:
         for x, y in batches:
             pipeline.step(x, y)
     timeline([trace]).chrome_trace()
@@ -15,15 +15,12 @@ the backward that it is for, as in the model; so is the time in which a message 
 
 The processes of one machine share a clock on Linux. Over several machines clocks differ: `gathered` compares them at a
 barrier, which is right to within the time that a barrier takes.
-
-This module exports Trace, gathered, timeline, tracing.
 """
 
-import contextlib
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,10 +28,7 @@ import torch.distributed as dist
 from petra_core.schedule import Kind
 from petra_core.timeline import Event, Timeline
 
-if TYPE_CHECKING:
-    from petra_core.pipeline import Pipeline
-
-__all__ = ["Trace", "gathered", "timeline", "tracing"]
+__all__ = ["WAIT", "Trace", "gathered", "timeline"]
 
 WAIT = "wait"  # the kind of an event in which a stage waited for messages; its number is that of the tick
 
@@ -105,27 +99,6 @@ class Trace:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def tracing(pipeline: "Pipeline", device: int = 0) -> Iterator[Trace]:
-    """Trace what a pipeline does inside the context.
-
-    Args:
-        pipeline: of this process.
-        device: see `Trace`.
-
-    Raises:
-        RuntimeError: it is being traced already.
-
-    """
-    if pipeline.trace is not None:
-        raise RuntimeError("this pipeline is being traced already: leave that context before another one is entered")
-    pipeline.trace = trace = Trace(device)
-    try:
-        yield trace
-    finally:
-        pipeline.trace = None
 
 
 def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:

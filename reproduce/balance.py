@@ -1,8 +1,9 @@
 """The cut of a network that keeps processes equally busy, from what its stages cost here and now.
 
 No table of costs is right for the next machine, so every stage is timed on the spot, for some seconds, as the engine
-would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes (`petra_core.memory`). The cut
-does not change any result, so nothing but speed and memory depends on how well that went.
+would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes
+(`petra_core.prediction.memory`). The cut does not change any result, so nothing but speed and memory depends on how
+well that went.
 
 Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
 foretells bytes, comes when it is called.
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
 from petra_core.ages import of_stages
-from petra_core.footprint import Footprint, of_footprints
-from petra_core.holding import History, holding
-from petra_core.orders import of_method
-from petra_core.partition import Plan, assess, plan, replicated_plan
+from petra_core.prediction.footprint import Footprint, of_footprints
+from petra_core.prediction.holding import History, holding
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.partition import Plan, assess, plan, replicated_plan
+from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.shares import even_partition
-from petra_core.timeline import Cost, Link, Timeline, simulate
+from petra_core.timeline import Timeline
 from reproduce import networks
 from reproduce.cells import CellError, StageCostCell, TrainingCell
 from reproduce.data import catalogue
@@ -152,7 +154,7 @@ class Balance:
 def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
     import torch
 
-    from petra_core.memory import footprints
+    from petra_core.prediction.memory import footprints
     from reproduce.measures.synthetic import SGD, micro_batch
 
     classes = catalogue.by_name(cell.dataset).num_classes

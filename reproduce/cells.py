@@ -80,7 +80,7 @@ class TrainedCell(Cell):
         seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
         messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
         replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
-            (`petra_core.replicas`): R times the samples of an update.
+            (`petra_core.distributed.replicas`): R times the samples of an update.
         optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
         stage_replicas: of each stage, the processes that take its micro-batches in turn; empty where no stage has
             several. It makes gradients later (`petra_core.ages`), and so another cell.

@@ -92,8 +92,9 @@ class Context:
         data_workers: threads or processes that decode images; the batches do not depend on it.
         team: the processes that train the cell together.
         trace: writes a trace of the run, if wanted.
-        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.captured`); 0: plain steps.
-        compiled: whether what stages evaluate is compiled (`petra_core.compiled`).
+        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
+            steps.
+        compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
 
     """
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from petra_core.distributed import ProcessChannel
-from petra_core.groups import ChannelError
-from petra_core.replicas import Replicas
-from petra_core.sharded import Folder
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.replicas import Replicas
+from petra_core.distributed.sharded import Folder
 from petra_core.shares import places
 from petra_core.stages import Stage
 from reproduce import provenance, wiring

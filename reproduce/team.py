@@ -17,7 +17,7 @@ from torch import Tensor
 
 from petra_core import CheckpointError, checkpoint
 from petra_core.channel import Channel
-from petra_core.replicas import Replicas
+from petra_core.distributed.replicas import Replicas
 from petra_core.stages import Stage
 from reproduce.records import Record
 from reproduce.storage import explain_full_disk
@@ -137,7 +137,7 @@ class Alone(Team):
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
         if record.shards.exists():  # of several processes that began it
-            from petra_core.sharded import Folder
+            from petra_core.distributed.sharded import Folder
 
             Folder(record.shards).remove()
 
@@ -169,7 +169,7 @@ def load(record: Record, own: range, replica: int = 0, turn: int = 0) -> tuple[S
         CheckpointError: it is damaged.
 
     """
-    from petra_core.sharded import Folder  # torch.distributed.checkpoint takes a second to import
+    from petra_core.distributed.sharded import Folder  # torch.distributed.checkpoint takes a second to import
 
     shards = Folder(record.shards)
     if shards.exists:

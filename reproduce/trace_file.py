@@ -13,7 +13,7 @@ import click
 import torch.distributed as dist
 
 from petra_core import Pipeline
-from petra_core.tracing import Trace, gathered, timeline, tracing
+from petra_core.tracing import Trace, gathered, timeline
 from reproduce.storage import write_json
 from reproduce.team import Team
 
@@ -44,7 +44,7 @@ class TraceFile:
             self._first = number + pipeline.depth + 2
         if number == self._first:
             rank = dist.get_rank() if self._team.size > 1 else 0
-            self._trace = self._contexts.enter_context(tracing(pipeline, rank))
+            self._trace = self._contexts.enter_context(pipeline.tracing(rank))
         if number == self._first + self._count:
             self.finish()
 

@@ -5,9 +5,9 @@ A pipeline is never empty between epochs (draining it would change the method), 
 pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
 continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
 
-With R replicas (`petra_core.replicas`) micro-batch m of an epoch is, at replica r, batch R·m + r of the epoch's order:
-no sample comes twice, and an epoch's last batches are left out where R does not divide them. All counts of
-micro-batches are those of one replica. Test batches are shared likewise, and the saved model has the mean running
+With R replicas (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r, batch R·m + r of the
+epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide them. All counts
+of micro-batches are those of one replica. Test batches are shared likewise, and the saved model has the mean running
 statistics.
 
 One line of metrics an epoch:
@@ -31,8 +31,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, NonFiniteError, Pipeline, captured, checkpoint, compiled, methods
+from petra_core import CheckpointError, NonFiniteError, Pipeline, checkpoint, methods
 from petra_core.checks import REMEDY
+from petra_core.devices import captured, compiled
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce import networks

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import methods
-from petra_core.timeline import Cost, Link
+from petra_core.prediction.simulation import Cost, Link
 from reproduce import balance
 from reproduce.cells import CellError
 from reproduce.cli import main

@@ -13,7 +13,7 @@ from benchmarks import memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
 from benchmarks.recording import command
 from petra_core import HeadStage, ReversibleStage, Stage, methods
-from petra_core.timeline import Cost, Link
+from petra_core.prediction.simulation import Cost, Link
 from reproduce.benchmark_records import read
 
 pytestmark = pytest.mark.convolutions

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import Pipeline, captured, methods
-from petra_core.captured import CapturedTicks, Spread
+from petra_core import Pipeline, methods
+from petra_core.devices import captured
+from petra_core.devices.captured import CapturedTicks, Spread
 from petra_core.methods import Method
 from petra_core.schedule import Action, Kind
 from tests import toys

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from petra_core import Pipeline, captured
-from petra_core.captured import CapturedTicks
+from petra_core import Pipeline
+from petra_core.devices import captured
+from petra_core.devices.captured import CapturedTicks
 from reproduce.execution import Stopped, UnsupportedError
 from tests.test_captured import Recorder
 from tests.test_training import SMALL, StopAfter, recorded, run

@@ -9,8 +9,9 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
-from petra_core import Pipeline, compiled, methods
-from petra_core.compiled import compile_functions
+from petra_core import Pipeline, methods
+from petra_core.devices import compiled
+from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from reproduce.execution import Stopped
 from tests import toys

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import Pipeline, Stage, methods, models
-from petra_core.captured import CapturedTicks
 from petra_core.checks import Losses
+from petra_core.devices.captured import CapturedTicks
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data import loader as loader_module

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.drawing import to_svg
+from petra_core.drawing.schedules import to_svg
 from petra_core.methods import Method
 from petra_core.schedule import Kind, Schedule, generate
 

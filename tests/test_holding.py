@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from petra_core import merge, methods, models, orders
-from petra_core.footprint import Footprint, joined
-from petra_core.holding import holding
-from petra_core.memory import footprints, predict
+from petra_core import merge, methods, models
 from petra_core.methods import Method
-from petra_core.timeline import Cost, Timeline, simulate
+from petra_core.prediction import orders
+from petra_core.prediction.footprint import Footprint, joined
+from petra_core.prediction.holding import holding
+from petra_core.prediction.memory import footprints, predict
+from petra_core.prediction.simulation import Cost, simulate
+from petra_core.timeline import Timeline
 
 UNIT = Cost(forward=1, backward=2, update=0.25)
 

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import Pipeline, Stage, methods, models
-from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.models.architecture import Block
 from petra_core.models.invertible_revnet import AverageChannels, _inner_channels
 from petra_core.models.revnet import bottleneck_residual
+from petra_core.prediction.memory import predict
 from petra_core.tape import as_streams
 from tests.compare import assert_close
 

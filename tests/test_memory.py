@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, Pipeline, Stage, merge, methods, models
-from petra_core.footprint import Footprint, of_footprints
 from petra_core.ledger import KINDS, Ledger, SavedTensors
-from petra_core.memory import predict
 from petra_core.methods import Method
+from petra_core.prediction.footprint import Footprint, of_footprints
+from petra_core.prediction.memory import predict
 from petra_core.schedule import Kind, generate
 
 HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")

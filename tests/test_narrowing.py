@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from petra_core import Pipeline, methods, models
-from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
+from petra_core.prediction.memory import predict
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal

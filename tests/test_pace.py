@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from petra_core import methods, orders
-from petra_core.pace import pace
-from petra_core.timeline import Cost, Link, simulate
+from petra_core import methods
+from petra_core.prediction import orders
+from petra_core.prediction.pace import pace
+from petra_core.prediction.simulation import Cost, Link, simulate
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 6])

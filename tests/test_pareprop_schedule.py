@@ -5,16 +5,16 @@ import threading
 import pytest
 
 from petra_core import Pipeline, methods
-from petra_core.drawing import to_svg
+from petra_core.drawing.schedules import to_svg
 from petra_core.errors import ScheduleError
-from petra_core.footprint import graphs_at_once
 from petra_core.ledger import Ledger
-from petra_core.memory import footprints, predict
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
-from petra_core.orders import of_method
+from petra_core.prediction.footprint import graphs_at_once
+from petra_core.prediction.memory import footprints, predict
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.simulation import Cost
+from petra_core.prediction.units import units_per_micro_batch
 from petra_core.schedule import Schedule, generate
-from petra_core.timeline import Cost
-from petra_core.units import units_per_micro_batch
 from petra_core.validation import validate
 from tests import toys
 from tests.test_memory import HELD_BETWEEN_TICKS, NETWORKS, batch, sgd

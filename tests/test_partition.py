@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from petra_core.partition import assess, plan, replicated_plan
-from petra_core.timeline import Cost, Link
+from petra_core.prediction.partition import assess, plan, replicated_plan
+from petra_core.prediction.simulation import Cost, Link
 
 
 def all_cuts(count: int, devices: int) -> list[list[tuple[int, int]]]:

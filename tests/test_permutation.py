@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, checkpoint, merge, methods
-from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.models import SplitStreams, sequential
-from petra_core.permutation import PixelUnshuffleStage
+from petra_core.models.permutation import PixelUnshuffleStage
+from petra_core.prediction.memory import predict
 from petra_core.tape import as_streams
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close

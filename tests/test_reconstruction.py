@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
 from petra_core.methods import Method
-from petra_core.permutation import PixelUnshuffleStage
+from petra_core.models.permutation import PixelUnshuffleStage
 from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
 from reproduce.measures.reconstruction import Reconstruction, rounding_errors, rows

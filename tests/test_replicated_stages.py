@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.ages import ages, of_stages
 from petra_core.distributed import ProcessChannel
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.replicas import Replicas
 from petra_core.errors import CheckpointError, ScheduleError
-from petra_core.groups import ChannelError
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams
-from petra_core.replicas import Replicas
 from petra_core.schedule import Clock, Kind, Schedule, generate
 from petra_core.shares import places
 from petra_core.validation import validate

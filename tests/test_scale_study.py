@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from petra_core.timeline import INSTANT, Cost, Link
+from petra_core.prediction.simulation import INSTANT, Cost, Link
 from reproduce.cells import StageCostCell
 from reproduce.tables import modelled, results, rivals, scale_study
 from reproduce.tables.content import Figure, Table, Tone

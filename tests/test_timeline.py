@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from petra_core import methods, orders
+from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.timeline import Cost, Link, Operation, Timeline, simulate
+from petra_core.prediction import orders
+from petra_core.prediction.simulation import Cost, Link, Operation, simulate
+from petra_core.timeline import Timeline
 
 UNIT = Cost(forward=1, backward=2)
 

@@ -8,7 +8,7 @@ import pytest
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.tracing import Trace, gathered, timeline, tracing
+from petra_core.tracing import Trace, gathered, timeline
 from petra_core.worker import Message
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -24,7 +24,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     plain, traced = make(method), make(method)
     data = toys.batches(8)
     expected = toys.train(plain, data)
-    with traced.recording() as recording, tracing(traced) as trace:
+    with traced.recording() as recording, traced.tracing() as trace:
         assert toys.train(traced, data) == expected
     assert_bitwise_equal(traced.state_dict(), plain.state_dict())
     for stage in range(3):
@@ -41,9 +41,9 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
 
 def test_nothing_is_traced_outside_the_context() -> None:
     pipeline = make(methods.PETRA)
-    with tracing(pipeline) as trace:
+    with pipeline.tracing() as trace:
         toys.train(pipeline, toys.batches(2), drain=False)
-        with pytest.raises(RuntimeError, match="being traced already"), tracing(pipeline):
+        with pytest.raises(RuntimeError, match="being traced already"), pipeline.tracing():
             pass
     before = len(trace.events)
     assert before > 0
@@ -72,7 +72,7 @@ def trace_two(rank: int) -> None:
             time.perf_counter = lambda: own[1]() + 3600
         channel = Late((2, 1)) if rank == 0 else ProcessChannel((2, 1))
         pipeline = make(methods.PETRA, channel)
-        with tracing(pipeline, rank) as trace:
+        with pipeline.tracing(rank) as trace:
             toys.train(pipeline, toys.batches(6))
         traces = gathered(trace)
         channel.close()

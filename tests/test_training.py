@@ -10,9 +10,9 @@ import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
 from petra_core.checks import Losses
+from petra_core.distributed.replicas import Replicas
 from petra_core.methods import ALL
 from petra_core.models import sequential
-from petra_core.replicas import Replicas
 from reproduce import networks, training
 from reproduce.data.digits import digits
 from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, checkpoint, methods
-from petra_core.memory import predict
 from petra_core.methods import Method
 from petra_core.models import TransformerSize, revvit, sequential
 from petra_core.models.transformer import DropPath, drop_rates
+from petra_core.prediction.memory import predict
 from petra_core.recipe import adamw
 from reproduce.measures.reconstruction import rounding_errors
 from tests import toys

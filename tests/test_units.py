@@ -4,8 +4,8 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
+from petra_core.prediction.units import idle_fraction, units_per_micro_batch
 from petra_core.schedule import generate
-from petra_core.units import idle_fraction, units_per_micro_batch
 
 every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
 

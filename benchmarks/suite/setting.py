@@ -71,7 +71,7 @@ PAPER = {"revnet18": Network(18, width=64, batch=64, size=32), "revnet50": Netwo
 
 def foretold(network: Network, method: str) -> int:
     """The most that a full pipeline holds, bytes, from shapes alone: the sum over its stages."""
-    from petra_core.memory import predict
+    from petra_core.prediction.memory import predict
 
     meta = torch.device("meta")
     images = torch.empty(network.batch, 3, network.size, network.size, device=meta)

@@ -2,7 +2,7 @@
 
 The network of the paper buffers the inputs of its stem and of three or four down-sampling stages, and for RevNet-50
 those buffers are most of what PETRA holds (Table 3). Here the streams are down-sampled by a permutation
-(`petra_core.permutation`, after i-RevNet, Jacobsen et al. 2018), so that every stage between stem and head is
+(`petra_core.models.permutation`, after i-RevNet, Jacobsen et al. 2018), so that every stage between stem and head is
 reversible. The layout stays: a stage for the stem, for every block and for the head, so J is 10 or 18; the permutation
 is merged with the block after it.
 
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.models.revnet import (
     IMAGE_CHANNELS,
     bottleneck_residual,
@@ -37,7 +38,6 @@ from petra_core.models.revnet import (
     split_stem,
 )
 from petra_core.models.streams import ConcatStreams
-from petra_core.permutation import PixelUnshuffleStage
 from petra_core.stages import HeadStage, Stage, merge
 
 FACTOR = 2  # of every down-sampling, in height and in width

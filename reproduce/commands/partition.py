@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from petra_core import gantt, methods
+from petra_core import methods
 from petra_core.ages import ages, of_stages
-from petra_core.partition import Plan
+from petra_core.drawing import gantt
+from petra_core.prediction.partition import Plan
+from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
-from petra_core.timeline import Link
 from reproduce import balance, devices, quantities, transformers
 from reproduce.balance import Balance
 from reproduce.cells import CellError, StageCostCell

@@ -28,11 +28,11 @@ from torch.utils.module_tracker import ModuleTracker
 
 from petra_core import Pipeline, methods
 from petra_core.ledger import KINDS, MemoryReport
-from petra_core.memory import predict
 from petra_core.methods import Method
+from petra_core.prediction.memory import predict
+from petra_core.prediction.units import units_per_micro_batch
 from petra_core.stages import Stage
 from petra_core.tape import as_value
-from petra_core.units import units_per_micro_batch
 from reproduce.cells import Cell, ComplexityCell
 from reproduce.execution import Context
 from reproduce.measures.stage_alone import Feed, StageAlone, feeds
@@ -72,7 +72,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         A result that is plain data: `stages` (J), per stage under `rows` the bytes described above (messages only of
         inner stages); of the first inner stage FLOPs of a micro-batch (`stage_flops`), of a forward
         (`stage_forward_flops`) and `seconds` by action; ticks and units a micro-batch; `memory`: by stage and kind the
-        peak that the engine counted and the one that `petra_core.memory` foretells, bytes.
+        peak that the engine counted and the one that `petra_core.prediction.memory` foretells, bytes.
 
     Raises:
         ValueError: the model is no chain.

@@ -2,8 +2,8 @@
 
 Table 3 of the paper is a sum over formulas. Here the buffers are really held: the network runs until every buffer has
 reached its size, and the engine's ledger is read per stage and kind, between ticks and at its largest moment. Two
-things stand beside it that know nothing of the ledger: the prediction from shapes (`petra_core.memory`) and the
-system's word on how much the process has grown (`reproduce.measures.machine_memory`).
+things stand beside it that know nothing of the ledger: the prediction from shapes (`petra_core.prediction.memory`) and
+the system's word on how much the process has grown (`reproduce.measures.machine_memory`).
 
 A configuration that does not fit is refused before it takes any memory: a system short of memory would end the process
 and whatever else runs on the machine.
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from petra_core import Pipeline, methods
-from petra_core.footprint import StagePrediction
 from petra_core.ledger import KINDS, MemoryReport
-from petra_core.memory import predict
+from petra_core.prediction.footprint import StagePrediction
+from petra_core.prediction.memory import predict
 from reproduce import networks
 from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue

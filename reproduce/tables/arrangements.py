@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from petra_core import methods
-from petra_core.footprint import joined
-from petra_core.holding import holding
-from petra_core.orders import delays, merged, of_method
-from petra_core.partition import Plan
+from petra_core.prediction.footprint import joined
+from petra_core.prediction.holding import holding
+from petra_core.prediction.orders import delays, merged, of_method
+from petra_core.prediction.partition import Plan
+from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.shares import runs
-from petra_core.timeline import INSTANT, Cost, Link, Timeline, simulate
+from petra_core.timeline import Timeline
 from reproduce.balance import Balance
 from reproduce.tables.content import MEGABYTE, Column, Entry, Table, Tone, number, text
 from reproduce.tables.modelled import Modelled, alone

@@ -8,7 +8,7 @@ ratio of medians.
 from collections.abc import Sequence
 from typing import Protocol
 
-from petra_core.gantt import to_svg
+from petra_core.drawing.gantt import to_svg
 from reproduce.benchmark_records import Benchmark, Comparison, Goal, Spread, spread
 from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick
 from reproduce.tables.content import (

@@ -4,8 +4,8 @@ Of Table 3's 20.3 GB, 19.2 are the inputs that the down-sampling stages keep. Pi
 the resolution without losing anything (`petra_core.models.invertible_revnet`). To say that the buffers vanish would be
 half of the truth: a permutation does not shrink the streams either, so messages and graphs of the upper stages stay as
 large as those of the lowest. Here stands what goes and what grows, at the paper's size as foretold by
-`petra_core.memory` (checked against measurements in its tests) and in the runs as measured, and the accuracy of both
-networks.
+`petra_core.prediction.memory` (checked against measurements in its tests) and in the runs as measured, and the accuracy
+of both networks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +126,7 @@ def predicted(family: str, depth: int) -> Prediction:
     import torch  # with what is below: the plan of a grid does not wait for it
 
     from petra_core import models
-    from petra_core.memory import predict
+    from petra_core.prediction.memory import predict
 
     make = {OURS: models.invertible_revnet, PAPERS: models.revnet}[family]
     with torch.device("meta"):

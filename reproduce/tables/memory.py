@@ -1,7 +1,7 @@
 """Where the memory goes: what the engine counted, beside what was foretold from shapes and the method alone.
 
-The two come from different code: `petra_core.ledger` counts tensors as they are kept and let go, `petra_core.memory`
-computes from Table 1's formulas. So it means something that they agree.
+The two come from different code: `petra_core.ledger` counts tensors as they are kept and let go,
+`petra_core.prediction.memory` computes from Table 1's formulas. So it means something that they agree.
 """
 
 from collections.abc import Sequence

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from petra_core import methods
-from petra_core.footprint import Footprint
 from petra_core.methods import Method
-from petra_core.orders import of_method
-from petra_core.timeline import INSTANT, Cost, Link, simulate
+from petra_core.prediction.footprint import Footprint
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from reproduce.balance import Balance
 from reproduce.cells import StageCostCell
 from reproduce.scales import SCALES
@@ -93,7 +93,7 @@ def alone(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) 
 @cache
 def full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
     """Of a full pipeline that a micro-batch enters at every tick, one device a stage."""
-    from petra_core.pace import pace  # numpy, for which the plan of a grid does not wait
+    from petra_core.prediction.pace import pace  # numpy, for which the plan of a grid does not wait
 
     return pace(costs, link, accumulation=accumulation)
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from petra_core import methods, orders
-from petra_core.footprint import Footprint, joined, of_footprints
-from petra_core.holding import holding
+from petra_core import methods
 from petra_core.methods import Method
-from petra_core.timeline import INSTANT, Cost, Link, Operation, Timeline, simulate
+from petra_core.prediction import orders
+from petra_core.prediction.footprint import Footprint, joined, of_footprints
+from petra_core.prediction.holding import holding
+from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, simulate
+from petra_core.timeline import Timeline
 from reproduce.tables.modelled import Modelled, full, plain
 
 __all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Chain", "Outcome", "Rival"]

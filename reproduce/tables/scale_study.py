@@ -2,15 +2,17 @@
 
 Two questions of the paper's readers, answered by simulation from measured stage costs (`reproduce.tables.modelled`):
 pipelines of 10 to 1000 devices over links from Ethernet to NVLink, and beside PETRA the pipelines that one would use
-instead (`petra_core.orders`). It needs no cells but those of Table 5.
+instead (`petra_core.prediction.orders`). It needs no cells but those of Table 5.
 
 This module exports LINKS, cells, section.
 """
 
 from collections.abc import Sequence
 
-from petra_core import gantt, methods, orders
-from petra_core.timeline import Cost, Link, simulate
+from petra_core import methods
+from petra_core.drawing import gantt
+from petra_core.prediction import orders
+from petra_core.prediction.simulation import Cost, Link, simulate
 from reproduce.cells import Cell
 from reproduce.tables import modelled, table5
 from reproduce.tables.content import (

@@ -12,10 +12,10 @@ from functools import cache
 import torch
 
 from petra_core import Pipeline, methods, models
-from petra_core.drawing import to_svg
+from petra_core.drawing.schedules import to_svg
 from petra_core.methods import Method
+from petra_core.prediction.units import idle_fraction
 from petra_core.schedule import Schedule
-from petra_core.units import idle_fraction
 from petra_core.validation import validate
 from reproduce.tables.content import Block, Figure, Section
 

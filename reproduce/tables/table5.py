@@ -8,7 +8,7 @@ other cuts and replicas of heavy stages would give is in `reproduce.tables.arran
 from collections.abc import Iterator, Sequence
 
 from petra_core import methods
-from petra_core.timeline import Link
+from petra_core.prediction.simulation import Link
 from reproduce import published
 from reproduce.cells import Cell, StageCostCell
 from reproduce.data import catalogue

@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from petra_core import methods
-from petra_core.footprint import StagePrediction
 from petra_core.ledger import KINDS
+from petra_core.prediction.footprint import StagePrediction
 from reproduce import published
 from reproduce.cells import Cell, MemoryCell
 from reproduce.data import catalogue

@@ -4,9 +4,9 @@ Drawings of pipelines usually come from a second implementation of the schedule,
 differs from the first (the last rank, the drain). This one reads a `Schedule` object and knows no rule of any method,
 so what is seen is what was executed.
 
-The SVG is self-contained and may stand in a page any number of times (`petra_core.svg`). Widths within a tick are the
-units of Table 1 (F 1, R 1, B 2), and each kind has its own place there, so the picture reads without its colours too.
-Every turn has its actions as a tooltip.
+The SVG is self-contained and may stand in a page any number of times (`petra_core.drawing.svg`). Widths within a tick
+are the units of Table 1 (F 1, R 1, B 2), and each kind has its own place there, so the picture reads without its
+colours too. Every turn has its actions as a tooltip.
 
 This module exports FILL, to_svg.
 """
@@ -14,9 +14,9 @@ This module exports FILL, to_svg.
 from itertools import pairwise
 from xml.etree import ElementTree
 
+from petra_core.drawing.svg import INK, LANE, QUIET, RULE, canvas, line, rect, text
+from petra_core.prediction.units import UNITS
 from petra_core.schedule import Kind, Schedule, Turn
-from petra_core.svg import INK, LANE, QUIET, RULE, canvas, line, rect, text
-from petra_core.units import UNITS
 
 __all__ = ["FILL", "to_svg"]
 

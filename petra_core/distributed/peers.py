@@ -1,7 +1,7 @@
 """Messages to and from one neighbour over torch.distributed: an inlet and an outlet for each.
 
-The layout of messages is agreed once, by a header before the first (`petra_core.layout`); from then on tensors alone
-travel. Receives are posted ahead, sends are kept until they have arrived.
+The layout of messages is agreed once, by a header before the first (`petra_core.distributed.layout`); from then on
+tensors alone travel. Receives are posted ahead, sends are kept until they have arrived.
 
 This module exports Inlet, Outlet, Peer.
 """
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.groups import ChannelError
-from petra_core.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
 from petra_core.tape import Streams
 from petra_core.worker import Message
 

@@ -30,9 +30,9 @@ time for which the clock provides (`petra_core.ages`):
     rank 1  stages 0..2, micro-batches 1 3 5 …  ◀──▶  └──────────────────────────┘
 
 Everybody sends a message to the rank whose turn the micro-batch is. Before an update the gradients are averaged as over
-the replicas of data parallelism (`petra_core.replicas`), only that these have shared one stream of micro-batches. That
-changes the order in which gradients are summed, and each replica has running statistics of its own; all else is, up to
-that rounding, what one process does under the same clock.
+the replicas of data parallelism (`petra_core.distributed.replicas`), only that these have shared one stream of
+micro-batches. That changes the order in which gradients are summed, and each replica has running statistics of its own;
+all else is, up to that rounding, what one process does under the same clock.
 
 A neighbour that is silent for longer than `patience` is taken for lost, whether it has died or hangs.
 
@@ -54,10 +54,10 @@ from torch import nn
 
 from petra_core.ages import of_stages
 from petra_core.channel import Channel
-from petra_core.groups import CPU, PATIENCE, new_group
-from petra_core.layout import HEADER_BYTES, dense, flat, header_of, layouts_in
-from petra_core.peers import Inlet, Outlet, Peer
-from petra_core.replicas import Replicas
+from petra_core.distributed.groups import CPU, PATIENCE, new_group
+from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layouts_in
+from petra_core.distributed.peers import Inlet, Outlet, Peer
+from petra_core.distributed.replicas import Replicas
 from petra_core.schedule import Kind, Tick, Turn
 from petra_core.shares import owned, places
 from petra_core.stages import Stage

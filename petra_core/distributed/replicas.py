@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from petra_core.groups import CPU, PATIENCE, ChannelError, new_group
+from petra_core.distributed.groups import CPU, PATIENCE, ChannelError, new_group
 from petra_core.stages import Stage
 
 __all__ = ["Replicas"]

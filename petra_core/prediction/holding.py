@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from petra_core.footprint import Footprint
+from petra_core.prediction.footprint import Footprint
 from petra_core.timeline import Event, Name, Timeline
 
 __all__ = ["History", "holding"]

@@ -14,8 +14,8 @@ wait longer, and each of r devices has every r-th micro-batch of what is counted
 own.
 
 What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
-any schedule it gives the bytes that are held at any time (`petra_core.holding`). `petra_core.memory` takes it from a
-network.
+any schedule it gives the bytes that are held at any time (`petra_core.prediction.holding`).
+`petra_core.prediction.memory` takes it from a network.
 
 This module exports Footprint, StagePrediction, graphs_at_once, joined, of_footprints.
 """
@@ -133,11 +133,13 @@ def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
     the method overlaps, two neighbours': that of a backward and that of the reconstruction beside it.
 
     Raises:
-        ValueError: the method is pipelined, so that the moment depends on a timeline (`petra_core.holding`).
+        ValueError: the method is pipelined, so that the moment depends on a timeline (`petra_core.prediction.holding`).
 
     """
     if method.pipelined:
-        raise ValueError(f"under {method} several micro-batches are under way: follow a timeline (petra_core.holding)")
+        raise ValueError(
+            f"under {method} several micro-batches are under way: follow a timeline (petra_core.prediction.holding)"
+        )
     if method.keeps_graph:
         return sum(footprint.lasting for footprint in footprints)
     own = [max(footprint.lasting, footprint.passing) for footprint in footprints]

@@ -5,8 +5,8 @@ largest images, and a pipeline is as fast as its slowest device. The best cut in
 dynamic programming over (stages, devices): quadratic in the number of stages, which is small.
 
 Where one stage is heavier than a device's fair share, no cut helps. Then it may be replicated over several devices that
-take its micro-batches in turn (`petra_core.orders`): r replicas are r times as fast, less what it takes to add up their
-gradients at every update. The same dynamic programming finds cut and replicas together.
+take its micro-batches in turn (`petra_core.prediction.orders`): r replicas are r times as fast, less what it takes to
+add up their gradients at every update. The same dynamic programming finds cut and replicas together.
 
 This module exports Plan, assess, plan, replicated_plan.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+from petra_core.prediction.simulation import INSTANT, Cost, Link
 from petra_core.shares import run_name, runs
-from petra_core.timeline import INSTANT, Cost, Link
 
 __all__ = ["Plan", "assess", "plan", "replicated_plan"]
 
@@ -145,7 +145,7 @@ def replicated_plan(
         accumulation: k; the replicas of a part divide it.
         exchange: over which replicas add up their gradients.
         held: bytes of each stage, without replicas: with them delays and bytes are others, and who knows the stages
-            has to look again (`petra_core.memory`).
+            has to look again (`petra_core.prediction.memory`).
         limit: bytes that a device may hold.
         most: replicas that a part may have; None: all devices.
 

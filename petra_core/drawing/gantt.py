@@ -1,8 +1,9 @@
 """A timeline as a picture: a lane a device, boxes as long as they took.
 
-`petra_core.drawing` shows a schedule, in which every tick is as wide as the next; whether devices wait for others is
-seen only on an axis of time. Simulated timelines and traces of real runs are drawn by the same routine, so the two can
-be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there is room.
+`petra_core.drawing.schedules` shows a schedule, in which every tick is as wide as the next; whether devices wait for
+others is seen only on an axis of time. Simulated timelines and traces of real runs are drawn by the same routine, so
+the two can be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there
+is room.
 
 This module exports to_svg.
 """
@@ -11,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
-from petra_core.drawing import FILL
+from petra_core.drawing.schedules import FILL
+from petra_core.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 from petra_core.schedule import Kind
-from petra_core.svg import LANE, QUIET, RULE, canvas, line, rect, text
 from petra_core.timeline import Event, Timeline
 
 __all__ = ["to_svg"]

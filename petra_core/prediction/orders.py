@@ -1,4 +1,4 @@
-"""What every device does, in which order: the schedules that `petra_core.timeline` plays.
+"""What every device does, in which order: the schedules that `petra_core.prediction.simulation` plays.
 
 The methods of this engine are taken from the very clock that runs them (`petra_core.schedule`). Beside them stand the
 synchronous pipelines that one would use instead, which wait at every update until the pipeline is empty: n
@@ -23,9 +23,9 @@ from collections.abc import Sequence
 
 from petra_core.ages import ages, of_stages
 from petra_core.methods import Method
+from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation
 from petra_core.schedule import Kind, Turn, generate
 from petra_core.shares import in_turn, owned
-from petra_core.timeline import INSTANT, Cost, Link, Operation
 
 __all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
 

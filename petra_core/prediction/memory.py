@@ -2,8 +2,8 @@
 
 The ledger (`petra_core.ledger`) measures what a run holds; here the same quantities come from closed formulas, without
 running anything: shapes and graph sizes from one pass on the meta device (`footprints`), the rest from Table 1 of the
-paper (`petra_core.footprint`), so the two can be compared, and the comparison can fail. Float32 or float64 without
-autocast; temporaries inside an operation are in neither.
+paper (`petra_core.prediction.footprint`), so the two can be compared, and the comparison can fail. Float32 or float64
+without autocast; temporaries inside an operation are in neither.
 
 This module exports footprints, predict.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from petra_core.footprint import Footprint, StagePrediction, of_footprints
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import narrowed
+from petra_core.prediction.footprint import Footprint, StagePrediction, of_footprints
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.worker import OptimizerFactory

@@ -1,9 +1,9 @@
 """The pace of a long pipeline: one stage a device, a thousand of them, tick by tick.
 
-`petra_core.timeline.simulate` takes one event after the other. A pipeline of a thousand stages does two million of them
-before it has filled, so its pace is found here instead, by the same arithmetic on arrays with a place for every stage:
-what a stage does in a tick depends on what its neighbours did in the tick before, and on nothing later. A test holds
-the two to the same numbers.
+`petra_core.prediction.simulation.simulate` takes one event after the other. A pipeline of a thousand stages does two
+million of them before it has filled, so its pace is found here instead, by the same arithmetic on arrays with a place
+for every stage: what a stage does in a tick depends on what its neighbours did in the tick before, and on nothing
+later. A test holds the two to the same numbers.
 
 This module exports pace.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from petra_core.timeline import INSTANT, Cost, Link
+from petra_core.prediction.simulation import INSTANT, Cost, Link
 
 __all__ = ["pace"]
 

@@ -1,0 +1,1 @@
+"""What the report said, as text, and how that was written down."""

@@ -1,0 +1,56 @@
+"""Write down what the report says, one text file a section: findings, and of every table columns, entries and CSV.
+
+    python -m tests.golden.dump reports/records tests/golden
+
+Guards a change of how the report is made: `git diff tests/golden` afterwards shows every entry that differs.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproduce import grids, scales
+from reproduce.report.build import SECTIONS
+from reproduce.tables.content import Block, Figure, Listing, Section, Table
+from reproduce.tables.results import read
+
+
+def lines_of(section: Section) -> Iterator[str]:
+    """The text of a section."""
+    yield f"SECTION {section.key}: {section.title}"
+    yield f"coverage: {section.coverage}"
+    for finding in section.findings:
+        yield f"finding [{finding.tone.value}] {finding.text}"
+    for block in (*section.blocks, *section.folded):
+        yield from lines_of_block(block)
+
+
+def lines_of_block(block: Block) -> Iterator[str]:
+    """The text of a table in full, of what is drawn the title."""
+    if isinstance(block, Table):
+        yield f"table {block.key}: {block.caption}"
+        yield " | ".join(f"{c.group} / {c.name}" if c.group else c.name for c in block.columns)
+        for row in block.rows:
+            yield "  " + " | ".join(entry.text + (f"[{entry.mark.value}]" if entry.mark else "") for entry in row)
+        for note in block.notes:
+            yield f"  note {note}"
+        yield "csv"
+        yield block.csv()
+    elif isinstance(block, Figure):
+        yield f"figure {block.key}: {block.title}"
+    elif isinstance(block, Listing):
+        yield f"listing {block.key}"
+    else:
+        yield f"paragraph {block}"
+
+
+def main(records: Path, output: Path) -> None:
+    """Write the files."""
+    results = read(records, [cell for name in scales.SCALES for cell in grids.by_name(name).cells])
+    for make in SECTIONS:
+        section = make(results)
+        (output / f"{section.key}.txt").write_text("\n".join(lines_of(section)) + "\n")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:3]))
