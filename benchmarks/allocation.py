@@ -35,7 +35,7 @@ T = TypeVar("T")
 MARK = "benchmarks.allocation.mark"
 CPU = 0  # as "Device Type" of the profiler's events
 #: By the fresh processes before they begin; torch's optimizers import the second at their first step.
-IMPORTED = ["torch", "torch._dynamo", "petra_core", "reproduce.measures.machine_memory", "reproduce.benchmark_records"]
+IMPORTED = ["torch", "torch._dynamo", "petra_core", "reproduce.measures.machine_memory", "reproduce.records.benchmarks"]
 
 
 class Allocations:

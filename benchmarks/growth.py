@@ -33,8 +33,8 @@ from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
-from reproduce.benchmark_records import Benchmark
-from reproduce.tables.slopes import power_law
+from reproduce.modelling.slopes import power_law
+from reproduce.records.benchmarks import Benchmark
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")

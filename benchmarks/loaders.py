@@ -36,11 +36,11 @@ from benchmarks.arguments import count
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
-from reproduce.benchmark_records import Comparison
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import JpegFiles, RawImages, write_beton
 from reproduce.data.ffcv_loader import FfcvLoader
 from reproduce.data.loader import Images, Loader, MemoryLoader
+from reproduce.records.benchmarks import Comparison
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SMALL = BatchFormat(num_classes=10, image_size=32, mean=MEAN, deviation=DEVIATION)

@@ -34,8 +34,8 @@ from petra_core.methods import Method
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
-from reproduce.benchmark_records import Benchmark, Comparison
 from reproduce.measures.machine_memory import Witness
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")

@@ -20,7 +20,7 @@ import torch
 from benchmarks.arguments import count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.suite.engine import beside
-from reproduce.benchmark_records import Benchmark, Goal
+from reproduce.records.benchmarks import Benchmark, Goal
 
 AIM = 50.0  # microseconds
 ENGINE, BARE = "the engine", "the same work without an engine"

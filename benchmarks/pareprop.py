@@ -45,9 +45,9 @@ from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
 from petra_core.recipe import sgd
-from reproduce import transformers
-from reproduce.benchmark_records import Benchmark, Comparison
-from reproduce.tables.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of
+from reproduce.cells import transformers
+from reproduce.exhibits.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)

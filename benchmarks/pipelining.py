@@ -39,8 +39,8 @@ from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.partition import plan
 from petra_core.tape import as_streams, as_value
-from reproduce.benchmark_records import Comparison
 from reproduce.measures.stage_alone import StageAlone, feeds
+from reproduce.records.benchmarks import Comparison
 
 TITLE = "PETRA against torch.distributed.pipelining"
 PROCESSES = 2

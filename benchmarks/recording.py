@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from petra_core.timeline import Timeline
-from reproduce import provenance
-from reproduce.benchmark_records import Benchmark, Comparison, Goal, Series, spread, write
-from reproduce.records import DEFAULT_ROOT
+from reproduce.records import provenance
+from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, spread, write
+from reproduce.records.record import DEFAULT_ROOT
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:

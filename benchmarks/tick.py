@@ -49,8 +49,8 @@ from petra_core.devices import captured
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.benchmark_records import Comparison
-from reproduce.tables.benchmark_tick import PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS
+from reproduce.exhibits.benchmark_tick import PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS
+from reproduce.records.benchmarks import Comparison
 
 # The claim: what PETRA's tick should take at most, of the time of the other side, on this network and micro-batch.
 CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}

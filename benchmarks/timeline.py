@@ -38,8 +38,8 @@ from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.timeline import Event, Timeline
 from petra_core.tracing import gathered, timeline
-from reproduce.benchmark_records import Comparison
 from reproduce.measures.stage_alone import StageAlone, Turn, feeds
+from reproduce.records.benchmarks import Comparison
 
 TITLE = "The timeline model against the engine"
 METHODS = (methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.BACKPROPAGATION)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reproduce.cells import GradientsCell, ReconstructionCell, TrainedCell
+from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainedCell
 from reproduce.data.manifest import built_in
 from reproduce.measures.names import CAUSES, MEASURES, OF, PAIRS
-from reproduce.records import Record
+from reproduce.records.record import Record
 from tests import fake_records
 
 #: (a/b or cause, measure or stream, stage, epoch) -> value

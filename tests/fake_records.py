@@ -8,11 +8,11 @@ from typing import Any
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells import Cell, ComplexityCell, TrainingCell
+from reproduce.cells.kinds import Cell, ComplexityCell, TrainingCell
 from reproduce.data.manifest import built_in
+from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records import Record
-from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.records.record import Record
 
 ENVIRONMENT = {
     "python": "3.11.7",

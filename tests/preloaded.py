@@ -7,9 +7,9 @@ import torch._dynamo
 import torch.distributed.pipelining
 
 import benchmarks.recording
-import reproduce.cli
-import reproduce.processes
-import reproduce.training
+import reproduce.commands.cli
+import reproduce.measures.training
+import reproduce.teams.processes
 from reproduce.data.digits import digits
 
 __all__ = ["benchmarks", "pytest", "reproduce", "torch"]

@@ -93,7 +93,7 @@ class Command:
 
 def reproduce(*arguments: str) -> None:
     """`python -m reproduce` with these arguments; of several processes, each is forked from the one that starts it."""
-    from reproduce import launch
+    from reproduce.teams import launch
 
     launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # this process is not the test's
     sys.argv = ["reproduce", *arguments]
@@ -127,7 +127,7 @@ def _to_the_end(work: Callable[[], object]) -> None:
 
 
 class _Popen:
-    """As much of subprocess.Popen as `reproduce.launch` needs, of a process that is forked from this one."""
+    """As much of subprocess.Popen as `reproduce.teams.launch` needs, of a process that is forked from this one."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> None:
         assert list(command[:3]) == [sys.executable, "-m", "reproduce"]

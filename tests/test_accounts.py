@@ -4,17 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from petra_core import methods
-from reproduce import grids, published, scales
-from reproduce.cells import TrainingCell
-from reproduce.scales import small
-from reproduce.selection import select
-from reproduce.tables import accounts, figure4, gradients, stability, table4, transformer_errors, transformers
-from reproduce.tables.results import read
+from reproduce import published
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import accounts, figure4, gradients, stability, table4, transformer_errors, transformers
+from reproduce.grids import scales, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.selection import select
+from reproduce.records.results import read
 from tests import fake_records
 
 
 def counted(root: Path) -> dict[tuple[str, str], accounts.Account]:
-    return accounts.accounts(read(root, [cell for name in scales.SCALES for cell in grids.by_name(name).cells]))
+    return accounts.accounts(read(root, [cell for name in scales.SCALES for cell in grid_of(name).cells]))
 
 
 def test_the_papers_exhibits_come_in_its_order_and_then_the_studies() -> None:
@@ -75,6 +76,6 @@ def test_the_command_of_an_exhibit_chooses_its_cells() -> None:
             words = command.split()
             assert words[:4] == ["python", "-m", "reproduce", "run"]
             assert words[5] == "--tables"
-            assert set(select(grids.by_name(words[4]), {}, tables=words[6:])) == set(shown.cells(words[4]))
+            assert set(select(grid_of(words[4]), {}, tables=words[6:])) == set(shown.cells(words[4]))
         assert [command.split()[4] for command in commands] == [name for name in scales.SCALES if shown.cells(name)]
     assert accounts.commands("statistics") == []

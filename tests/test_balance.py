@@ -13,14 +13,14 @@ from click.testing import CliRunner
 
 from petra_core import methods
 from petra_core.prediction.simulation import Cost, Link
-from reproduce import balance
-from reproduce.cells import CellError
-from reproduce.cli import main
+from reproduce.cells.kinds import CellError
+from reproduce.commands.cli import main
 from reproduce.commands.partition import plan_lines
+from reproduce.commands.quantities import bandwidth, memory, time
+from reproduce.grids.smoke import digits_cell
 from reproduce.measures import stage_costs
-from reproduce.quantities import bandwidth, memory, time
-from reproduce.scales.smoke import digits_cell
-from reproduce.sharing import Shares
+from reproduce.modelling import balance
+from reproduce.teams.sharing import Shares
 from tests.test_table5 import made_up
 
 CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from petra_core.timeline import Event, Timeline
-from reproduce.benchmark_records import (
+from reproduce.exhibits import benchmarks
+from reproduce.records.benchmarks import (
     Benchmark,
     BenchmarkError,
     Comparison,
@@ -18,10 +19,9 @@ from reproduce.benchmark_records import (
     spread,
     write,
 )
-from reproduce.tables import benchmarks
-from reproduce.tables.content import Figure, Table, Tone
-from reproduce.tables.results import Results
-from reproduce.tables.results import read as read_results
+from reproduce.records.results import Results
+from reproduce.records.results import read as read_results
+from reproduce.show.content import Figure, Table, Tone
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
 
 FAST, SLOW, MEMORY = "fast", "slow", "memory"

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from petra_core import methods
-from reproduce.benchmark_records import Benchmark, Comparison, Series
-from reproduce.tables import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, benchmarks
-from reproduce.tables.content import Figure, Table, Tone
-from reproduce.tables.results import Results
-from reproduce.tables.slopes import line, power_law
+from reproduce.exhibits import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, benchmarks
+from reproduce.modelling.slopes import line, power_law
+from reproduce.records.benchmarks import Benchmark, Comparison, Series
+from reproduce.records.results import Results
+from reproduce.show.content import Figure, Table, Tone
 from tests.test_benchmark_records import benchmark
 
 PETRA, DELAYED = methods.PETRA.title, methods.DELAYED_GRADIENTS.title

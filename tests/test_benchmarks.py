@@ -14,7 +14,7 @@ from benchmarks.arguments import network
 from benchmarks.recording import command
 from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.benchmark_records import read
+from reproduce.records.benchmarks import read
 
 pytestmark = pytest.mark.convolutions
 

@@ -15,7 +15,7 @@ from PIL import Image
 from reproduce.data import beton
 from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageError, write_beton
 from reproduce.data.errors import DataError
-from reproduce.storage import StorageFullError
+from reproduce.records.storage import StorageFullError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; of the latter a page holds two and a part of a third

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from petra_core import methods
-from reproduce.budget import RESERVE_SECONDS, START_SECONDS, Budget
-from reproduce.scales.smoke import digits_cell
+from reproduce.grids.smoke import digits_cell
+from reproduce.running.budget import RESERVE_SECONDS, START_SECONDS, Budget
 from tests.fake_records import complexity_cell
 
 CELL = digits_cell()

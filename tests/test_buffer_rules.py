@@ -7,7 +7,7 @@ import torch
 
 from petra_core.models import chain
 from reproduce import published
-from reproduce.tables.buffer_rules import (
+from reproduce.modelling.buffer_rules import (
     CONFIGURATIONS,
     CONSISTENT_RULE,
     PUBLISHED_RULE,
@@ -17,7 +17,7 @@ from reproduce.tables.buffer_rules import (
     saving,
     stage_sizes,
 )
-from reproduce.tables.content import GIGABYTE
+from reproduce.show.content import GIGABYTE
 
 
 def gigabytes(depth: int, rule: Rule) -> list[str]:

@@ -6,10 +6,11 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
-from reproduce.cells import TrainingCell
-from reproduce.scales import paper
-from reproduce.tables import by_k, results, sheets
-from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Sweep
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import by_k, sheets
+from reproduce.exhibits.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Sweep
+from reproduce.grids import paper
+from reproduce.records import results
 from tests import fake_records
 
 

@@ -11,7 +11,8 @@ import torch
 from petra_core import Pipeline
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
-from reproduce.execution import Stopped, UnsupportedError
+from reproduce.measures.context import Stopped
+from reproduce.teams.team import UnsupportedError
 from tests.test_captured import Recorder
 from tests.test_training import SMALL, StopAfter, recorded, run
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.data import catalogue
-from reproduce.data.catalogue import CIFAR10, DATASETS, DIGITS, IMAGENET, IMAGENET32, PYDOC
+from reproduce.cells import catalogue
+from reproduce.cells.catalogue import CIFAR10, DATASETS, DIGITS, IMAGENET, IMAGENET32, PYDOC
 
 
 @pytest.mark.parametrize("name", ["cifar10", "CIFAR-10", "Cifar_10"])

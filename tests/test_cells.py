@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from reproduce.cells import CellError, ComplexityCell, TrainingCell, from_dict
+from reproduce.cells.kinds import CellError, ComplexityCell, TrainingCell, from_dict
 
 TRAINING = TrainingCell(
     scale="smoke",

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
+from reproduce.cells.catalogue import CIFAR10, CIFAR100
 from reproduce.data import cifar
-from reproduce.data.catalogue import CIFAR10, CIFAR100
 from reproduce.data.errors import DataError
 from tests import fake_data
 from tests.fake_data import contents, random_pixels

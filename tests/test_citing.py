@@ -7,9 +7,9 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.results import read
 from reproduce.report import citing
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables.results import read
 from tests import fake_records
 
 CFF = (Path(__file__).resolve().parent.parent / "CITATION.cff").read_text(encoding="utf-8")

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from petra_core.methods import DSP
-from reproduce import runner
-from reproduce.cells import TrainingCell
-from reproduce.cli import main
+from reproduce.cells.kinds import TrainingCell
 from reproduce.commands import train
-from reproduce.progress import GridBar, TrainingBar, clock
-from reproduce.records import Record, Status
-from reproduce.scales.smoke import digits_cell
+from reproduce.commands.cli import main
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.record import Record, Status
+from reproduce.running import runner
+from reproduce.running.progress import GridBar, TrainingBar, clock
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, wait_for
 from tests.test_training import SMALL
@@ -133,7 +133,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
             states[cell] = record.state()
         return runner.Outcome(states)
 
-    monkeypatch.setattr("reproduce.runner.run_grid", run_grid)
+    monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
     only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given

@@ -13,7 +13,7 @@ from petra_core import Pipeline, methods
 from petra_core.devices import compiled
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
-from reproduce.execution import Stopped
+from reproduce.measures.context import Stopped
 from tests import toys
 from tests.test_cells import COMPLEXITY
 from tests.test_training import CHAIN, StopAfter, outcome, run

@@ -5,10 +5,10 @@ import signal
 import pytest
 
 from reproduce.commands.conclusion import conclude
-from reproduce.records import State, Status
-from reproduce.runner import BUDGET_ENDED, Outcome
-from reproduce.scales import Scale
-from reproduce.scales.smoke import digits_cell
+from reproduce.grids.scales import Scale
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.record import State, Status
+from reproduce.running.runner import BUDGET_ENDED, Outcome
 from tests.fake_records import train
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]

@@ -8,9 +8,9 @@ import pytest
 
 from reproduce.published import Mark
 from reproduce.report.paper import column_groups
-from reproduce.statistics import Estimate, Verdict
-from reproduce.tables import content
-from reproduce.tables.content import MINUS, NARROW_SPACE, Column, Table, Tone
+from reproduce.show import content
+from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table, Tone
+from reproduce.show.statistics import Estimate, Verdict
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from petra_core import methods
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables import curves, plots, results
-from reproduce.tables.experiments import Experiment, experiments
+from reproduce.exhibits import curves
+from reproduce.exhibits.experiments import Experiment, experiments
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import results
+from reproduce.show import plots
 from tests import fake_records
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from reproduce.cells.catalogue import DATASETS
+from reproduce.commands import data as commands
 from reproduce.commands.common import CORES
-from reproduce.data import commands
-from reproduce.data.catalogue import DATASETS
 from reproduce.data.errors import DataError
 from tests import fake_data
 

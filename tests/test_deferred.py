@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from reproduce.tables.deferred import Drawing, Line2D, mpl, pd, sns, ticker
+from reproduce.show.deferred import Drawing, Line2D, mpl, pd, sns, ticker
 from tests.conftest import ROOT
 
 #: Command lines, each with the exit code and some of what is said. None of them trains, draws or reads a data set.

@@ -9,11 +9,12 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells import ReconstructionCell, TrainedCell
-from reproduce.statistics import Verdict
-from reproduce.tables import depth, results
-from reproduce.tables.content import Figure, Section, Table, Tone
-from reproduce.tables.depth_runs import Depths, Place, read_depths
+from reproduce.cells.kinds import ReconstructionCell, TrainedCell
+from reproduce.exhibits import depth
+from reproduce.exhibits.depth_runs import Depths, Place, read_depths
+from reproduce.records import results
+from reproduce.show.content import Figure, Section, Table, Tone
+from reproduce.show.statistics import Verdict
 from tests import fake_probes, fake_records
 
 CELLS = [cell for cell in depth.cells("small") if isinstance(cell, TrainedCell)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reproduce.devices import DeviceError, choose, workers
-from reproduce.worker import Settings, device_of
+from reproduce.running.devices import DeviceError, choose, workers
+from reproduce.running.worker import Settings, device_of
 
 
 @pytest.mark.parametrize(

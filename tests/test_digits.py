@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from reproduce.data.catalogue import DIGITS
+from reproduce.cells.catalogue import DIGITS
 from reproduce.data.digits import digits
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.cells import Cell, TrainingCell
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables import divergence
-from reproduce.tables.results import Run, read
+from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.exhibits import divergence
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.results import Run, read
 from tests import fake_probes, fake_records
 
 GUESS = math.log(10)

@@ -5,8 +5,8 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.schedule import generate
-from reproduce.tables import schedules
-from reproduce.tables.content import Figure
+from reproduce.exhibits import schedules
+from reproduce.show.content import Figure
 
 
 @pytest.mark.parametrize("accumulation", schedules.ACCUMULATIONS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.execution import Stopped
+from reproduce.measures.context import Stopped
 from tests.test_training import SMALL, StopAfter, run
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells import TrainingCell
-from reproduce.scales import small
-from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
-from reproduce.statistics import Verdict
-from reproduce.tables import accuracy, results
-from reproduce.tables.content import MINUS, Table, Tone
-from reproduce.tables.experiments import Experiment, Network, experiments
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import accuracy
+from reproduce.exhibits.experiments import Experiment, Network, experiments
+from reproduce.grids import small
+from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.records import results
+from reproduce.show.content import MINUS, Table, Tone
+from reproduce.show.statistics import Verdict
 from tests import fake_records
 
 REVNET = Network("revnet18", "cifar", int(DIGITS_NETWORKS["revnet18"]["width"]))

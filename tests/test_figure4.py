@@ -6,13 +6,14 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from reproduce.cells import TrainingCell
-from reproduce.scales import paper, small
-from reproduce.statistics import estimate
-from reproduce.tables import figure4, results, sheets
-from reproduce.tables.by_k import ACCUMULATIONS, BASELINE, MATCHED, SMALL, SWEEPS, Sweep
-from reproduce.tables.content import MINUS, Figure, Section, Table, Tone
-from reproduce.tables.statements import Outcome
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import figure4, sheets
+from reproduce.exhibits.by_k import ACCUMULATIONS, BASELINE, MATCHED, SMALL, SWEEPS, Sweep
+from reproduce.grids import paper, small
+from reproduce.records import results
+from reproduce.show.content import MINUS, Figure, Section, Table, Tone
+from reproduce.show.statements import Outcome
+from reproduce.show.statistics import estimate
 from tests import fake_records
 
 

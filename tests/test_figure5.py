@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.cells import GradientsCell
-from reproduce.tables import figure5, results
-from reproduce.tables.content import NARROW_SPACE, Figure, Section, Table, Tone
-from reproduce.tables.gradients import BETWEEN, DELAYED, METHOD
+from reproduce.cells.kinds import GradientsCell
+from reproduce.exhibits import figure5
+from reproduce.exhibits.gradients import BETWEEN, DELAYED, METHOD
+from reproduce.records import results
+from reproduce.show.content import NARROW_SPACE, Figure, Section, Table, Tone
 from tests import fake_probes
 
 SMALL = [cell for cell in figure5.cells("small") if isinstance(cell, GradientsCell)]

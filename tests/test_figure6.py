@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.cells import GradientsCell
-from reproduce.tables import figure6, results
-from reproduce.tables.content import Figure, Section, Table
-from reproduce.tables.gradients import BETWEEN, METHOD
+from reproduce.cells.kinds import GradientsCell
+from reproduce.exhibits import figure6
+from reproduce.exhibits.gradients import BETWEEN, METHOD
+from reproduce.records import results
+from reproduce.show.content import Figure, Section, Table
 from tests import fake_probes
 
 SMALL = [cell for cell in figure6.cells("small") if isinstance(cell, GradientsCell)]

@@ -4,13 +4,13 @@ import io
 import threading
 
 from petra_core import methods
-from reproduce.forecast import Forecast
-from reproduce.progress import GridBar
-from reproduce.records import State, Status
-from reproduce.runner import Outcome, _Listener
-from reproduce.scales.smoke import digits_cell
-from reproduce.speed import alike
-from reproduce.worker import Settings
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.record import State, Status
+from reproduce.records.speed import alike
+from reproduce.running.forecast import Forecast
+from reproduce.running.progress import GridBar
+from reproduce.running.runner import Outcome, _Listener
+from reproduce.running.worker import Settings
 
 
 class Watch:

@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce import published
-from reproduce.tables.formula import evaluate
+from reproduce.modelling.formula import evaluate
 
 VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.cells import GradientsCell
-from reproduce.scales import small
-from reproduce.statistics import Estimate, estimate
-from reproduce.tables import gradients, results
-from reproduce.tables.gradients import DELAYED, METHOD, Study
-from reproduce.tables.statements import Outcome
+from reproduce.cells.kinds import GradientsCell
+from reproduce.exhibits import gradients
+from reproduce.exhibits.gradients import DELAYED, METHOD, Study
+from reproduce.grids import small
+from reproduce.records import results
+from reproduce.show.statements import Outcome
+from reproduce.show.statistics import Estimate, estimate
 from tests import fake_probes
 
 CELLS = [cell for cell in gradients.cells("small") if isinstance(cell, GradientsCell)]

@@ -9,11 +9,12 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
-from reproduce.cells import ComplexityCell
+from reproduce.cells.kinds import ComplexityCell
+from reproduce.exhibits import growth, table1
+from reproduce.exhibits.measured import sweeps
 from reproduce.measures.complexity import measure_complexity
-from reproduce.tables import growth, results, table1
-from reproduce.tables.content import Figure, Table
-from reproduce.tables.measured import sweeps
+from reproduce.records import results
+from reproduce.show.content import Figure, Table
 from tests import fake_records
 
 ROWS = {row["method"]: row for row in published.read("table1_complexity")}

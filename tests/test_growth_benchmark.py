@@ -7,8 +7,8 @@ import torch
 
 from benchmarks import growth
 from petra_core import methods
-from reproduce.benchmark_records import read
-from reproduce.tables import benchmark_growth
+from reproduce.exhibits import benchmark_growth
+from reproduce.records.benchmarks import read
 
 PETRA, DELAYED = methods.PETRA.title, methods.DELAYED_GRADIENTS.title
 

@@ -11,12 +11,13 @@ import torch
 from petra_core import methods
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
-from reproduce.cells import MemoryCell
-from reproduce.execution import Context, Stopped, execute
+from reproduce.cells.kinds import MemoryCell
 from reproduce.measures import held_memory, machine_memory
+from reproduce.measures.context import Context, Stopped
 from reproduce.measures.held_memory import measure, predicted
 from reproduce.measures.machine_memory import Witness
-from reproduce.records import Record, Status
+from reproduce.records.record import Record, Status
+from reproduce.running.execution import execute
 from tests import toys
 
 pytestmark = pytest.mark.convolutions

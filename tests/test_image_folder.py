@@ -6,8 +6,8 @@ import pytest
 from torchvision import datasets
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from reproduce.cells.catalogue import IMAGENET
 from reproduce.data.beton import Beton
-from reproduce.data.catalogue import IMAGENET
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import EXTENSIONS, ImageFile, ImageFolder, changed, read_list
 from tests import fake_data

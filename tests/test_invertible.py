@@ -7,10 +7,12 @@ import pytest
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from reproduce.scales import small
-from reproduce.tables import invertible, memory_bars, results
-from reproduce.tables.content import Figure, Section, Table
-from reproduce.tables.invertible import OURS, PAPERS, predicted
+from reproduce.exhibits import invertible
+from reproduce.exhibits.invertible import OURS, PAPERS, predicted
+from reproduce.grids import small
+from reproduce.records import results
+from reproduce.show import memory_bars
+from reproduce.show.content import Figure, Section, Table
 from tests import fake_records
 
 pytestmark = pytest.mark.convolutions

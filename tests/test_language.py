@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from petra_core import Pipeline
 from petra_core.models import sequential
-from reproduce import networks
-from reproduce.cells import CellError, StageCostCell, TrainingCell
-from reproduce.cli import main
+from reproduce.cells import networks
+from reproduce.cells.kinds import CellError, StageCostCell, TrainingCell
+from reproduce.commands.cli import main
 from reproduce.data import corpus, text
 from reproduce.data.corpus import Corpus
 from reproduce.data.errors import DataError
@@ -23,9 +23,10 @@ from reproduce.data.manifest import built_in
 from reproduce.data.sample_hash import INITIALISATION, derived_seed, sample_hashes
 from reproduce.data.sources import open_data
 from reproduce.data.text import IGNORED, MASK, TextEvaluation, TextLoader
-from reproduce.execution import Context, Stopped, execute
 from reproduce.measures import stage_costs
-from reproduce.records import Record, Status
+from reproduce.measures.context import Context, Stopped
+from reproduce.records.record import Record, Status
+from reproduce.running.execution import execute
 
 CPU = torch.device("cpu")
 SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30

@@ -17,11 +17,11 @@ import pytest
 import torch.distributed as dist
 
 from petra_core import checkpoint
-from reproduce import launch
-from reproduce.execution import UnsupportedError
-from reproduce.launch import LOST, MARKS, first_to_tell, leaving_at_once
-from reproduce.processes import Processes
-from reproduce.records import Record
+from reproduce.records.record import Record
+from reproduce.teams import launch
+from reproduce.teams.launch import LOST, MARKS, first_to_tell, leaving_at_once
+from reproduce.teams.processes import Processes
+from reproduce.teams.team import UnsupportedError
 from tests.compare import assert_bitwise_equal
 from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
 from tests.test_distributed import in_processes

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from reproduce.scales import paper, small
-from reproduce.tables import length, results, table2
-from reproduce.tables.content import MINUS, Figure, Section, Table
+from reproduce.exhibits import length, table2
+from reproduce.grids import paper, small
+from reproduce.records import results
+from reproduce.show.content import MINUS, Figure, Section, Table
 from tests import fake_records
 
 NARROW = "\N{NARROW NO-BREAK SPACE}"

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import filelock
 import pytest
 
-from reproduce import locks
-from reproduce.locks import LockedError, LockLostError, hold, holder
+from reproduce.records import locks
+from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from tests.processes import FORKED
 
 STALE = 1.0  # seconds, instead of minutes

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks import memory
 from petra_core import methods
-from reproduce.benchmark_records import read
-from reproduce.tables import benchmark_memory
+from reproduce.exhibits import benchmark_memory
+from reproduce.records.benchmarks import read
 
 CHAIN = memory.Run("chain4", width=8, size=16, batch=16, k=1, method="PETRA", device="cpu", threads=1)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reproduce import merging
-from reproduce.cli import main
-from reproduce.merging import Verdict, merge
-from reproduce.records import Record, Status, scan
-from reproduce.scales.smoke import digits_cell
+from reproduce.commands.cli import main
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import merging
+from reproduce.records.merging import Verdict, merge
+from reproduce.records.record import Record, Status, scan
 from tests.fake_records import begin, train
 from tests.processes import FORKED
 

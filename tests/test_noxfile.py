@@ -6,7 +6,7 @@ import pytest
 from nox.command import CommandFailed
 
 import noxfile
-from reproduce.runner import BUDGET_ENDED
+from reproduce.running.runner import BUDGET_ENDED
 
 
 class Session:

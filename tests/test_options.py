@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reproduce.options import GroupedCommand, ListOption, grouped, spread
+from reproduce.commands.options import GroupedCommand, ListOption, grouped, spread
 
 
 @click.command(cls=GroupedCommand)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from petra_core import methods
-from reproduce import grids, scales
+from reproduce.grids import scales, small
+from reproduce.grids.grid import grid_of
+from reproduce.records.results import read
 from reproduce.report import overview
-from reproduce.scales import small
-from reproduce.tables.content import Finding, Section, Table, Tone
-from reproduce.tables.results import read
+from reproduce.show.content import Finding, Section, Table, Tone
 from tests import fake_records
 
 SECTIONS = [
@@ -42,10 +42,10 @@ def test_every_scale_has_a_line_and_cells_by_hand_too(tmp_path: Path) -> None:
     fake_records.train(small.cell("revnet18", methods.PETRA, 1, 1), tmp_path, 60.0, epochs=1)
     fake_records.begin(small.cell("revnet18", methods.PETRA, 1, 2), tmp_path).fail("out of memory", "all is full")
     fake_records.train(small.cell("revnet18", methods.PETRA, 1, 0, scale="custom"), tmp_path, 60.0)
-    results = read(tmp_path, grids.by_name("small").cells)
+    results = read(tmp_path, grid_of("small").cells)
     found = lines(overview.scales_run(results))
     assert list(found) == [*scales.SCALES, "custom"]
-    assert found["small"][2:] == [str(len(grids.by_name("small").cells)), "1", "0", "1", "1"]
+    assert found["small"][2:] == [str(len(grid_of("small").cells)), "1", "0", "1", "1"]
     assert found["custom"][1:] == ["cells by hand", "1", "1", "0", "0", "0"]
 
 

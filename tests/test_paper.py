@@ -1,7 +1,7 @@
 """Wide tables are cut between their groups of columns, and nothing of them is lost."""
 
 from reproduce.report import paper
-from reproduce.tables.content import Column, Table, number, text
+from reproduce.show.content import Column, Table, number, text
 
 
 def wide(groups: int, width: int, *, grouped: bool = False) -> Table:

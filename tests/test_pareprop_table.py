@@ -10,11 +10,11 @@ import noxfile
 from benchmarks import pareprop as script
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.benchmark_records import Benchmark, read
+from reproduce.exhibits import pareprop
 from reproduce.published import Mark
-from reproduce.tables import pareprop
-from reproduce.tables.content import Section, Table, Tone
-from reproduce.tables.results import Results
+from reproduce.records.benchmarks import Benchmark, read
+from reproduce.records.results import Results
+from reproduce.show.content import Section, Table, Tone
 from tests.test_benchmark_records import benchmark
 
 TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --budget 1 --threads 2 --device cpu"

@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
-from reproduce.tables import benchmark_peers
+from reproduce.exhibits import benchmark_peers
 
 CHAIN = measures.Setting("chain4", 2, 8, 2, 1)
 REVNET = measures.Setting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner

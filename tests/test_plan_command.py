@@ -5,10 +5,12 @@ import torch
 from click.testing import CliRunner
 
 from petra_core.methods import BACKPROPAGATION, PETRA
-from reproduce import grids, locks, provenance, scales
-from reproduce.cli import main
-from reproduce.records import Record
-from reproduce.scales.smoke import digits_cell
+from reproduce.commands.cli import main
+from reproduce.grids import scales
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import locks, provenance
+from reproduce.records.record import Record
 from tests import fake_records
 from tests.processes import FORKED
 from tests.test_locks import be_machine
@@ -103,7 +105,7 @@ def test_every_cell_of_every_scale_has_a_place_in_the_plan(tmp_path):
         result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
         assert result.exit_code == 0
         [total] = [line for line in result.output.splitlines() if line.startswith("in all")]
-        assert int(total.split()[2]) == len(grids.by_name(name).cells)
+        assert int(total.split()[2]) == len(grid_of(name).cells)
         assert len(result.output.splitlines()) < 120
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from petra_core.methods import ALL, BACKPROPAGATION, PETRA
-from reproduce.locks import Holder
-from reproduce.planning import Item, Plan, listing, table
-from reproduce.records import State, Status
-from reproduce.scales import paper
+from reproduce.grids import paper
+from reproduce.records.locks import Holder
+from reproduce.records.record import State, Status
+from reproduce.running.planning import Item, Plan, listing, table
 from tests.fake_records import complexity_cell
 
 NOT_RUN = State(Status.NOT_RUN, 0, 300)

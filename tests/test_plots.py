@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from matplotlib.figure import Figure
 
 from petra_core import methods
-from reproduce.tables import plots
+from reproduce.show import plots
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET, IMAGENET32
 from reproduce.data import manifest
 from reproduce.data import prepare as module
 from reproduce.data.beton import Beton
-from reproduce.data.catalogue import CIFAR10, CIFAR100, IMAGENET, IMAGENET32
 from reproduce.data.errors import DataError
 from reproduce.data.prepare import Options, prepare, verify
-from reproduce.storage import StorageFullError
+from reproduce.records.storage import StorageFullError
 from tests import fake_data
 
 WHY = Options(reason="a test")

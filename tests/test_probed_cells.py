@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 
-from reproduce.cells import CellError, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell, from_dict
-from reproduce.execution import Stopped
+from reproduce.cells.kinds import CellError, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell, from_dict
 from reproduce.measures import gradient_quality, reconstruction
-from reproduce.records import Record, Status
+from reproduce.measures.context import Stopped
+from reproduce.records.record import Record, Status
 from tests.test_training import SMALL, StopAfter, outcome, run, without_times
 
 pytestmark = pytest.mark.convolutions

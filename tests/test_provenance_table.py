@@ -8,14 +8,15 @@ import click
 import pytest
 
 from petra_core import methods
-from reproduce import grids, scales, selection
-from reproduce.cells import Cell
+from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
 from reproduce.data.manifest import built_in
-from reproduce.scales import small
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables import accuracy, depth, gradients, provenance, results, stability
-from reproduce.tables.content import Listing, Table, Tone
+from reproduce.exhibits import accuracy, depth, gradients, provenance, stability
+from reproduce.grids import scales, selection, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import results
+from reproduce.show.content import Listing, Table, Tone
 from tests import fake_records
 
 EVERY_CELL = [pytest.param(name, id=name) for name in scales.SCALES]
@@ -24,7 +25,7 @@ EVERY_CELL = [pytest.param(name, id=name) for name in scales.SCALES]
 @pytest.mark.parametrize("scale", EVERY_CELL)
 def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
     """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
-    grid = grids.by_name(scale)
+    grid = grid_of(scale)
     in_two_precisions = [cell for cells in provenance._planned(scale).values() if len(cells) > 1 for cell in cells]
     for cell in [*grid.cells[:: max(1, len(grid.cells) // 25)], *in_two_precisions]:
         words = shlex.split(provenance.command(cell))
@@ -38,7 +39,7 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
     run = replace(planned, precision="bf16", loader="ffcv")
     words = shlex.split(provenance.command(run))
     assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
-    chosen = selection.select(grids.by_name("small"), {}, only=[words[6]])
+    chosen = selection.select(grid_of("small"), {}, only=[words[6]])
     assert selection.with_settings(chosen, loader=words[8], precision=words[10]) == [run]
 
 
@@ -153,7 +154,7 @@ def test_a_missing_patch_is_a_problem_of_that_record_alone(tmp_path: Path) -> No
 
 def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0)
-    planned = [*grids.by_name("smoke").cells, *grids.by_name("paper").cells]
+    planned = [*grid_of("smoke").cells, *grid_of("paper").cells]
     section = provenance.section(results.read(tmp_path, planned))
     (cells,) = (block for block in section.folded if isinstance(block, Table))
     assert [row[0].text for row in cells.rows] == [digits_cell().name]
@@ -162,7 +163,7 @@ def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> No
     rivals = len(accuracy.cells("smoke"))
     assert found["Rivals", "smoke"] == [rivals, 1, 0, 0, 0, rivals - 1]
     (finding,) = section.findings
-    counts = f"{len(grids.by_name('smoke').cells) - 1} of “smoke”, {len(grids.by_name('paper').cells)} of “paper”"
+    counts = f"{len(grid_of('smoke').cells) - 1} of “smoke”, {len(grid_of('paper').cells)} of “paper”"
     assert finding.text == f"{len(planned) - 1} planned cells not run: {counts}."
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from petra_core import methods
-from reproduce import rates
-from reproduce.cells import OPTIMIZERS
-from reproduce.scales import small
-from reproduce.tables import transformers
+from reproduce.cells import rates
+from reproduce.cells.kinds import OPTIMIZERS
+from reproduce.exhibits import transformers
+from reproduce.grids import small
 
 
 def test_every_optimizer_has_a_rule() -> None:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from petra_core import Pipeline, checkpoint, methods, models
 from petra_core.recipe import learning_rate, sgd
+from reproduce.cells.catalogue import CIFAR10, IMAGENET, IMAGENET32, Dataset
 from reproduce.data import prepare
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
-from reproduce.data.catalogue import CIFAR10, IMAGENET, IMAGENET32, Dataset
 from reproduce.data.image_folder import read_list
 from reproduce.data.loader import Images, Loader, MemoryLoader
 from reproduce.data.manifest import Manifest

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from reproduce import provenance
-from reproduce.records import LockedError, Record, RecordError, Status, scan
-from reproduce.storage import StorageFullError, write_atomically
+from reproduce.records import provenance
+from reproduce.records.record import LockedError, Record, RecordError, Status, scan
+from reproduce.records.storage import StorageFullError, write_atomically
 from tests.processes import FORKED
 from tests.test_cells import COMPLEXITY, TRAINING
 

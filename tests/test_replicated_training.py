@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reproduce.cli import main
-from reproduce.records import Record
+from reproduce.commands.cli import main
+from reproduce.records.record import Record
 from tests.compare import assert_bitwise_equal
 from tests.processes import children, wait_for
 from tests.test_launch import OPTIONS, Start, outcome, start

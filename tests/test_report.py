@@ -16,11 +16,11 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
-from reproduce.records import Record
+from reproduce.exhibits.accounts import STUDIES
+from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.records.record import Record
 from reproduce.report import build
-from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
-from reproduce.statistics import estimate, paired
-from reproduce.tables.accounts import STUDIES
+from reproduce.show.statistics import estimate, paired
 from tests import fake_records
 from tests.browser import LOOK, PAPER, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.pages import Element, downloads, parse, rows, table

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from petra_core import methods
-from reproduce.cli import main
-from reproduce.records import Status
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables import results
+from reproduce.commands.cli import main
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import results
+from reproduce.records.record import Status
 from tests import fake_records
 
 

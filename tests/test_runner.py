@@ -15,16 +15,17 @@ from types import SimpleNamespace
 import pytest
 
 from petra_core import methods
-from reproduce import grids, runner, scales, worker
-from reproduce.budget import Budget
-from reproduce.cells import CellError, TrainingCell
-from reproduce.records import Record, State, Status
-from reproduce.runner import Outcome, run_grid
-from reproduce.scales import small
-from reproduce.scales.smoke import DIGITS_NETWORKS, digits_cell
-from reproduce.storage import StorageFullError
-from reproduce.tables import accuracy
-from reproduce.worker import Settings, work
+from reproduce.cells.kinds import CellError, TrainingCell
+from reproduce.exhibits import accuracy
+from reproduce.grids import scales, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.records.record import Record, State, Status
+from reproduce.records.storage import StorageFullError
+from reproduce.running import runner, worker
+from reproduce.running.budget import Budget
+from reproduce.running.runner import Outcome, run_grid
+from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
 from tests.test_training import SMALL, recorded
 
@@ -318,7 +319,7 @@ def test_smoke_compares_like_with_like():
 
 def test_an_unknown_scale_lists_the_near_ones():
     with pytest.raises(CellError, match="did you mean smoke"):
-        grids.by_name("smokey")
+        grid_of("smokey")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from petra_core.prediction.simulation import INSTANT, Cost, Link
-from reproduce.cells import StageCostCell
-from reproduce.tables import modelled, results, rivals, scale_study
-from reproduce.tables.content import Figure, Table, Tone
-from reproduce.tables.modelled import Modelled, alone, full, plain
+from reproduce.cells.kinds import StageCostCell
+from reproduce.exhibits import scale_study
+from reproduce.modelling import modelled, rivals
+from reproduce.modelling.modelled import Modelled, alone, full, plain
+from reproduce.records import results
+from reproduce.show.content import Figure, Table, Tone
 from tests import fake_records
 from tests.test_table5 import cells, made_up
 

@@ -8,12 +8,13 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from reproduce.scales import Scale
 
 from petra_core import methods
-from reproduce import grids, scales
-from reproduce.cells import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
-from reproduce.scales import Scale, paper, small
-from reproduce.tables import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4, transformers
+from reproduce.cells.kinds import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
+from reproduce.exhibits import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4, transformers
+from reproduce.grids import paper, scales, small
+from reproduce.grids.grid import grid_of
 
 # data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
 PAPER = {
@@ -33,7 +34,7 @@ def of_training(cells: list[Cell]) -> list[TrainingCell]:
 
 @pytest.fixture(scope="module", params=scales.SCALES)
 def grid(request: pytest.FixtureRequest) -> Scale:
-    return grids.by_name(request.param)
+    return grid_of(request.param)
 
 
 # --- paper

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from reproduce import grids, published, scales, selection
-from reproduce.cells import CellError, GradientsCell, TrainedCell, TrainingCell
-from reproduce.grids import Grid
-from reproduce.scales import paper
-from reproduce.tables import accounts, figure4, table2
+from reproduce import published
+from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
+from reproduce.exhibits import accounts, figure4, table2
+from reproduce.grids import paper, scales, selection
+from reproduce.grids.grid import Grid, grid_of
 
 CELLS = [
     paper.cell(dataset, network, method, k, seed)
@@ -92,7 +92,7 @@ def test_what_no_cell_has_is_an_error_with_the_near_ones(conditions, message):
 
 
 def test_tables_choose_the_cells_that_they_need():
-    scale = grids.by_name("paper")
+    scale = grid_of("paper")
     chosen = selection.select(scale, {"datasets": ["imagenet"], "k": ["1", "4"]}, tables=["Table2", "figure4"])
     needed = {*table2.cells("paper"), *figure4.cells("paper")}
     assert chosen == [
@@ -105,7 +105,7 @@ def test_tables_choose_the_cells_that_they_need():
 
 @pytest.mark.parametrize("scale", scales.SCALES)
 def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
-    grid = grids.by_name(scale)
+    grid = grid_of(scale)
     for key in list(accounts.keys()):
         for command in accounts.commands(key):
             *_, name, option, table = command.split()
@@ -116,7 +116,7 @@ def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
 
 
 def test_tuples_and_numbers_are_given_as_they_are_listed():
-    small = grids.by_name("small")
+    small = grid_of("small")
     for value in {cell.drops for cell in small.cells if isinstance(cell, TrainedCell)}:
         text = "+".join(map(str, value)) or "none"
         assert {cell.drops for cell in selection.select(small, {}, only=[f"drops={text}"])} == {value}
@@ -127,7 +127,7 @@ def test_tuples_and_numbers_are_given_as_they_are_listed():
 
 
 def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
-    small = grids.by_name("small")
+    small = grid_of("small")
     for row in published.read("exhibits"):
         assert selection.select(small, {}, tables=[row["key"]]), row["key"]
     five, six = (selection.select(small, {}, tables=[name]) for name in ("Figure5", "figure6"))
@@ -136,7 +136,7 @@ def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
 
 
 def test_the_command_of_the_readme_means_something():
-    scale = grids.by_name("paper")
+    scale = grid_of("paper")
     chosen = selection.select(
         scale, {"k": ["1", "4"], "models": ["revnet18"]}, seeds=["3"], only=["dataset=imagenet", "kind=training"]
     )

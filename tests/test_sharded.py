@@ -14,7 +14,7 @@ import torch.distributed as dist
 from petra_core import CheckpointError
 from petra_core.distributed import sharded
 from petra_core.distributed.sharded import Folder
-from reproduce.storage import StorageFullError, explain_full_disk
+from reproduce.records.storage import StorageFullError, explain_full_disk
 from tests.compare import assert_bitwise_equal
 from tests.test_distributed import in_processes
 

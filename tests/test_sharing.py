@@ -3,10 +3,10 @@
 import pytest
 
 from petra_core import methods
-from reproduce import sharing
-from reproduce.cells import CellError
-from reproduce.scales.smoke import digits_cell
-from reproduce.sharing import Shares
+from reproduce.cells.kinds import CellError
+from reproduce.grids.smoke import digits_cell
+from reproduce.teams import sharing
+from reproduce.teams.sharing import Shares
 
 
 def test_shares() -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from reproduce.scales import paper, small
-from reproduce.statistics import Estimate, judge
-from reproduce.tables import results, sheets
-from reproduce.tables.content import MINUS, TIMES, Tone
-from reproduce.tables.sheets import Sheet, accuracy_entry, counted, data, family_note, judged_entries, told
+from reproduce.exhibits import sheets
+from reproduce.exhibits.sheets import Sheet, accuracy_entry, counted, data, family_note, judged_entries, told
+from reproduce.grids import paper, small
+from reproduce.records import results
+from reproduce.show.content import MINUS, TIMES, Tone
+from reproduce.show.statistics import Estimate, judge
 from tests import fake_records
 
 CELL = paper.cell("imagenet", epochs=6, drops=(), batch_size=8)

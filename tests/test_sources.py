@@ -12,15 +12,16 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import CheckpointError
-from reproduce.cells import CellError
-from reproduce.cli import main
+from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
+from reproduce.cells.kinds import CellError
+from reproduce.commands.cli import main
 from reproduce.data import sources
-from reproduce.data.catalogue import CIFAR10, CIFAR100, IMAGENET
 from reproduce.data.errors import DataError
 from reproduce.data.prepare import Options, prepare
 from reproduce.data.sources import open_data
-from reproduce.execution import Context, Stopped, execute
-from reproduce.records import Record, Status
+from reproduce.measures.context import Context, Stopped
+from reproduce.records.record import Record, Status
+from reproduce.running.execution import execute
 from tests import fake_data
 from tests.test_cells import TRAINING
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from petra_core import methods
-from reproduce import records, speed
 from reproduce.commands.reading import recorded_times
-from reproduce.records import Record, State, Status
-from reproduce.scales.smoke import digits_cell
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import speed
+from reproduce.records.record import Record, State, Status, scan
 from tests import fake_records
 from tests.fake_records import ENVIRONMENT, complexity_cell
 
@@ -22,7 +22,7 @@ def not_run(cell):
 
 
 def recorded(root):
-    return speed.recorded(records.scan(root).records)
+    return speed.recorded(scan(root).records)
 
 
 def left(speeds, cell=CELL, where=HERE):

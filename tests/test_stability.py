@@ -9,10 +9,11 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells import TrainingCell
-from reproduce.tables import results, stability
-from reproduce.tables.content import Figure, Section, Table, Tone
-from reproduce.tables.stability_map import BREAKS, LARGEST, NOT_RUN, Map, Point, read_map, stable_rates
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import stability
+from reproduce.exhibits.stability_map import BREAKS, LARGEST, NOT_RUN, Map, Point, read_map, stable_rates
+from reproduce.records import results
+from reproduce.show.content import Figure, Section, Table, Tone
 from tests import fake_probes, fake_records
 
 CELLS = [cell for cell in stability.cells("small") if isinstance(cell, TrainingCell)]

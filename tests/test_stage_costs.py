@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from petra_core import models
-from reproduce.cells import StageCostCell
-from reproduce.execution import Context, Stopped, execute
+from reproduce.cells.kinds import StageCostCell
+from reproduce.exhibits import table5
+from reproduce.measures.context import Context, Stopped
 from reproduce.measures.stage_costs import measure
-from reproduce.records import Record
-from reproduce.tables import table5
+from reproduce.records.record import Record
+from reproduce.running.execution import execute
 
 pytestmark = pytest.mark.convolutions
 

@@ -3,10 +3,10 @@
 import pytest
 
 from reproduce.published import Mark
-from reproduce.statistics import Estimate
-from reproduce.tables import statements
-from reproduce.tables.content import Tone
-from reproduce.tables.statements import Outcome, combine, is_below, is_not_below, outcome_entry
+from reproduce.show import statements
+from reproduce.show.content import Tone
+from reproduce.show.statements import Outcome, combine, is_below, is_not_below, outcome_entry
+from reproduce.show.statistics import Estimate
 
 
 def interval(low: float, high: float) -> Estimate:

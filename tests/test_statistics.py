@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduce.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, paired, verdict
+from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, paired, verdict
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])

@@ -4,13 +4,14 @@ import dataclasses
 
 from petra_core import methods
 from petra_core.methods import BACKPROPAGATION, DSP, PETRA
-from reproduce import grids, scales, summary
-from reproduce.cells import GradientsCell
-from reproduce.records import Record
-from reproduce.runner import Outcome
-from reproduce.scales import small
-from reproduce.scales.smoke import digits_cell
-from reproduce.tables import transformers
+from reproduce.cells.kinds import GradientsCell
+from reproduce.commands import summary
+from reproduce.exhibits import transformers
+from reproduce.grids import scales, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.record import Record
+from reproduce.running.runner import Outcome
 from tests.fake_records import complexity_cell, train
 
 SHORT = {"epochs": 1, "drops": (), "warmup_epochs": 0.5}
@@ -90,7 +91,7 @@ def test_measured_cells_are_counted(tmp_path):
 
 
 def test_the_small_scale_has_a_table_for_each_experiment_and_every_cell_in_one(tmp_path):
-    grid = grids.by_name("small")
+    grid = grid_of("small")
     text = lines(grid.cells, tmp_path)
     headings = [line for line in text if line.endswith(":")]
     assert len(headings) == len(set(headings)) > 5

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from reproduce.statistics import Estimate
-from reproduce.tables import plots, sweep_plots
+from reproduce.show import plots, sweep_plots
+from reproduce.show.statistics import Estimate
 
 LABELS = {"matched": "same batch", "baseline": "64 images an update"}
 SVG = f"{{{plots.SVG}}}"

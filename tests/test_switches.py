@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce.report import switches
-from reproduce.tables.content import Column, Entry, Figure, Table, number, text
+from reproduce.show.content import Column, Entry, Figure, Table, number, text
 
 
 @pytest.mark.parametrize(

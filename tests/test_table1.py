@@ -12,13 +12,16 @@ import torch
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
-from reproduce.execution import Context, execute
+from reproduce.exhibits import table1
+from reproduce.exhibits.measured import PUBLISHED_NAMES, measured
 from reproduce.measures.complexity import measure_complexity
+from reproduce.measures.context import Context
+from reproduce.modelling import formula
 from reproduce.published import Mark
-from reproduce.records import Record
-from reproduce.tables import formula, results, table1
-from reproduce.tables.content import Table, Tone
-from reproduce.tables.measured import PUBLISHED_NAMES, measured
+from reproduce.records import results
+from reproduce.records.record import Record
+from reproduce.running.execution import execute
+from reproduce.show.content import Table, Tone
 from tests import fake_records
 
 GRIDS = [(2, 1), (3, 1), (3, 4)]  # inner stages, k

@@ -7,11 +7,12 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
-from reproduce.cells import TrainingCell
-from reproduce.data import catalogue
-from reproduce.scales import paper, small
-from reproduce.tables import by_k, results, table2
-from reproduce.tables.content import Entry, Section, Table, Tone
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits import by_k, table2
+from reproduce.grids import paper, small
+from reproduce.records import results
+from reproduce.show.content import Entry, Section, Table, Tone
 from tests import fake_records
 
 IMAGENET = catalogue.by_name("imagenet").title

@@ -3,9 +3,10 @@
 import pytest
 
 from reproduce import published
-from reproduce.tables import results, table3
-from reproduce.tables.buffer_rules import CONSISTENT_RULE
-from reproduce.tables.content import Table, Tone
+from reproduce.exhibits import table3
+from reproduce.modelling.buffer_rules import CONSISTENT_RULE
+from reproduce.records import results
+from reproduce.show.content import Table, Tone
 
 
 def test_section_has_the_published_values_with_their_mark_and_a_difference_of_nought() -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells import MemoryCell
-from reproduce.execution import Context
+from reproduce.cells.kinds import MemoryCell
+from reproduce.exhibits import held, table3
+from reproduce.exhibits.held import COUNTED, Held
+from reproduce.measures.context import Context
 from reproduce.measures.held_memory import measure, predicted
-from reproduce.records import Record
-from reproduce.tables import held, results, table3
-from reproduce.tables.buffer_rules import CONFIGURATIONS, METHODS, PUBLISHED_RULE, memory, revnet_sizes
-from reproduce.tables.content import Figure, Table, Tone
-from reproduce.tables.held import COUNTED, Held
+from reproduce.modelling.buffer_rules import CONFIGURATIONS, METHODS, PUBLISHED_RULE, memory, revnet_sizes
+from reproduce.records import results
+from reproduce.records.record import Record
+from reproduce.show.content import Figure, Table, Tone
 from tests import fake_records
 from tests.test_held_memory import cell
 

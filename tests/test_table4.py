@@ -6,10 +6,11 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce.exhibits import table4
+from reproduce.grids import paper, small
 from reproduce.published import Mark
-from reproduce.scales import paper, small
-from reproduce.tables import results, table4
-from reproduce.tables.content import MINUS, Section, Table, Tone
+from reproduce.records import results
+from reproduce.show.content import MINUS, Section, Table, Tone
 from tests import fake_records
 
 LEVEL = dict.fromkeys(table4.CONFIGURATIONS.values(), 60.0)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from reproduce.cells import StageCostCell
+from reproduce.cells.kinds import StageCostCell
+from reproduce.exhibits import table5
 from reproduce.published import Mark
-from reproduce.tables import results, table5
-from reproduce.tables.content import TIMES, Section, Table, Tone
+from reproduce.records import results
+from reproduce.show.content import TIMES, Section, Table, Tone
 from tests import fake_records
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything

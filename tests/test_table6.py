@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from petra_core import methods, models
-from reproduce.cells import MemoryCell
+from reproduce.cells.kinds import MemoryCell
+from reproduce.exhibits import table3, table6
 from reproduce.published import Mark
-from reproduce.tables import results, table3, table6
-from reproduce.tables.content import TIMES, Section, Table, Tone
+from reproduce.records import results
+from reproduce.show.content import TIMES, Section, Table, Tone
 from tests import fake_records
 from tests.test_held_memory import cell
 from tests.test_table3_held import measured

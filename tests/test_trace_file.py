@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from petra_core import checkpoint
-from reproduce.cli import main
+from reproduce.commands.cli import main
 from tests.compare import assert_bitwise_equal
 from tests.test_launch import Start, start
 

@@ -13,13 +13,15 @@ from petra_core.checks import Losses
 from petra_core.distributed.replicas import Replicas
 from petra_core.methods import ALL
 from petra_core.models import sequential
-from reproduce import networks, training
+from reproduce.cells import networks
 from reproduce.data.digits import digits
-from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
-from reproduce.records import Record, Status
-from reproduce.storage import StorageFullError
-from reproduce.team import ALONE
-from reproduce.trace_file import TraceFile
+from reproduce.measures import training
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.record import Record, Status
+from reproduce.records.storage import StorageFullError
+from reproduce.running.execution import execute
+from reproduce.teams.team import ALONE, UnsupportedError
+from reproduce.teams.trace_file import TraceFile
 from tests.test_cells import TRAINING
 from tests.test_records import full_disk
 

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from petra_core import methods
-from reproduce import networks, scales
-from reproduce.cells import TrainingCell
+from reproduce.cells import networks
+from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.transformers import MODELS
 from reproduce.data.manifest import built_in
-from reproduce.records import State, Status
-from reproduce.tables import results, transformer_errors, transformers
-from reproduce.tables.content import Table
-from reproduce.tables.experiments import experiments
-from reproduce.tables.transformers import Study
-from reproduce.transformers import MODELS
+from reproduce.exhibits import transformer_errors, transformers
+from reproduce.exhibits.experiments import experiments
+from reproduce.exhibits.transformers import Study
+from reproduce.grids import scales
+from reproduce.records import results
+from reproduce.records.record import State, Status
+from reproduce.show.content import Table
 from tests import fake_records
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from reproduce import processes
-from reproduce.wiring import Place, Wiring, backend, decide
+from reproduce.teams import processes
+from reproduce.teams.wiring import Place, Wiring, backend, decide
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
 

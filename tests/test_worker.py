@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from petra_core import methods
-from reproduce import worker
-from reproduce.budget import Budget
-from reproduce.cells import GradientsCell
-from reproduce.execution import Context, Observer, Stopped, execute
-from reproduce.locks import LockLostError
-from reproduce.records import Record, State, Status
-from reproduce.scales import paper, small
-from reproduce.worker import Settings, work
+from reproduce.cells.kinds import GradientsCell
+from reproduce.grids import paper, small
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.locks import LockLostError
+from reproduce.records.record import Record, State, Status
+from reproduce.running import worker
+from reproduce.running.budget import Budget
+from reproduce.running.execution import execute
+from reproduce.running.worker import Settings, work
 from tests.fake_records import complexity_cell
 from tests.test_training import SMALL, recorded
 
@@ -46,7 +47,7 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
 
 
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("reproduce.data.catalogue.ffcv_installed", lambda: False)
+    monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
     monkeypatch.setattr("reproduce.data.sources._verified", lambda folder: None)
     [(message, index, text)] = reports([paper.cell()], tmp_path)
     assert (message, index) == ("problem", 0)

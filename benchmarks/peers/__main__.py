@@ -28,7 +28,7 @@ from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, Trainer
 from benchmarks.recording import Recorder, about, add_options, command
-from reproduce.benchmark_records import Benchmark, Comparison
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 NOT_INSTALLED = "not installed"
 

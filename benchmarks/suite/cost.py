@@ -4,7 +4,7 @@ The rows of Table 1 of the paper, measured by `reproduce.measures.complexity`.
 """
 
 from petra_core import methods
-from reproduce.cells import ComplexityCell
+from reproduce.cells.kinds import ComplexityCell
 from reproduce.measures.complexity import measure_complexity
 
 from .setting import METHODS, open_device

@@ -21,9 +21,10 @@ class Training:
         self.device = open_device(device)
         # Not at the top: asv imports every module to find benchmarks, and these imports take seconds.
         from petra_core import methods
-        from reproduce.execution import Context, execute
-        from reproduce.records import Record
-        from reproduce.scales import smoke
+        from reproduce.grids import smoke
+        from reproduce.measures.context import Context
+        from reproduce.records.record import Record
+        from reproduce.running.execution import execute
 
         cell = smoke.digits_cell("revnet18", methods.by_name(method), 4, epochs=2, drops=(1,))
         self.execute, self.record, self.context = execute, lambda at: Record(at, cell), Context(device=self.device)

@@ -14,8 +14,8 @@ import torch
 
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
-from reproduce import provenance
-from reproduce.storage import write_atomically
+from reproduce.records import provenance
+from reproduce.records.storage import write_atomically
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40

@@ -1,1 +1,1 @@
-"""The commands of the command line, one a module; `reproduce.cli` puts them together."""
+"""The commands of the command line, one a module; `reproduce.commands.cli` puts them together."""

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import click
 
-from reproduce.cells import CellError
-from reproduce.devices import DeviceError
+from reproduce.cells.kinds import CellError
+from reproduce.running.devices import DeviceError
 
 __all__ = [
     "COMPILED",

@@ -10,12 +10,12 @@ from typing import NoReturn
 
 import click
 
-from reproduce import summary
-from reproduce.cells import Cell
+from reproduce.cells.kinds import Cell
+from reproduce.commands import summary
 from reproduce.commands.common import say_loudly
-from reproduce.runner import Outcome
-from reproduce.scales import Scale
-from reproduce.wording import count
+from reproduce.grids.scales import Scale
+from reproduce.running.runner import Outcome
+from reproduce.words import count
 
 __all__ = ["conclude"]
 

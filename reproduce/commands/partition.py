@@ -13,15 +13,17 @@ from petra_core.drawing import gantt
 from petra_core.prediction.partition import Plan
 from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
-from reproduce import balance, devices, quantities, transformers
-from reproduce.balance import Balance
-from reproduce.cells import CellError, StageCostCell
+from reproduce.cells import catalogue, transformers
+from reproduce.cells.kinds import CellError, StageCostCell
+from reproduce.commands import quantities
 from reproduce.commands.common import THREADS, check_writable, checked
-from reproduce.data import catalogue
-from reproduce.options import GroupedCommand, grouped
-from reproduce.scales import smoke
-from reproduce.sharing import Shares
-from reproduce.storage import write_atomically, write_json
+from reproduce.commands.options import GroupedCommand, grouped
+from reproduce.grids import smoke
+from reproduce.modelling import balance
+from reproduce.modelling.balance import Balance
+from reproduce.records.storage import write_atomically, write_json
+from reproduce.running import devices
+from reproduce.teams.sharing import Shares
 
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")

@@ -13,20 +13,22 @@ import click
 import torch
 
 from petra_core import CheckpointError
-from reproduce import devices, sharing
-from reproduce.cells import TrainingCell
+from reproduce.cells.kinds import TrainingCell
 from reproduce.commands.common import check_files, checked, data_workers_of
 from reproduce.data.errors import DataError
-from reproduce.execution import Context, Observer, Stopped, UnsupportedError, execute
-from reproduce.interrupts import Interrupt
-from reproduce.launch import LOST, Failure, first_to_tell
-from reproduce.locks import LockedError, LockLostError
-from reproduce.progress import Observers, TrainingBar
-from reproduce.records import Record, RecordError, State, Status
-from reproduce.storage import StorageFullError
-from reproduce.team import ALONE, Team
-from reproduce.trace_file import TraceFile
-from reproduce.wording import count
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.locks import LockedError, LockLostError
+from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.storage import StorageFullError
+from reproduce.running import devices
+from reproduce.running.execution import execute
+from reproduce.running.interrupts import Interrupt
+from reproduce.running.progress import Observers, TrainingBar
+from reproduce.teams import sharing
+from reproduce.teams.launch import LOST, Failure, first_to_tell
+from reproduce.teams.team import ALONE, Team, UnsupportedError
+from reproduce.teams.trace_file import TraceFile
+from reproduce.words import count
 
 __all__ = ["train_here"]
 
@@ -74,7 +76,7 @@ def train_here(
         click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
-            from reproduce.event_files import EventFiles
+            from reproduce.running.event_files import EventFiles
 
             observers.append(EventFiles(tensorboard))
     with Interrupt() as interrupt:
@@ -119,7 +121,7 @@ def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, pati
     """The team that this process belongs to."""
     if not sharing.launched():
         return ALONE
-    from reproduce import processes
+    from reproduce.teams import processes
 
     try:
         return processes.join(cell, shares, device, patience)

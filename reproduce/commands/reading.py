@@ -6,13 +6,13 @@ This module exports kind_of_device, read_plan, recorded_times.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from reproduce import provenance, records, speed
-from reproduce.cells import Cell
-from reproduce.locks import holder
-from reproduce.planning import Item, Plan
-from reproduce.records import Record, RecordError, State, Status
-from reproduce.selection import exhibit_names
-from reproduce.speed import Device, Speeds
+from reproduce.cells.kinds import Cell
+from reproduce.grids.selection import exhibit_names
+from reproduce.records import provenance, speed
+from reproduce.records.locks import holder
+from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.speed import Device, Speeds
+from reproduce.running.planning import Item, Plan
 
 __all__ = ["kind_of_device", "read_plan", "recorded_times"]
 
@@ -38,7 +38,7 @@ def read_plan(
         retry_failed: failed cells are to be gone on with.
 
     """
-    speeds = speed.recorded(records.scan(root).records)
+    speeds = speed.recorded(scan(root).records)
     items = {cell: _item(cell, root, speeds, where, retry_failed=retry_failed) for cell in cells}
     groups: dict[str, list[Item]] = {}
     for cell, exhibit in _first_exhibits(cells, scale).items():
@@ -48,7 +48,7 @@ def read_plan(
 
 def recorded_times(cells: Iterable[Cell], root: Path, where: Device) -> dict[str, float]:
     """Seconds that whole cells take on such a device, by name, as far as comparable ones are recorded under `root`."""
-    speeds = speed.recorded(records.scan(root).records)
+    speeds = speed.recorded(scan(root).records)
     whole = {cell: State(Status.NOT_RUN, epochs=cell.epochs_expected) for cell in cells}
     times = {cell.name: speeds.left(cell, state, where) for cell, state in whole.items()}
     return {name: seconds for name, seconds in times.items() if seconds is not None}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from reproduce import merging
 from reproduce.commands.common import FOLDER, check_writable
-from reproduce.locks import holder
-from reproduce.merging import Verdict
-from reproduce.records import DEFAULT_ROOT, RecordError, Scan, scan
-from reproduce.storage import StorageFullError
+from reproduce.records import merging
+from reproduce.records.locks import holder
+from reproduce.records.merging import Verdict
+from reproduce.records.record import DEFAULT_ROOT, RecordError, Scan, scan
+from reproduce.records.storage import StorageFullError
 
 ROOT = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
 
@@ -37,7 +37,7 @@ def list_(root: Path) -> None:
 @ROOT
 def check(root: Path) -> None:
     """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
-    from reproduce.tables.results import read_run
+    from reproduce.records.results import read_run
 
     found, problems = _scan(root), []
     states: Counter[str] = Counter()

@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce import records
 from reproduce.commands.common import CORES, FOLDER, check_writable
-from reproduce.storage import StorageFullError
+from reproduce.records.record import DEFAULT_ROOT
+from reproduce.records.storage import StorageFullError
 
 
 @click.command()
-@click.option("--records", "root", type=FOLDER, default=records.DEFAULT_ROOT, show_default=True, help="Their folder.")
+@click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),

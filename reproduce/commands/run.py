@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from reproduce import devices, durations, planning, records, selection
-from reproduce.budget import Budget
-from reproduce.cells import Cell, TrainedCell
+from reproduce import durations
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands.common import (
     COMPILED,
     CORES,
@@ -24,10 +24,13 @@ from reproduce.commands.common import (
     checked,
     data_workers_of,
 )
+from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
-from reproduce.data import catalogue
-from reproduce.options import GroupedCommand, ListOption, grouped
-from reproduce.wording import count
+from reproduce.grids import selection
+from reproduce.records.record import DEFAULT_ROOT
+from reproduce.running import devices, planning
+from reproduce.running.budget import Budget
+from reproduce.words import count
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
@@ -62,7 +65,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @WHICH("--loader", help="Deliver batches by ffcv, memory or torchvision: cells of their own, recorded apart.")
 @WHICH("--precision", help="float32, tf32 (CUDA) or bf16: cells of their own, recorded apart.")
 @WHICH("--retry-failed", is_flag=True, show_default=False, help="Also cells that diverged or ran out of memory.")
-@WHERE("--records", "root", type=FOLDER, default=records.DEFAULT_ROOT, help="Their folder; machines may share it.")
+@WHERE("--records", "root", type=FOLDER, default=DEFAULT_ROOT, help="Their folder; machines may share it.")
 @WHERE("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
 @WHERE_MANY(
     "device_names",
@@ -130,9 +133,9 @@ def run(
 
     Scales: smoke, small, paper. Several values are separated by spaces or commas: --k 1 4, --k 1,4.
     """
-    from reproduce import grids  # with the tables, for which `--help` does not wait
+    from reproduce.grids.grid import grid_of
 
-    grid = checked(lambda: grids.by_name(scale))
+    grid = checked(lambda: grid_of(scale))
     conditions = {"models": models, "methods": methods, "k": k, "datasets": datasets}
     chosen = checked(lambda: selection.select(grid, conditions, tables=tables, seeds=seeds, only=only))
     chosen = checked(lambda: selection.with_settings(chosen, loader=loader, precision=precision))
@@ -147,8 +150,8 @@ def run(
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
     check_writable(root, "--records")
     from reproduce.commands.conclusion import conclude
-    from reproduce.runner import run_grid
-    from reproduce.worker import Settings
+    from reproduce.running.runner import run_grid
+    from reproduce.running.worker import Settings
 
     expected = recorded_times(chosen, root, kind)
     settings = Settings(

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from petra_core import methods
-from reproduce import balance, devices, sharing, transformers
-from reproduce.cells import OPTIMIZERS, CellError, TrainingCell
+from reproduce.cells import catalogue, transformers
+from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
+from reproduce.cells.rates import RULES
 from reproduce.commands.common import (
     COMPILED,
     DATA_WORKERS,
@@ -23,11 +24,12 @@ from reproduce.commands.common import (
     check_files,
     checked,
 )
-from reproduce.data import catalogue
-from reproduce.launch import launch
-from reproduce.options import GroupedCommand, grouped
-from reproduce.rates import RULES
-from reproduce.scales import smoke
+from reproduce.commands.options import GroupedCommand, grouped
+from reproduce.grids import smoke
+from reproduce.modelling import balance
+from reproduce.running import devices
+from reproduce.teams import sharing
+from reproduce.teams.launch import launch
 
 NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reproduce.data.catalogue import Channels
+from reproduce.cells.catalogue import Channels
 from reproduce.data.loader import normalised
 
 

@@ -29,7 +29,7 @@ from PIL import Image
 
 from petra_core.files import replacing
 from reproduce.data.errors import DataError
-from reproduce.storage import FULL, StorageFullError
+from reproduce.records.storage import FULL, StorageFullError
 
 VERSION = 2
 HEADER = np.dtype(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reproduce.data.catalogue import CIFAR10, CIFAR100, Dataset
+from reproduce.cells.catalogue import CIFAR10, CIFAR100, Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.small_images import (
     FIX,

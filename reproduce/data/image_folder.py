@@ -21,11 +21,11 @@ from typing import Any
 
 from PIL import Image
 
+from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import JpegFiles, UnreadableImageError, write_beton
-from reproduce.data.catalogue import Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, Progress, Split
-from reproduce.storage import write_atomically
+from reproduce.records.storage import write_atomically
 
 FOLDERS = {"train": "train", "test": "val"}
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's list

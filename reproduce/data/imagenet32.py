@@ -7,7 +7,7 @@ serves as a checksum here: none is published.
 
 from pathlib import Path
 
-from reproduce.data.catalogue import IMAGENET32
+from reproduce.cells.catalogue import IMAGENET32
 from reproduce.data.errors import DataError
 from reproduce.data.small_images import Batch, BatchFile, SmallImages, read_pickled_batch
 

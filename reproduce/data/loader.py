@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reproduce.data.catalogue import Channels
+from reproduce.cells.catalogue import Channels
 from reproduce.data.crops import mirrored, padded_crops
 from reproduce.data.sample_hash import AUGMENTATION, Hashes, sample_hashes, sample_order
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproduce.data.catalogue import Channels, again
+from reproduce.cells.catalogue import Channels, again
 from reproduce.data.errors import DataError
 
 NAME = "manifest.json"

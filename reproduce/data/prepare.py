@@ -17,12 +17,12 @@ from typing import Protocol
 
 import filelock
 
+from reproduce.cells.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data import cifar, imagenet32, manifest
-from reproduce.data.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import ImageFolder
 from reproduce.data.manifest import Findings, Manifest, Progress, Written
-from reproduce.storage import explain_full_disk, write_atomically
+from reproduce.records.storage import explain_full_disk, write_atomically
 
 NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from reproduce.cells.catalogue import Dataset
 from reproduce.data import safe_pickle
 from reproduce.data.beton import RawImages, write_beton
-from reproduce.data.catalogue import Dataset
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, Progress, Split
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from reproduce.cells import TrainedCell
-from reproduce.data import catalogue, corpus, manifest
+from reproduce.cells import catalogue
+from reproduce.cells.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC
+from reproduce.cells.kinds import TrainedCell
+from reproduce.data import corpus, manifest
 from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
-from reproduce.data.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import read_list
 from reproduce.data.loader import EvaluationBatches, Images, Loader, MemoryLoader

@@ -33,11 +33,11 @@ from petra_core.prediction.memory import predict
 from petra_core.prediction.units import units_per_micro_batch
 from petra_core.stages import Stage
 from petra_core.tape import as_value
-from reproduce.cells import Cell, ComplexityCell
-from reproduce.execution import Context
+from reproduce.cells.kinds import Cell, ComplexityCell
+from reproduce.measures.context import Context
 from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
-from reproduce.records import Record
+from reproduce.records.record import Record
 
 __all__ = ["measure", "measure_complexity"]
 

@@ -36,12 +36,12 @@ from torch.func import functional_call
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Value
 from petra_core.worker import Backward
-from reproduce.cells import Cell, GradientsCell
-from reproduce.execution import Context
+from reproduce.cells.kinds import Cell, GradientsCell
+from reproduce.measures.context import Context
 from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Probe, Subject
-from reproduce.records import Record
-from reproduce.training import autocast, train
+from reproduce.measures.training import autocast, train
+from reproduce.records.record import Record
 
 __all__ = ["GradientQuality", "compare", "exact_gradients", "measure", "rows"]
 

@@ -20,13 +20,12 @@ from petra_core import Pipeline, methods
 from petra_core.ledger import KINDS, MemoryReport
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
-from reproduce import networks
-from reproduce.cells import Cell, MemoryCell
-from reproduce.data import catalogue
-from reproduce.execution import Context, Stopped
+from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import Cell, MemoryCell
+from reproduce.measures.context import Context, Stopped
 from reproduce.measures.machine_memory import Witness, available
 from reproduce.measures.synthetic import SGD, micro_batch, synthetic
-from reproduce.records import Record
+from reproduce.records.record import Record
 
 __all__ = ["measure", "predicted"]
 

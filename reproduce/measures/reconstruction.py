@@ -28,12 +28,12 @@ from petra_core import Pipeline
 from petra_core.stages import Stage
 from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
-from reproduce.cells import Cell, ReconstructionCell
-from reproduce.execution import Context
+from reproduce.cells.kinds import Cell, ReconstructionCell
+from reproduce.measures.context import Context
 from reproduce.measures.names import OF
 from reproduce.measures.probe import Probe, Subject
-from reproduce.records import Record
-from reproduce.training import autocast, train
+from reproduce.measures.training import autocast, train
+from reproduce.records.record import Record
 
 __all__ = ["Reconstruction", "measure", "rounding_errors", "rows"]
 

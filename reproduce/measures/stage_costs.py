@@ -18,12 +18,12 @@ from petra_core import methods
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.stages import Stage
-from reproduce.cells import Cell, StageCostCell
-from reproduce.data import catalogue
-from reproduce.execution import Context, Stopped
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import Cell, StageCostCell
+from reproduce.measures.context import Context, Stopped
 from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
 from reproduce.measures.synthetic import SGD, synthetic
-from reproduce.records import Record
+from reproduce.records.record import Record
 
 __all__ = ["measure", "timed"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from petra_core.recipe import sgd
 from petra_core.stages import Stage
-from reproduce import networks, transformers
-from reproduce.cells import MeasuredCell
-from reproduce.execution import MEMORY_FORMAT, laid_out
+from reproduce.cells import networks, transformers
+from reproduce.cells.kinds import MeasuredCell
+from reproduce.measures.context import MEMORY_FORMAT, laid_out
 
 __all__ = ["SGD", "Synthetic", "micro_batch", "synthetic"]
 

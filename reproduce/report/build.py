@@ -18,11 +18,8 @@ from urllib.parse import quote
 
 import jinja2
 
-from reproduce import grids, published, scales
-from reproduce.report import citing, overview, paper, switches
-from reproduce.statistics import MARGIN_POINTS
-from reproduce.storage import write_atomically
-from reproduce.tables import (
+from reproduce import published
+from reproduce.exhibits import (
     accounts,
     accuracy,
     benchmarks,
@@ -46,8 +43,13 @@ from reproduce.tables import (
     table6,
     transformers,
 )
-from reproduce.tables.content import Figure, Listing, Section, Table
-from reproduce.tables.results import Results, read
+from reproduce.grids import scales
+from reproduce.grids.grid import grid_of
+from reproduce.records.results import Results, read
+from reproduce.records.storage import write_atomically
+from reproduce.report import citing, overview, paper, switches
+from reproduce.show.content import Figure, Listing, Section, Table
+from reproduce.show.statistics import MARGIN_POINTS
 
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Callable[[Results], Section], ...] = (
@@ -87,7 +89,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
         StorageFullError: there was no room.
 
     """
-    expected = [cell for name in scales.SCALES for cell in grids.by_name(name).cells]
+    expected = [cell for name in scales.SCALES for cell in grid_of(name).cells]
     html = render(read(records_root, expected), jobs=jobs)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, html.encode())

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from reproduce import published
-from reproduce.tables.results import Results
+from reproduce.records.results import Results
 
 SHOWN = 3  # commits; more are under Provenance
 

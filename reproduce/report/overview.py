@@ -10,12 +10,13 @@ This module exports Part, coverage, parts, scales_run.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reproduce import published, scales
+from reproduce import published
+from reproduce.exhibits.accounts import STUDIES, Account, Study, accounts, keys
+from reproduce.grids import scales
 from reproduce.published import Mark, Row
-from reproduce.records import Status
-from reproduce.tables.accounts import STUDIES, Account, Study, accounts, keys
-from reproduce.tables.content import Column, Entry, Finding, Section, Table, Tone, missing, none, number, text
-from reproduce.tables.results import Results
+from reproduce.records.record import Status
+from reproduce.records.results import Results
+from reproduce.show.content import Column, Entry, Finding, Section, Table, Tone, missing, none, number, text
 
 __all__ = ["Part", "coverage", "parts", "scales_run"]
 

@@ -11,7 +11,7 @@ This module exports column_groups, parts.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reproduce.tables.content import Column, Table
+from reproduce.show.content import Column, Table
 
 __all__ = ["column_groups", "parts"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from reproduce.tables.content import Column, Entry, Figure, Table
+from reproduce.show.content import Column, Entry, Figure, Table
 
 __all__ = ["of_block", "of_column", "of_heading", "of_row"]
 

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproduce import grids, scales
+from reproduce.grids import scales
+from reproduce.grids.grid import grid_of
+from reproduce.records.results import read
 from reproduce.report.build import SECTIONS
-from reproduce.tables.content import Block, Figure, Listing, Section, Table
-from reproduce.tables.results import read
+from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 
 def lines_of(section: Section) -> Iterator[str]:
@@ -46,7 +47,7 @@ def lines_of_block(block: Block) -> Iterator[str]:
 
 def main(records: Path, output: Path) -> None:
     """Write the files."""
-    results = read(records, [cell for name in scales.SCALES for cell in grids.by_name(name).cells])
+    results = read(records, [cell for name in scales.SCALES for cell in grid_of(name).cells])
     for make in SECTIONS:
         section = make(results)
         (output / f"{section.key}.txt").write_text("\n".join(lines_of(section)) + "\n")

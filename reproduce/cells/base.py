@@ -1,0 +1,113 @@
+"""What every kind of cell is: a frozen configuration with one canonical text, and so one identity.
+
+The kinds themselves are in `reproduce.cells.kinds`, which exports all of this again.
+"""
+
+import abc
+import dataclasses
+import difflib
+import functools
+import hashlib
+import json
+import math
+import re
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class CellError(ValueError):
+    """A setting of a cell is unknown, of the wrong type or out of range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(abc.ABC):
+    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
+
+    Attributes:
+        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand).
+
+    """
+
+    kind: ClassVar[str]
+
+    scale: str
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
+        if not re.fullmatch(r"[a-z0-9_]+", self.scale):
+            raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
+        self._check()
+
+    @property
+    def epochs_expected(self) -> int:
+        """Lines of metrics that a finished record has; 0 for kinds without epochs."""
+        return 0
+
+    @abc.abstractmethod
+    def _check(self) -> None:
+        """Raise CellError for values out of range."""
+
+    @property
+    @abc.abstractmethod
+    def slug(self) -> str:
+        """What a person calls the cell; not unique, see `name`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting with its value, `kind` first; `from_dict` is the inverse.
+
+        A setting that has a default came later than the first records. Its default is what was done before there was
+        the setting, and is not written: so those records keep their identities.
+        """
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {"kind": self.kind, **{name: value for name, (value, default) in values.items() if value != default}}
+
+    @property
+    def canonical(self) -> str:
+        """The configuration as JSON text of which there is only one: sorted keys, no spaces, ASCII."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the canonical text, 64 hex digits."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Folder name of its record: the slug and the first 12 digits of the identity."""
+        return f"{self.slug}-{self.identity[:12]}"
+
+
+def near_matches(wrong: str, known: typing.Iterable[str]) -> str:
+    """`did you mean …?`, or the whole list if nothing is near."""
+    choices = list(known)
+    near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _checked(name: str, value: object, wanted: Any) -> object:
+    """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
+
+    Raises:
+        CellError: it is of another type, or not finite.
+
+    """
+    if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
+        if not isinstance(value, tuple | list):
+            raise CellError(f"{name} must be a list of {wanted.__args__[0].__name__}, got {value!r}")
+        return tuple(_checked(name, item, wanted.__args__[0]) for item in value)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:  # exact: True is no int here
+        raise CellError(f"{name} must be {wanted.__name__}, got {type(value).__name__} {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CellError(f"{name} must be finite, got {value}")
+    return value

@@ -1,0 +1,396 @@
+"""Cells: experiments as complete, frozen configurations.
+
+An experiment is known by its configuration. The obvious configuration, a command line plus whatever defaults the
+code has that day, changes its meaning silently when a default changes, and two people's "same" runs are different
+ones. A cell therefore has every setting written out, its identity is the hash of that text, and whatever was derived
+by a rule (the learning rate) is in it as the number that came out.
+
+What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
+of a cell; it is in the record's environment (`reproduce.records.record`).
+
+This module exports Cell, CellError, near_matches, from_dict, and the kinds: TrainedCell (TrainingCell, GradientsCell,
+ReconstructionCell) and MeasuredCell (ComplexityCell, MemoryCell, StageCostCell).
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from petra_core import methods
+from petra_core.ages import check_replicas
+from reproduce.cells import catalogue, transformers
+from reproduce.cells.base import Cell, CellError, near_matches
+
+__all__ = [
+    "Cell",
+    "CellError",
+    "ComplexityCell",
+    "GradientsCell",
+    "MeasuredCell",
+    "MemoryCell",
+    "ReconstructionCell",
+    "ShapedCell",
+    "StageCostCell",
+    "TrainedCell",
+    "TrainingCell",
+    "from_dict",
+    "near_matches",
+]
+
+PRECISIONS = ("float32", "tf32", "bf16")
+MESSAGES = ("float32", "bf16")
+OPTIMIZERS = ("sgd", "adamw")
+RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
+CHAIN_STEMS = ("stride1", "stride2", "stride4")
+FAMILIES = ("revnet", "resnet", "invertible_revnet")
+RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedCell(Cell):
+    """Train one network with one method on one data set, with one seed; what is recorded of it is the subclass's.
+
+    Attributes:
+        dataset: name of the data set.
+        image_size: height and width of the images, pixels; of text the tokens of a sequence.
+        model: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width,
+            or a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
+        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer
+            `patch<P>`, or `bytes` for text.
+        width: channels of the first blocks, per stream (64 in the paper).
+        method: name of a method in `petra_core.methods`.
+        accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
+        batch_size: samples in a micro-batch.
+        epochs: passes over the training set.
+        warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
+        drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
+        drop_factor: see `drops`.
+        learning_rate: base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch ·
+            k · R / 256 of R replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
+        momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
+        weight_decay: decay of the parameters of two dimensions or more (not of biases or those of norms).
+        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop`
+            (and flip), or for text `mask`.
+        loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
+        precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
+            the streams stay float32).
+        seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
+        messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
+        replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
+            (`petra_core.distributed.replicas`): R times the samples of an update.
+        optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
+        stage_replicas: of each stage, the processes that take its micro-batches in turn; empty where no stage has
+            several. It makes gradients later (`petra_core.ages`), and so another cell.
+
+    """
+
+    dataset: str
+    image_size: int
+    model: str
+    stem: str
+    width: int
+    method: str
+    accumulation: int
+    batch_size: int
+    epochs: int
+    warmup_epochs: float
+    drops: tuple[int, ...]
+    drop_factor: float
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    augmentation: str
+    loader: str
+    precision: str
+    seed: int
+    messages: str = "float32"
+    replicas: int = 1
+    optimizer: str = "sgd"
+    stage_replicas: tuple[int, ...] = ()
+
+    @property
+    def epochs_expected(self) -> int:
+        """One line an epoch."""
+        return self.epochs
+
+    def _check(self) -> None:
+        _known_dataset(self)
+        _check_model(self)
+        _check_method(self)
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("messages", self.messages, MESSAGES)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _at_least(self, 1, "batch_size", "epochs", "replicas")
+        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
+        _check_data(self)
+        if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
+            raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
+        if self.drops and self.drops[0] < self.warmup_epochs:
+            raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
+        if self.momentum >= 1:
+            raise CellError(f"momentum must be below 1, got {self.momentum}")
+
+    @property
+    def slug(self) -> str:
+        """Model, method, k and what else tells cells of one grid apart."""
+        method = self.method.lower().replace("_", "-")
+        replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
+        optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
+        words = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
+        turns = "-replicated" if self.stage_replicas else ""
+        return f"{words}{replicas}{turns}{optimizer}-s{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCell(TrainedCell):
+    """Train, and record the accuracy."""
+
+    kind: ClassVar[str] = "training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedCell(TrainedCell):
+    """Train, and follow some micro-batches on their way through the pipeline (`reproduce.measures`).
+
+    The training is bitwise that of a `TrainingCell` of the same settings. Its speed is not: it includes the measuring.
+
+    Attributes:
+        probe_every: micro-batches from one that is followed to the next.
+
+    """
+
+    probe_every: int
+
+    def _check(self) -> None:
+        super()._check()
+        _at_least(self, 1, "probe_every")
+        if not methods.by_name(self.method).pipelined:
+            raise CellError(f"{self.method} delays nothing, so there is nothing to follow; choose a pipelined method")
+
+    @property
+    def slug(self) -> str:
+        """As of the training, after the kind."""
+        return f"{self.kind}-{super().slug}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientsCell(ProbedCell):
+    """Compare the method's gradients with delayed and with end-to-end ones (Figures 5 and 6)."""
+
+    kind: ClassVar[str] = "gradients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionCell(ProbedCell):
+    """Compare rebuilt inputs with the true ones."""
+
+    kind: ClassVar[str] = "reconstruction"
+
+    def _check(self) -> None:
+        super()._check()
+        if not methods.by_name(self.method).reconstructs:
+            raise CellError(f"{self.method} rebuilds no inputs; choose PETRA or APPROXIMATE_INPUTS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCell(Cell):
+    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
+
+    Attributes:
+        model: as of a `TrainedCell`.
+        stem: likewise.
+        image_size: height and width of the images, pixels.
+        width: channels of the first blocks, per stream.
+        method: name of a method in `petra_core.methods`.
+        accumulation: k, 1..32.
+        batch_size: samples in a micro-batch.
+        seed: of the initialisation and the random images.
+
+    """
+
+    model: str
+    stem: str
+    image_size: int
+    width: int
+    method: str
+    accumulation: int
+    batch_size: int
+    seed: int
+
+    def _check(self) -> None:
+        _check_model(self)
+        _check_method(self)
+        _at_least(self, 1, "batch_size")
+        _at_least(self, 0, "seed")
+
+    @property
+    def slug(self) -> str:
+        """Kind, model, method, k and what else tells cells of one grid apart."""
+        method = self.method.lower().replace("_", "-")
+        return f"{self._subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
+
+    @property
+    def _subject(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexityCell(MeasuredCell):
+    """Measure one row of Table 1: bytes, messages, FLOPs and time of a method on a chain of equal stages.
+
+    The model is `chain<n>`: n reversible blocks between stem and head.
+    """
+
+    kind: ClassVar[str] = "complexity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapedCell(MeasuredCell):
+    """Measure on images and classes like those of a data set, which itself is not needed.
+
+    Attributes:
+        dataset: its name.
+
+    """
+
+    dataset: str
+
+    def _check(self) -> None:
+        dataset = _known_dataset(self)
+        super()._check()
+        sizes = dataset.image_sizes
+        if self.image_size not in sizes:
+            raise CellError(f"{self.dataset} has no {dataset.sized(self.image_size)}, but {sizes[0]} to {sizes[-1]}")
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.kind}-{self.dataset}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCell(ShapedCell):
+    """Fill the pipeline and count the bytes that each stage holds (Tables 3 and 6)."""
+
+    kind: ClassVar[str] = "memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCostCell(ShapedCell):
+    """Time the forward, the backward and the update of each stage (Table 5).
+
+    Attributes:
+        repetitions: times that each stage's turn is timed, after some that are not.
+
+    """
+
+    kind: ClassVar[str] = "stage_costs"
+
+    repetitions: int
+
+    def _check(self) -> None:
+        super()._check()
+        _at_least(self, 1, "repetitions")
+
+
+CELLS: tuple[type[Cell], ...] = (
+    TrainingCell,
+    ComplexityCell,
+    GradientsCell,
+    ReconstructionCell,
+    MemoryCell,
+    StageCostCell,
+)
+KINDS = {cell.kind: cell for cell in CELLS}
+
+
+def from_dict(values: Mapping[str, Any]) -> Cell:
+    """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
+
+    Raises:
+        CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of range.
+
+    """
+    given = dict(values)
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
+    fields = dataclasses.fields(KINDS[kind])
+    known = [field.name for field in fields]
+    for key in given:
+        if key not in known:
+            raise CellError(f"a {kind} cell has no setting {key!r}; {near_matches(key, known)}")
+    missing = [field.name for field in fields if field.name not in given and field.default is dataclasses.MISSING]
+    if missing:
+        raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
+    return KINDS[kind](**given)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise CellError(f"there is no {name} {value!r}; {near_matches(value, known)}")
+
+
+def _at_least(cell: Cell, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(cell, name) < least:
+            raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
+
+
+def _check_model(cell: TrainedCell | MeasuredCell) -> None:
+    _at_least(cell, 1, "image_size", "width")
+    if re.fullmatch(r"chain[1-9]\d*", cell.model):
+        _one_of("stem", cell.stem, CHAIN_STEMS)
+    elif cell.model in transformers.MODELS:
+        try:
+            transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+    else:
+        _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *transformers.MODELS))
+        _one_of("stem", cell.stem, RESIDUAL_STEMS)
+
+
+def _check_data(cell: TrainedCell) -> None:
+    """Write the data set's name as the catalogue does, and check what depends on it."""
+    dataset = _known_dataset(cell)
+    try:
+        dataset.check(
+            image_size=cell.image_size,
+            augmentation=cell.augmentation,
+            loader=cell.loader,
+            batch_size=cell.batch_size,
+        )
+    except ValueError as error:
+        raise CellError(str(error)) from None
+
+
+def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
+    """The cell's data set, whose name is then written as the catalogue does; the network can read it."""
+    try:
+        dataset = catalogue.by_name(cell.dataset)
+    except ValueError as error:
+        raise CellError(str(error)) from None
+    if dataset.text != transformers.reads_text(cell.model):
+        fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
+        raise CellError(
+            f"{cell.model} takes images, and {dataset.name} is text; choose one of {', '.join(fitting)}"
+            if dataset.text
+            else f"{cell.model} takes text, and {dataset.name} has images; choose the data set {catalogue.PYDOC.name}"
+        )
+    object.__setattr__(cell, "dataset", dataset.name)
+    return dataset
+
+
+def _check_method(cell: TrainedCell | MeasuredCell) -> None:
+    """Write the method's name as the engine does, and check k, and the replicas of stages."""
+    try:
+        method = methods.by_name(cell.method)
+        object.__setattr__(cell, "method", method.name)
+        methods.check_accumulation(cell.accumulation)
+        if isinstance(cell, TrainedCell):
+            replicas = check_replicas(method, len(cell.stage_replicas), cell.accumulation, cell.stage_replicas)
+            object.__setattr__(cell, "stage_replicas", replicas)  # empty where each is one
+    except ValueError as error:
+        raise CellError(str(error)) from None

@@ -1,0 +1,39 @@
+"""From a cell's words to the stages of its network.
+
+Importing this module imports no torch: that comes with the first network.
+
+This module exports build, outlined.
+"""
+
+from typing import TYPE_CHECKING
+
+from reproduce.cells import transformers
+from reproduce.cells.kinds import MeasuredCell, TrainedCell
+
+if TYPE_CHECKING:
+    from petra_core.stages import Stage
+
+__all__ = ["build", "outlined"]
+
+
+def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
+    """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
+    from petra_core import models
+
+    if cell.model in transformers.MODELS:
+        return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes)
+    family = cell.model.rstrip("0123456789")
+    depth = int(cell.model.removeprefix(family))
+    if family == "chain":
+        stride = int(cell.stem.removeprefix("stride"))
+        return models.chain(depth, num_classes=num_classes, channels=cell.width, stem_stride=stride)
+    make = {"revnet": models.revnet, "resnet": models.resnet, "invertible_revnet": models.invertible_revnet}
+    return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
+
+
+def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
+    """The same stages on the meta device, where tensors have shapes and no memory: nothing is drawn or allocated."""
+    import torch
+
+    with torch.device("meta"):
+        return build(cell, num_classes)

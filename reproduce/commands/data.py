@@ -1,0 +1,282 @@
+"""The commands `data list`, `data prepare` and `data check`.
+
+What converts and verifies is imported where it is used: to list, to explain or to refuse does not wait for it.
+"""
+
+import platform
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from reproduce.cells import catalogue
+from reproduce.cells.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
+from reproduce.commands.common import CORES, FOLDER
+from reproduce.data import corpus, manifest
+from reproduce.data.errors import DataError
+from reproduce.data.manifest import SPLITS, Findings, Manifest, Progress
+from reproduce.records.storage import StorageFullError
+
+SHOWN = 20  # problems of one data set
+
+WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(1),
+    show_default="as many as there are cores",
+    help="Threads that decode (imagenet).",
+)
+
+
+class DatasetName(click.ParamType[Dataset]):
+    """The name of a data set that has to be prepared."""
+
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Dataset:
+        """Find it, or say which name is near."""
+        try:
+            dataset = catalogue.by_name(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if dataset.built_in:
+            self.fail(f"{dataset.title} come with a dependency: there is nothing to prepare or check", param, ctx)
+        return dataset
+
+
+@click.group()
+def data() -> None:
+    """Data sets: list them, prepare them for the loaders, check what is there."""
+
+
+@data.command("list")
+@click.option(
+    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
+)
+def list_command(root: Path) -> None:
+    """Show every data set, its state, and how to get it."""
+    click.echo(f"FFCV is {'installed' if catalogue.ffcv_installed() else 'not installed'}; prepared data sets: {root}")
+    for dataset in catalogue.DATASETS.values():
+        click.echo()
+        click.secho(dataset.name, bold=True, nl=False)
+        click.echo(f"  {dataset.title}: {_contents(dataset)}")
+        click.echo(f"  {_state(dataset, root)}")
+
+
+def _contents(dataset: Dataset) -> str:
+    if not dataset.text:
+        size = f"{dataset.image_size} x {dataset.image_size}"
+        return f"{dataset.num_classes} classes, {dataset.train_samples:,} + {dataset.test_samples:,} images, {size}"
+    try:
+        here = corpus.pydoc()
+    except DataError as error:
+        return str(error)
+    return (
+        f"text for masked language modelling, {len(here.train):,} + {len(here.test):,} bytes in this Python "
+        f"({platform.python_version()}), SHA-256 {here.sha256}"
+    )
+
+
+def _state(dataset: Dataset, root: Path) -> str:
+    if dataset.built_in:
+        return f"ready: it comes with {'Python' if dataset.text else 'a dependency'}"
+    folder = root / dataset.name
+    if not (folder / manifest.NAME).exists():
+        return f"not prepared. {dataset.how_to_get}"
+    try:
+        there = manifest.read(folder)
+    except DataError as error:
+        return f"DAMAGED: {error}"
+    problems = [] if there.dataset == dataset.name else [f"it holds {there.dataset}"]
+    problems += manifest.problems(folder, there, contents=False)
+    if problems:
+        return f"DAMAGED: {'; '.join(problems[:SHOWN])}"
+    loaders = [name for name in dataset.loaders if there.has_beton or name != FFCV]
+    return f"ready for {' and '.join(loaders)}, {_status(there)}"
+
+
+@data.command("prepare")
+@click.argument("dataset", metavar="NAME", type=DatasetName())
+@click.option("--source", type=FOLDER, help="Folder that holds the data set as published.")
+@click.option(
+    "--data-root",
+    "--output",
+    "root",
+    type=FOLDER,
+    default=DEFAULT_ROOT,
+    show_default=True,
+    help="Folder of prepared data sets; NAME is made there.",
+)
+@click.option(
+    "--download",
+    is_flag=True,
+    help="Get the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
+)
+@click.option(
+    "--unofficial",
+    "reason",
+    default="",
+    metavar="REASON",
+    help="Take data that are not the official ones, and say why.",
+)
+@click.option("--replace", is_flag=True, help="Make it anew although it is there.")
+@click.option("--skip-unreadable", is_flag=True, help="Leave out images that cannot be decoded (imagenet).")
+@click.option(
+    "--no-beton",
+    is_flag=True,
+    help="Do not copy the images (144 GB), only list them: for torchvision's loader (imagenet).",
+)
+@WORKERS
+def prepare_command(
+    dataset: Dataset,
+    source: Path | None,
+    root: Path,
+    download: bool,
+    reason: str,
+    replace: bool,
+    skip_unreadable: bool,
+    no_beton: bool,
+    workers: int | None,
+) -> None:
+    """Verify the data set NAME and convert it for the loaders: cifar10, cifar100, imagenet32 or imagenet.
+
+    Nothing is left behind unless all of it is there and whole. Stopped in any way, the same command begins anew.
+    """
+    if dataset is not IMAGENET and (skip_unreadable or no_beton or workers):
+        raise click.UsageError(
+            "--skip-unreadable, --no-beton and --workers are for imagenet: others have no image files"
+        )
+    if download and not dataset.downloadable:
+        raise click.UsageError(f"{dataset.title} cannot be downloaded without an account. {dataset.how_to_get}")
+    if source is None and not download:
+        raise click.UsageError(f"--source is missing: the folder that holds {dataset.title}. {dataset.how_to_get}")
+    from reproduce.data import cifar
+    from reproduce.data.prepare import Options, prepare
+
+    options = Options(
+        reason=reason.strip(),
+        replace=replace,
+        skip_unreadable=skip_unreadable,
+        beton=not no_beton,
+        workers=workers or CORES,
+    )
+    with _errors():
+        if download:
+            source = source or root / "downloads"
+            cifar.download(dataset, source)
+        assert source is not None
+        made, now = prepare(dataset, source, root, options, progress_bar)
+        folder = root / dataset.name
+        click.echo(f"{folder} {'is made' if now else 'was there already, from the same source'}: {_status(made)}")
+        _describe(made.findings)
+        for name, file in made.files.items():
+            click.echo(f"  {name}  {file.bytes:,} bytes  SHA-256 {file.sha256}")
+
+
+@data.command("check")
+@click.argument("datasets", metavar="[NAME]...", type=DatasetName(), nargs=-1)
+@click.option(
+    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
+)
+@click.option("--source", type=FOLDER, help="Verify the published files in this folder instead; takes one NAME.")
+@WORKERS
+def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, workers: int | None) -> None:
+    """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
+    if workers and (source is None or list(datasets) != [IMAGENET]):
+        raise click.UsageError("--workers is for imagenet with --source: nothing else is decoded")
+    if source is not None:
+        if len(datasets) != 1:
+            raise click.UsageError("--source takes one NAME: the data set that is in the folder")
+        from reproduce.data.prepare import Options, verify
+
+        with _errors():
+            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
+            click.echo(f"{source}: the official {datasets[0].title}, whole")
+            _describe(found)
+        return
+    chosen = datasets or [
+        dataset for name, dataset in catalogue.DATASETS.items() if (root / name / manifest.NAME).exists()
+    ]
+    if not chosen:
+        raise click.ClickException(f"{root} holds no prepared data set; `data list` shows what there is")
+    with _errors():
+        whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, also after a damaged one
+    sys.exit(0 if all(whole) else 1)
+
+
+def _check(dataset: Dataset, folder: Path) -> bool:
+    try:
+        there = manifest.read(folder)
+        problems = [] if there.dataset == dataset.name else [f"{folder} holds {there.dataset}, not {dataset.name}"]
+        with progress_bar(dataset.name, sum(file.bytes for file in there.files.values()), "B") as progress:
+            problems += manifest.problems(folder, there, contents=True, progress=progress)
+        if not problems and not there.has_beton:  # what it lists lies elsewhere
+            from reproduce.data.image_folder import changed, read_list
+
+            for split in SPLITS:
+                problems += changed(Path(there.source), read_list(folder / f"{split}.jsonl"))
+    except DataError as error:
+        problems = [str(error)]
+    if not problems:
+        click.echo(f"{dataset.name}: whole, {_status(there)}")
+        return True
+    click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
+    for problem in problems[:SHOWN]:
+        click.echo(f"  {problem}", err=True)
+    if len(problems) > SHOWN:
+        click.echo(f"  … and {len(problems) - SHOWN} more", err=True)
+    click.echo(f"  {catalogue.again(folder)} …", err=True)
+    return False
+
+
+def _status(there: Manifest) -> str:
+    if there.official:
+        return "official"
+    what = [*there.findings.deviations]
+    if there.findings.skipped:
+        what.append(f"{len(there.findings.skipped):,} unreadable images left out")
+    reason = f" (reason given: {there.reason})" if there.reason else ""
+    return f"NOT OFFICIAL: {'; '.join(what)}{reason}"
+
+
+def _describe(found: Findings) -> None:
+    for name, split in found.splits.items():
+        counts = split.histogram
+        each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+        click.echo(f"  {name}: {split.samples:,} images, {len(counts):,} classes of {each}")
+    for note in found.notes:
+        click.echo(f"  {note}")
+    for path in found.skipped[:SHOWN]:
+        click.echo(f"  left out: {path}")
+    if len(found.skipped) > SHOWN:
+        click.echo(f"  … and {len(found.skipped) - SHOWN:,} more")
+    means, deviations = (", ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.deviation))
+    click.echo(f"  channels: mean {means}; standard deviation {deviations}")
+
+
+@contextmanager
+def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
+    """A bar on stderr if it is a terminal, otherwise one line."""
+    from tqdm import tqdm
+
+    if not sys.stderr.isatty():
+        click.echo(f"{what} {total:,} {unit}", err=True)
+    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, disable=None) as bar:
+        yield bar.update
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader of what is printed has seen enough; click knows
+        raise
+    except StorageFullError as error:
+        raise click.ClickException(error.strerror or str(error)) from error
+    except (DataError, OSError) as error:  # a folder that cannot be written, for one
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("stopped; nothing was left behind, the same command begins anew", err=True)
+        sys.exit(128 + signal.SIGINT)

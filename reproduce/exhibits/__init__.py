@@ -1,0 +1,1 @@
+"""What the report says: one module for each table, figure or study."""

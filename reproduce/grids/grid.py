@@ -1,0 +1,51 @@
+"""Grids: all cells of a scale, those of every table and figure together, each once.
+
+This module exports Grid, grid_of.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.exhibits import registry
+from reproduce.grids import scales
+from reproduce.grids.scales import Scale
+
+__all__ = ["Grid", "grid_of"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a scale.
+
+    Attributes:
+        scale: what is expected of them.
+        cells: in the order in which they are run.
+
+    """
+
+    scale: Scale
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        """That of the scale."""
+        return self.scale.name
+
+
+@cache
+def grid_of(name: str) -> Grid:
+    """The grid of the scale called `name`.
+
+    Seed by seed, and for each seed table by table: stopped early, a run has something of everything. What is measured
+    without training takes little time and comes first; at `smoke` last, since a person waits for the accuracies.
+
+    Raises:
+        CellError: there is none; near matches are listed.
+
+    """
+    scale = scales.by_name(name)
+    cells = dict.fromkeys(cell for exhibit in registry.RUN_ORDER for cell in exhibit.cells(name))
+    measured = math.inf if name == "smoke" else -1
+    return Grid(scale, tuple(sorted(cells, key=lambda cell: cell.seed if isinstance(cell, TrainedCell) else measured)))

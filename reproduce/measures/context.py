@@ -1,0 +1,82 @@
+"""What a measure is given beside its cell and its record: where to compute, whom to tell, when to stop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reproduce.cells.catalogue import DEFAULT_ROOT
+from reproduce.teams.team import ALONE, Team
+from reproduce.teams.trace_file import TraceFile
+
+__all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "laid_out"]
+
+#: Of weights and images: convolutions are faster with the channels next to one another, on CPU and CUDA.
+MEMORY_FORMAT = torch.channels_last
+
+
+class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an error
+    """The work was stopped by request; its state is saved."""
+
+
+class Observer:
+    """Is told how a cell gets on; the base class ignores it."""
+
+    def begin(self) -> None:
+        """The cell is ours, and the work begins."""
+
+    def tick(self, done: int, total: int, loss: Tensor | None) -> None:
+        """`done` of `total` micro-batches have entered; `loss` came out at the last tick, if any did."""
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """An epoch has ended, with these metrics."""
+
+    def saved(self, seconds: float) -> None:
+        """A checkpoint was written, which took so long."""
+
+    def notice(self, text: str) -> None:
+        """Something has happened that a person should know."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """How a cell is run, as against what it is: nothing here changes a result beyond rounding.
+
+    Attributes:
+        device: to train on.
+        should_stop: asked after every tick; if True, the state is saved and `Stopped` raised.
+        observer: is told of progress.
+        checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
+        model_file: where the trained model's state dict is to be left, if anywhere.
+        data_root: folder of prepared data sets.
+        data_workers: threads or processes that decode images; the batches do not depend on it.
+        team: the processes that train the cell together.
+        trace: writes a trace of the run, if wanted.
+        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
+            steps.
+        compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
+
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    should_stop: Callable[[], bool] = lambda: False
+    observer: Observer = field(default_factory=Observer)
+    checkpoint_seconds: float = 300.0
+    model_file: Path | None = None
+    data_root: Path = DEFAULT_ROOT
+    data_workers: int = 1
+    team: Team = ALONE
+    trace: TraceFile | None = None
+    cuda_graphs: int = 0
+    compiled: bool = False
+
+
+def laid_out(inputs: Tensor) -> Tensor:
+    """Images [B, C, H, W] in `MEMORY_FORMAT`; text [B, T] as it is."""
+    return inputs.contiguous(memory_format=MEMORY_FORMAT) if inputs.dim() == 4 else inputs

@@ -1,0 +1,214 @@
+"""The cut of a network that keeps processes equally busy, from what its stages cost here and now.
+
+No table of costs is right for the next machine, so every stage is timed on the spot, for some seconds, as the engine
+would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes
+(`petra_core.prediction.memory`). The cut does not change any result, so nothing but speed and memory depends on how
+well that went.
+
+Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
+foretells bytes, comes when it is called.
+
+This module exports Balance, balanced, measured, of_training.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from petra_core import methods
+from petra_core.ages import of_stages
+from petra_core.prediction.footprint import Footprint, of_footprints
+from petra_core.prediction.holding import History, holding
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.partition import Plan, assess, plan, replicated_plan
+from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.shares import even_partition
+from petra_core.timeline import Timeline
+from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import CellError, StageCostCell, TrainingCell
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Balance", "balanced", "measured", "of_training"]
+
+REPETITIONS = 5  # timed turns of each stage
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A network's stages with what they cost.
+
+    Attributes:
+        cell: the network, its method, k, and what passes through it.
+        costs: of each stage.
+
+    """
+
+    cell: StageCostCell
+    costs: tuple[Cost, ...]
+
+    @classmethod
+    def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
+        """From what timing the stages of the cell's network has found (`stage_costs.timed`): medians."""
+        return cls(
+            cell,
+            tuple(
+                Cost(
+                    row["forward"]["median"],
+                    row["backward"]["median"],
+                    row["update"]["median"],
+                    row["bytes_up"],
+                    row["bytes_down"],
+                    row["parameters"],
+                )
+                for row in rows
+            ),
+        )
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each stage for a micro-batch, with its share of an update."""
+        return [cost.forward + cost.backward + cost.update / self.cell.accumulation for cost in self.costs]
+
+    @cached_property
+    def held(self) -> tuple[int, ...]:
+        """Bytes of each stage, every kind at its own largest moment."""
+        return self.held_with(None)
+
+    def held_with(self, replicas: Sequence[int] | None) -> tuple[int, ...]:
+        """Likewise, by each device of a stage, with so many of them for each stage."""
+        method, k = methods.by_name(self.cell.method), self.cell.accumulation
+        return tuple(stage.total for stage in of_footprints(self.footprints, method, k, replicas))
+
+    @property
+    def footprints(self) -> tuple[Footprint, ...]:
+        """Bytes that each stage takes for a micro-batch."""
+        return _footprints(replace(self.cell, accumulation=1))  # they do not depend on k
+
+    def even(self, processes: int) -> Plan:
+        """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
+        try:
+            return assess(self.seconds, even_partition(len(self.costs), processes), held=self.held)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def best(self, processes: int, limit: int | None = None) -> Plan:
+        """The cut whose slowest process is fastest.
+
+        Args:
+            processes: how many.
+            limit: bytes that each may hold.
+
+        Raises:
+            CellError: there are fewer stages than processes, or no cut stays below the limit.
+
+        """
+        try:
+            return plan(self.seconds, processes, held=self.held, limit=limit)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Plan:
+        """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise.
+
+        Replicas make the delays of the stages below longer, and so what these hold, which the search for a plan does
+        not know. If the fastest plan is too large for that, the fastest that is not comes of fewer replicas; with one
+        each nothing is longer.
+        """
+        try:
+            plans = (self._replicated(devices, exchange, limit, most) for most in range(max(1, devices), 0, -1))
+            return next(found for found in plans if limit is None or max(found.bytes) <= limit)
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+    def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Plan:
+        """With so many replicas of a stage at most, and what each device really holds then, be it above the limit."""
+        found = replicated_plan(
+            self.costs,
+            devices,
+            accumulation=self.cell.accumulation,
+            exchange=exchange,
+            held=self.held,
+            limit=limit,
+            most=most,
+        )
+        held = self.held_with(of_stages(found.partition, found.replicas))
+        return replace(found, bytes=assess(self.seconds, found.partition, held=held).bytes)
+
+    def simulated(self, plan: Plan, link: Link, micro_batches: int) -> Timeline:
+        """The run of so many micro-batches under a plan, event by event."""
+        method, k = methods.by_name(self.cell.method), self.cell.accumulation
+        return simulate(
+            of_method(method, self.costs, plan.partition, micro_batches, k, plan.replicas, exchange=link), link
+        )
+
+    def holding(self, timeline: Timeline) -> tuple[History, ...]:
+        """What every device holds in the course of it."""
+        return holding(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
+
+
+@cache
+def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
+    import torch
+
+    from petra_core.prediction.memory import footprints
+    from reproduce.measures.synthetic import SGD, micro_batch
+
+    classes = catalogue.by_name(cell.dataset).num_classes
+    stages = networks.outlined(cell, classes)
+    with torch.device("meta"):
+        images, labels = micro_batch(cell, classes)
+    return footprints(stages, methods.by_name(cell.method), images, labels, optimizer=SGD)
+
+
+def measured(
+    cell: StageCostCell, device: "torch.device", begin: Callable[[int, int], None] = lambda index, count: None
+) -> Balance:
+    """Time the stages of the cell's network on `device`; arguments as of `stage_costs.timed`."""
+    from reproduce.measures import stage_costs
+
+    return Balance.of_rows(cell, stage_costs.timed(cell, device, begin))
+
+
+def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCostCell:
+    """The cell that times the stages of a network that is to be trained; in float32, whatever the precision."""
+    return StageCostCell(
+        scale="custom",
+        dataset=cell.dataset,
+        image_size=cell.image_size,
+        model=cell.model,
+        stem=cell.stem,
+        width=cell.width,
+        method=cell.method,
+        accumulation=cell.accumulation,
+        batch_size=cell.batch_size,
+        seed=0,
+        repetitions=repetitions,
+    )
+
+
+def balanced(cell: TrainingCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
+    """The stages of each process for training `cell`, found by timing them now.
+
+    To be called once, before the processes start: timings differ, and all processes must agree on the cut.
+
+    Args:
+        cell: what is to be trained.
+        processes: how many share the stages.
+        device: on which one of them will work.
+        threads: how many each of them will have.
+
+    Raises:
+        CellError: there are fewer stages than processes.
+
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return measured(of_training(cell), device).best(processes).partition
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,165 @@
+"""The rules by which Table 3 adds up memory (arXiv 2406.02052), and what they give for any network.
+
+The published numbers are no measurement but a sum over stages. With J stages, stage j (0-based) of staleness
+s = 2(J - 1 - j), float32 and 1 GB = 1e9 bytes, a stage holds
+
+    itself               parameters + BatchNorm statistics + one input
+    its input buffer     s inputs                       where inputs are buffered; non-reversible stages always do
+    its parameter buffer ceil(s / k) * parameters       where parameters are buffered
+
+To get the published digits, an input must be counted in two inconsistent ways, so there are two rules:
+
+    published    an input is both streams at non-reversible stages, one stream at reversible ones and at the head; the
+                 stem's buffer of images counts only in the rows with an input buffer
+    consistent   an input is what the stage takes, both streams; the images wait in nobody's buffer (they can be read
+                 again)
+
+Everything is computed from the networks themselves, whose tensors are made on the meta device and so cost nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from petra_core import methods
+from petra_core.methods import PETRA
+from reproduce.cells import catalogue
+
+if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
+    from torch import Tensor
+
+    from petra_core.stages import Stage
+    from petra_core.tape import Streams
+
+BATCH, ACCUMULATION = 64, 1  # of the published table
+
+
+@dataclass(frozen=True)
+class StageSize:
+    """What one stage is made of, in bytes.
+
+    Attributes:
+        stage: j.
+        staleness: micro-batches between its forward and its backward, 2(J - 1 - j).
+        buffered: whether it keeps its inputs under every configuration, because it cannot be inverted.
+        parameters: weights.
+        statistics: BatchNorm's running mean and variance.
+        streams: one micro-batch's input, stream by stream.
+
+    """
+
+    stage: int
+    staleness: int
+    buffered: bool
+    parameters: int
+    statistics: int
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Which buffers are held: a row of the table."""
+
+    input_buffer: bool
+    parameter_buffer: bool
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an input is counted (see the module's docstring).
+
+    Attributes:
+        title: how tables call it.
+        both_streams: whether the second stream of reversible stages and of the head counts.
+        stem_buffer: whether the stem's images count as an input buffer, in the configurations that have one.
+
+    """
+
+    title: str
+    both_streams: bool
+    stem_buffer: bool
+
+
+#: What holds the buffers of each configuration, in the order of `CONFIGURATIONS`.
+METHODS = (methods.DELAYED_GRADIENTS, methods.DSP, methods.APPROXIMATE_INPUTS, methods.PETRA)
+CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
+PUBLISHED_RULE = Rule("published rule", both_streams=False, stem_buffer=True)
+CONSISTENT_RULE = Rule("consistent rule", both_streams=True, stem_buffer=False)
+
+
+def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
+    """Sizes of the stages of a network; on the meta device nothing is allocated.
+
+    Args:
+        stages: the network.
+        images: one micro-batch on the device of the stages, [batch, channels, height, width].
+
+    """
+    from petra_core.stages import HeadStage
+    from petra_core.tape import as_streams, as_value
+
+    sizes = []
+    streams: Streams = (images,)
+    for index, stage in enumerate(stages):
+        sizes.append(
+            StageSize(
+                stage=index,
+                staleness=PETRA.delay(index, len(stages)),
+                buffered=not stage.invertible and not isinstance(stage, HeadStage),
+                parameters=sum(map(_bytes, stage.parameters())),
+                statistics=sum(_bytes(buffer) for buffer in stage.buffers() if buffer.is_floating_point()),
+                streams=tuple(map(_bytes, streams)),
+            )
+        )
+        streams = as_streams(stage(as_value(streams)))
+    return tuple(sizes)
+
+
+def memory(
+    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
+) -> int:
+    """Bytes of all stages together under a configuration, by a rule, with an update after every k backwards."""
+    return sum(_stage_memory(size, configuration, rule, accumulation) for size in sizes)
+
+
+def saving(
+    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
+) -> float:
+    """Percent saved against the configuration that holds both buffers."""
+    everything = memory(sizes, CONFIGURATIONS[0], rule, accumulation)
+    return 100 * (1 - memory(sizes, configuration, rule, accumulation) / everything)
+
+
+@cache
+def revnet_sizes(
+    depth: int, dataset: str = "imagenet", batch_size: int = BATCH, width: int = 64
+) -> tuple[StageSize, ...]:
+    """Stage sizes of a RevNet for images and classes of a data set."""
+    import torch
+
+    from petra_core.models import revnet
+
+    known = catalogue.by_name(dataset)
+    with torch.device("meta"):
+        stages = revnet(depth, num_classes=known.num_classes, stem=known.stem, width=width)
+        return stage_sizes(stages, torch.empty(batch_size, 3, known.image_size, known.image_size))
+
+
+def _stage_memory(size: StageSize, configuration: Configuration, rule: Rule, accumulation: int) -> int:
+    counted = size.streams if rule.both_streams or size.buffered else size.streams[:1]
+    held = size.parameters + size.statistics + sum(counted)
+    if size.stage == 0:
+        buffers_inputs = rule.stem_buffer and configuration.input_buffer
+    else:
+        buffers_inputs = size.buffered or configuration.input_buffer
+    if buffers_inputs:
+        held += size.staleness * sum(counted)
+    if configuration.parameter_buffer:
+        held += math.ceil(size.staleness / accumulation) * size.parameters
+    return held
+
+
+def _bytes(tensor: "Tensor") -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,121 @@
+"""What a network would do on several devices, from what each of its stages costs on one.
+
+The exhibits that foretell speeds (Table 5, the study of scale) share this: measured stage costs as the timeline model
+takes them, and the two paces that the paper compares, both simulated event by event:
+
+    alone        reversible backpropagation without overlap: the next micro-batch enters when this one is done
+    pace         PETRA: a micro-batch enters at every tick
+
+Devices are taken to be equal to the one that was measured. Times are in seconds for a micro-batch.
+
+This module exports Modelled, alone, found, full, plain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+from petra_core import methods
+from petra_core.methods import Method
+from petra_core.prediction.footprint import Footprint
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from reproduce.cells.kinds import StageCostCell
+from reproduce.grids.scales import SCALES
+from reproduce.modelling.balance import Balance
+from reproduce.records.results import Results, Run
+
+__all__ = ["Modelled", "alone", "found", "full", "plain"]
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """One network whose stages were timed."""
+
+    run: Run[StageCostCell]
+
+    @property
+    def title(self) -> str:
+        """As tables call the network."""
+        return self.run.cell.model.replace("revnet", "RevNet-")
+
+    @cached_property
+    def balance(self) -> Balance:
+        """Its stages with what they cost."""
+        return Balance.of_rows(self.run.cell, self.run.result["stages"])
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Of each stage."""
+        return self.balance.costs
+
+    def footprints(self, method: Method) -> tuple[Footprint, ...]:
+        """Bytes that each stage takes for a micro-batch, under any method."""
+        return Balance(replace(self.run.cell, method=method.name), self.costs).footprints
+
+    def pace(self, link: Link = INSTANT) -> float:
+        """Of PETRA, one device a stage."""
+        return full(self.costs, link, self.run.cell.accumulation)
+
+    def speedup(self, link: Link = INSTANT) -> float:
+        """Time of reversible backpropagation without overlap over that of PETRA, one device a stage."""
+        return alone(self.costs, link, self.run.cell.accumulation) / self.pace(link)
+
+    @property
+    def slowest(self) -> int:
+        """The stage that sets PETRA's pace where messages take no time."""
+        seconds = self.balance.seconds
+        return max(range(len(seconds)), key=seconds.__getitem__)
+
+    @property
+    def machine(self) -> str:
+        """Where it was measured, and how busy it was."""
+        environment, result = self.run.environments[-1], self.run.result
+        name = environment["device"] if environment["device"] != "cpu" else environment["processor"]
+        load = " and ".join(f"{load:.1f}" for load in result["load"])
+        threads = "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
+        return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
+
+
+def found(results: Results) -> list[Modelled]:
+    """Every network whose stages were timed, the smallest scale first."""
+    return [Modelled(run) for run in sorted(results.of_kind(StageCostCell), key=_order) if run.done]
+
+
+@cache
+def alone(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
+    """Of reversible backpropagation without overlap, one device a stage."""
+    micro_batches = 2 * accumulation + 1  # the first has no update before it
+    order = of_method(methods.REVERSIBLE_BACKPROPAGATION, costs, [1] * len(costs), micro_batches, accumulation)
+    return simulate(order, link).seconds_per_micro_batch()
+
+
+@cache
+def full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
+    """Of a full pipeline that a micro-batch enters at every tick, one device a stage."""
+    from petra_core.prediction.pace import pace  # numpy, for which the plan of a grid does not wait
+
+    return pace(costs, link, accumulation=accumulation)
+
+
+def plain(costs: Sequence[Cost]) -> list[Cost]:
+    """What stages cost that keep their graph, from costs of such that rebuild it.
+
+    Rebuilding is an evaluation, so a backward is shorter by a forward, but not the head's, which keeps its graph under
+    every method. A gradient alone goes down, of the size of what came up.
+    """
+    last = len(costs) - 1
+    return [
+        replace(
+            cost,
+            backward=cost.backward if stage == last else max(0.0, cost.backward - cost.forward),
+            down=costs[stage - 1].up if stage else 0,
+        )
+        for stage, cost in enumerate(costs)
+    ]
+
+
+def _order(run: Run[StageCostCell]) -> tuple[int, str, str]:
+    scales = list(SCALES)
+    scale = run.cell.scale
+    return scales.index(scale) if scale in scales else -1, scale, run.cell.model

@@ -1,0 +1,345 @@
+"""Results of benchmarks of speed and memory: one file each, with every value that was measured.
+
+The obvious record of a benchmark is a table of means. It cannot be judged: a machine that others use gives one side a
+bad minute, and the mean hides it. So contestants are measured in turn, in rounds, and what is kept is every value of
+every round; ratios are taken within a round, and their median and quartiles are computed when they are shown. What was
+hoped for is kept beside it, as bounds of a ratio or of a value itself, by whoever wrote the benchmark and before it was
+run.
+
+    <root>/benchmarks/<name>.json
+
+A benchmark is written by a script in benchmarks/ and shown by `reproduce.exhibits.benchmarks`; both know only what is
+here, so a new one needs nothing more than its script.
+
+This module exports Benchmark, BenchmarkError, Comparison, Goal, Series, Spread, read, read_all, spread, write.
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from petra_core.timeline import Event, Timeline
+from reproduce.records.storage import write_json
+
+__all__ = [
+    "Benchmark",
+    "BenchmarkError",
+    "Comparison",
+    "Goal",
+    "Series",
+    "Spread",
+    "read",
+    "read_all",
+    "spread",
+    "write",
+]
+
+SCHEMA = 1
+FOLDER = "benchmarks"  # below the folder of records
+
+
+class BenchmarkError(Exception):
+    """The file of a benchmark is damaged or of another version; it was left as it is.
+
+    Attributes:
+        path: the file.
+
+    """
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}. It was left as it is; run the benchmark again to replace it")
+        self.path = path
+        self._message = message
+
+    def __reduce__(self) -> tuple[type["BenchmarkError"], tuple[Path, str]]:
+        """How it is pickled; an exception of several arguments has to say so."""
+        return BenchmarkError, (self.path, self._message)
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one contestant reached, round by round.
+
+    Attributes:
+        group: what its rivals share with it, such as the network; ratios are taken within a group.
+        name: the contestant.
+        quantity: what was measured, such as "throughput".
+        unit: of the values, such as "images/s".
+        values: one a round, finite and not negative.
+        at: of a curve, the place on its axis, which is the group's; None: no curve.
+
+    """
+
+    group: str
+    name: str
+    quantity: str
+    unit: str
+    values: tuple[float, ...]
+    at: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.values or not all(math.isfinite(value) and value >= 0 for value in self.values):
+            raise ValueError(
+                f"{self.quantity} of {self.name} ({self.group}) needs finite values of at least 0, got {self.values}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Aimed:
+    """Something measured, and what is hoped for it.
+
+    Attributes:
+        low, high: the median should be at least, at most; None: no bound.
+
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def aim(self) -> str:
+        """The bounds in words; empty if there are none."""
+        words = [f"at least {self.low:g}"] if self.low is not None else []
+        words += [f"at most {self.high:g}"] if self.high is not None else []
+        return ", ".join(words)
+
+    def holds(self, median: float) -> bool | None:
+        """Whether it is within the bounds; None if there are none."""
+        if not self.aim:
+            return None
+        return (self.low is None or median >= self.low) and (self.high is None or median <= self.high)
+
+
+@dataclass(frozen=True)
+class Comparison(_Aimed):
+    """A ratio of two contestants that is of interest, first over second, and what is hoped for it.
+
+    Attributes:
+        group, quantity: of both.
+        first, second: names of contestants.
+
+    """
+
+    group: str
+    quantity: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Goal(_Aimed):
+    """What is hoped for a value itself, in its own unit: it depends on the machine, as a ratio should not.
+
+    Attributes:
+        group, quantity: of the contestant.
+        name: the contestant.
+
+    """
+
+    group: str
+    quantity: str
+    name: str
+
+
+class Spread(NamedTuple):
+    """Median and quartiles of n values."""
+
+    median: float
+    lower: float
+    upper: float
+    n: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least one value; quartiles by linear interpolation between the values."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0], 1)
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, lower, upper, len(values))
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark, as it was run.
+
+    Attributes:
+        name: of its file: letters, digits, hyphens.
+        title: short.
+        about: what was measured and how, in a few sentences.
+        command: that runs it again.
+        setting: what was chosen, by name.
+        series: all that was measured.
+        comparisons: the ratios of interest.
+        goals: what is hoped for single values.
+        notes: remarks.
+        timelines: runs to be drawn, by title.
+        environment, code, patch: as in a cell's record (`reproduce.records.provenance`).
+        load: processes that wanted to run in the last minute, before and after.
+        date: of the run, as YYYY-MM-DD.
+
+    Raises:
+        ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that was
+            not measured, or a name repeats.
+
+    """
+
+    name: str
+    title: str
+    about: str
+    command: str
+    setting: Mapping[str, str | float | bool]
+    series: tuple[Series, ...]
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+    timelines: Mapping[str, Timeline]
+    environment: Mapping[str, Any]
+    code: Mapping[str, Any]
+    patch: str
+    load: tuple[float, float]
+    date: str
+    goals: tuple[Goal, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("-", "").isalnum():
+            raise ValueError(f"the name of a benchmark has letters, digits and hyphens, got {self.name!r}")
+        names = [(series.group, series.name, series.quantity, series.at) for series in self.series]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"benchmark {self.name}: {repeated} was given twice")
+        for comparison in self.comparisons:
+            self.ratios(comparison)
+        for goal in self.goals:
+            self.spread(goal)
+
+    def spread(self, sought: Comparison | Goal) -> Spread:
+        """Of the ratios of a comparison, or of the values that a goal is about."""
+        if isinstance(sought, Comparison):
+            return spread(self.ratios(sought))
+        return spread(self.series_of(sought).values)
+
+    def series_of(self, goal: Goal) -> Series:
+        """What a goal is about. Raises: ValueError: it was not measured."""
+        return self._find(goal, goal.name)
+
+    def ratios(self, comparison: Comparison) -> list[float]:
+        """First over second, round by round. Raises: ValueError: they cannot be compared."""
+        first, second = (self._find(comparison, name) for name in (comparison.first, comparison.second))
+        if len(first.values) != len(second.values):
+            raise ValueError(
+                f"{first.name} has {len(first.values)} values and {second.name} {len(second.values)} ({first.group}, "
+                f"{first.quantity}): a ratio is of values of one round"
+            )
+        if 0 in second.values:
+            raise ValueError(f"{second.name} ({second.group}, {second.quantity}) has a value of 0: there is no ratio")
+        return [a / b for a, b in zip(first.values, second.values, strict=True)]
+
+    def curve(self, group: str, name: str, quantity: str) -> list[tuple[float, float]]:
+        """Every value of a curve as (place, value), in order of places and rounds; empty if there is none."""
+        own = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
+        return sorted(((s.at, value) for s in own if s.at is not None for value in s.values), key=lambda p: p[0])
+
+    def _find(self, sought: Comparison | Goal, name: str) -> Series:
+        for series in self.series:
+            own = (series.group, series.name, series.quantity, series.at)
+            if own == (sought.group, name, sought.quantity, None):
+                return series
+        raise ValueError(f"{sought.quantity} of {name} ({sought.group}) is to be judged and is not there")
+
+
+def write(benchmark: Benchmark, root: Path) -> Path:
+    """Write its file below the folder of records, in place of an older one. Raises: StorageFullError."""
+    path = root / FOLDER / f"{benchmark.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {
+        **{field.name: getattr(benchmark, field.name) for field in dataclasses.fields(Benchmark)},
+        "series": [dataclasses.asdict(series) for series in benchmark.series],
+        "comparisons": [dataclasses.asdict(comparison) for comparison in benchmark.comparisons],
+        "goals": [dataclasses.asdict(goal) for goal in benchmark.goals],
+        "timelines": {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()},
+    }
+    write_json(path, {"schema": SCHEMA, **values})
+    return path
+
+
+def read(path: Path) -> Benchmark:
+    """Read one file.
+
+    Raises:
+        BenchmarkError: it is missing, damaged or of another version.
+
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BenchmarkError(path, f"cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        found = values.get("schema") if isinstance(values, dict) else type(values).__name__
+        raise BenchmarkError(path, f"is of format {found!r}, this version reads format {SCHEMA}")
+    try:
+        return _benchmark(path.stem, values)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BenchmarkError(path, f"is damaged: {type(error).__name__}: {error}") from error
+
+
+def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, ...]]:
+    """All benchmarks below a folder of records, by name, and what could not be read."""
+    found: list[Benchmark] = []
+    problems: list[BenchmarkError] = []
+    for path in sorted((root / FOLDER).glob("*.json"), key=lambda path: path.stem):
+        try:
+            found.append(read(path))
+        except BenchmarkError as error:
+            problems.append(error)
+    return tuple(found), tuple(problems)
+
+
+def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
+    values = {"goals": [], **values}  # the first records have none
+    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
+    if own["name"] != name:
+        raise ValueError(f"it is that of {own['name']!r}")
+    for key in ("name", "title", "about", "command", "patch", "date"):
+        _check(own[key], str, key)
+    for key in ("setting", "timelines", "environment", "code"):
+        _check(own[key], dict, key)
+    before, after = own["load"]
+    return Benchmark(
+        **{
+            **own,
+            "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in own["series"]),
+            "comparisons": tuple(Comparison(**entry) for entry in own["comparisons"]),
+            "goals": tuple(Goal(**entry) for entry in own["goals"]),
+            "notes": tuple(_check(note, str, "a note") for note in own["notes"]),
+            "timelines": {title: _read_timeline(timeline) for title, timeline in own["timelines"].items()},
+            "load": _numbers((before, after)),
+        }
+    )
+
+
+def _check(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is {value!r}, expected a {kind.__name__}")
+    return value
+
+
+def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(float(_check(value, int if isinstance(value, int) else float, "a value")) for value in values)
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    """An event a line: device, kind, stage, number, begin and end to the microsecond."""
+    events = [f"{e.device} {' '.join(map(str, e.name))} {e.begin:.6f} {e.end:.6f}" for e in timeline.events]
+    return {"devices": timeline.devices, "events": events}
+
+
+def _read_timeline(values: Mapping[str, Any]) -> Timeline:
+    events = []
+    for line in values["events"]:
+        device, kind, stage, number, begin, end = line.split()
+        events.append(Event(int(device), (kind, int(stage), int(number)), float(begin), float(end)))
+    return Timeline(tuple(events), int(values["devices"]))

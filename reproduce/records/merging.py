@@ -1,0 +1,204 @@
+"""Records of several machines in one folder: nothing finished is lost, and nothing is written over that may count.
+
+Copying folders over one another would let an unfinished record replace a finished one, or mix the metrics of two runs
+of the same cell. Here each record is compared first:
+
+    there is none here                            it is brought, checkpoint and all
+    one is finished, the other is not             the finished one
+    both unfinished                               the further one that has a checkpoint to go on from
+    both finished, the same but for times         ours stays
+    both finished, and different                  a conflict: both stay where they are, and a person decides
+    someone works on either, or it is damaged     it is left, and named
+
+To diverge is to be finished; to run out of memory is not: another machine may have more.
+
+A record appears whole: it is copied into a folder beside the records and renamed into place. One that replaces another
+is moved in file by file under the lock of the cell, the old checkpoint removed first, the new one or the result last:
+the record is valid at every moment, and after a kill the same merge goes on.
+
+This module exports Action, Verdict, merge.
+"""
+
+import enum
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reproduce.records import locks
+from reproduce.records.locks import LockedError, holder
+from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.storage import explain_full_disk
+
+__all__ = ["Action", "Verdict", "merge"]
+
+#: What two runs of one cell never have in common.
+TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
+LAST = ("checkpoint.pt", "checkpoint", "result.json")
+
+
+class Verdict(enum.Enum):
+    """What was done with a record of the source; the words take "would be " before them."""
+
+    BROUGHT = "{}brought"
+    REPLACED = "{}brought in place of one that was not as far"
+    SAME = "there already"
+    KEPT = "not as far as the one that is there"
+    IN_USE = "left, since somebody works on them"
+    CONFLICT = "in conflict: another result of the same cell is there, and both were left"
+    UNREADABLE = "left, since they cannot be read"
+
+    @property
+    def bad(self) -> bool:
+        """Whether something could not be brought."""
+        return self in (Verdict.IN_USE, Verdict.CONFLICT, Verdict.UNREADABLE)
+
+    @property
+    def to_be_told(self) -> bool:
+        """Whether a person wants to know of the single record."""
+        return self not in (Verdict.SAME, Verdict.KEPT)
+
+
+BRINGING = (Verdict.BROUGHT, Verdict.REPLACED)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What was done with one record.
+
+    Attributes:
+        verdict: what.
+        path: the record in the source.
+        detail: what a person should know of it.
+
+    """
+
+    verdict: Verdict
+    path: Path
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}{f': {self.detail}' if self.detail else ''}"
+
+
+def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action]:
+    """Bring the records under `source` to those under `root`, one after the other; nothing changes in `source`.
+
+    Args:
+        source: folder of records of another machine.
+        root: folder of records to bring them to.
+        dry_run: only say what would be done.
+
+    Raises:
+        StorageFullError: no room; what was brought before is whole.
+
+    """
+    found = scan(source)
+    for problem in found.problems:
+        yield Action(Verdict.UNREADABLE, problem.path, str(problem))
+    for record, state in found.records:
+        if state.status is not Status.NOT_RUN:
+            yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
+
+
+def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Action:
+    try:
+        verdict, detail = _compare(theirs, state, ours)
+        if dry_run or verdict not in BRINGING:
+            return Action(verdict, theirs.path, detail)
+        if ours.path.exists() or not _bring(theirs, ours):
+            with ours.lock():
+                verdict, detail = _compare(theirs, state, ours, held=True)  # it may have got on until now
+                if verdict in BRINGING:
+                    _replace(theirs, ours)
+    except LockedError as error:
+        return Action(Verdict.IN_USE, theirs.path, str(error))
+    except RecordError as error:
+        return Action(Verdict.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}")
+    return Action(verdict, theirs.path, detail)
+
+
+def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Verdict, str]:
+    """What is to be done with a record, and what to say of it. Raises: RecordError: ours cannot be read."""
+    here = ours.state()
+    if _finished(state) and _finished(here):
+        if _content(theirs) == _content(ours):
+            return Verdict.SAME, ""
+        return Verdict.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
+    for record in (theirs, ours):
+        who = None if held and record is ours else holder(record.path)
+        if who is not None and not who.gone:
+            return Verdict.IN_USE, f"{who} works on {record.path}"
+    if here.status is Status.NOT_RUN:
+        return Verdict.BROUGHT, str(state)
+    if _progress(theirs, state) > _progress(ours, here):
+        return Verdict.REPLACED, f"{state} in place of {here}"
+    return Verdict.KEPT, f"{state}, and {here} is there"
+
+
+def _finished(state: State) -> bool:
+    return state.status is Status.DONE or state.reason == "diverged"
+
+
+def _progress(record: Record, state: State) -> tuple[bool, int]:
+    """What can be gone on from: epochs without a checkpoint are begun anew."""
+    return _finished(state), state.epochs_done if record.resumable else -1
+
+
+def _content(record: Record) -> tuple[Any, Any]:
+    """What a finished record says, times apart."""
+    return _timeless(record.result() or {}), [_timeless(line) for line in record.metrics()]
+
+
+def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in TIMES}
+
+
+def _bring(theirs: Record, ours: Record) -> bool:
+    """Copy a record whole to where there is none; False if there is one by now."""
+    root = ours.path.parent.parent
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".merge-", dir=root) as folder:
+        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
+        _copy(theirs, copy)
+        ours.path.parent.mkdir(exist_ok=True)
+        try:
+            copy.rename(ours.path)
+        except OSError:
+            if ours.path.exists():
+                return False
+            raise
+    return True
+
+
+def _replace(theirs: Record, ours: Record) -> None:
+    """Put a copy in place of our record, under its lock."""
+    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
+        copy = Path(folder) / "records" / ours.path.name
+        _copy(theirs, copy)
+        ours.remove_checkpoint()
+        (ours.path / "result.json").unlink(missing_ok=True)
+        for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
+            if file.is_file() and file.name not in locks.FILES and not (copy / file.name).exists():
+                file.unlink()
+        for file in sorted(copy.iterdir(), key=lambda file: file.name in LAST):
+            file.replace(ours.path / file.name)
+
+
+def _copy(record: Record, folder: Path) -> None:
+    """All files but those of locks and of interrupted writes.
+
+    The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
+
+    Raises:
+        RecordError: what was copied is not whole, since somebody works on the record.
+
+    """
+    folder.mkdir(parents=True)
+    files = [f for f in record.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
+    with explain_full_disk(f"to copy {record.path}", "free some space and give the same command again"):
+        for file in sorted(files, key=lambda file: file.name not in LAST):
+            (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
+    Record(folder, record.cell).state()

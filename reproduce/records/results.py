@@ -1,0 +1,205 @@
+"""All records under a folder, read once, as the tables want them.
+
+Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
+from reproduce.data.corpus import SOURCE
+from reproduce.records import benchmarks as benchmark_records
+from reproduce.records.benchmarks import Benchmark, BenchmarkError
+from reproduce.records.record import Record, RecordError, State, Status, scan
+
+#: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
+_SHOWN: dict[type[Cell], tuple[str, ...]] = {
+    TrainedCell: ("test_accuracy", "best_test_accuracy", "train_loss", "peak_bytes"),
+    ComplexityCell: ("stages", "rows", "memory", "stage_flops", "stage_forward_flops", "ticks_per_micro_batch"),
+    MemoryCell: ("stages", "rows", "process"),
+    StageCostCell: ("stages", "load", "cores"),
+}
+
+_OF_AN_ENVIRONMENT = ("device", "processor", "cores", "threads", "python", "platform", "packages")
+
+CellT = TypeVar("CellT", bound=Cell, covariant=True)
+
+
+@dataclass(frozen=True)
+class Run(Generic[CellT]):
+    """One record.
+
+    Attributes:
+        cell: its configuration.
+        state: how far it is.
+        result: the values of a finished or failed cell; empty while there are none.
+        metrics: finished epochs in order.
+        environments: machines and versions it ran on, in order.
+        codes: versions of the code, in order.
+        patches: the differences that `codes` name, by file name.
+
+    """
+
+    cell: CellT
+    state: State
+    result: dict[str, Any]
+    metrics: tuple[dict[str, Any], ...]
+    environments: tuple[dict[str, Any], ...]
+    codes: tuple[dict[str, Any], ...]
+    patches: dict[str, str]
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is there and good."""
+        return self.state.status is Status.DONE
+
+    @property
+    def text(self) -> str:
+        """SHA-256 of the text that a finished run was trained on; empty of all others."""
+        return str(self.result.get("data", {}).get("files", {}).get(SOURCE, ""))
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything under one root.
+
+    Attributes:
+        runs: those that can be read, and the cells that are not run.
+        problems: records that are damaged or foreign.
+        benchmarks: measurements of speed.
+        benchmark_problems: those that cannot be read.
+
+    """
+
+    runs: tuple[Run[Cell], ...]
+    problems: tuple[RecordError, ...]
+    benchmarks: tuple[Benchmark, ...] = ()
+    benchmark_problems: tuple[BenchmarkError, ...] = ()
+
+    def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
+        """The runs of one kind of cells (and of no kind derived from it)."""
+        return tuple(run for run in self.runs if type(run.cell) is kind)  # type: ignore[misc]  # narrowed by its cell
+
+    def of(self, cells: Iterable[Cell]) -> tuple[Run[Cell], ...]:
+        """The runs of these cells, in their order, in whatever precision and from whatever loader they were run."""
+        by_meaning: dict[str, list[Run[Cell]]] = {}
+        for run in self.runs:
+            by_meaning.setdefault(meaning(run.cell), []).append(run)
+        meanings = dict.fromkeys(meaning(cell) for cell in cells)
+        return tuple(run for meaning in meanings for run in by_meaning.get(meaning, ()))
+
+    @property
+    def training(self) -> tuple[Run[TrainingCell], ...]:
+        """Runs that trained a network."""
+        return self.of_kind(TrainingCell)
+
+    @property
+    def complexity(self) -> tuple[Run[ComplexityCell], ...]:
+        """Measurements for Table 1."""
+        return self.of_kind(ComplexityCell)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a record of anything."""
+        return any(run.state.status is not Status.NOT_RUN for run in self.runs)
+
+
+def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
+    """All records under `root`; an empty or missing folder gives none.
+
+    Args:
+        root: folder of the records.
+        expected: cells that should be there; those without a record are given as not run.
+
+    """
+    found = scan(root)
+    problems = list(found.problems)
+    runs: list[Run[Cell]] = []
+    for record, state in found.records:
+        try:
+            runs.append(read_run(record, state))
+        except RecordError as error:
+            problems.append(error)
+    there = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
+    expected = tuple(expected)
+    # A cell that ran in another precision is not absent, unless the grid wants it in both.
+    in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
+    meant = {meaning(run.cell) for run in runs} - in_both
+    absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
+    runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
+    return Results(tuple(runs), tuple(problems), *benchmark_records.read_all(root))
+
+
+@cache
+def meaning(cell: Cell) -> str:
+    """The configuration without what may be chosen to fit the machine."""
+    chosen = ("loader", "precision")
+    return json.dumps({name: value for name, value in cell.to_dict().items() if name not in chosen}, sort_keys=True)
+
+
+def read_run(record: Record, state: State) -> Run[Cell]:
+    """All of a record. Raises: RecordError: the tables could not show it."""
+    _check_result(record, state)
+    _check_metrics(record)
+    codes = tuple(record.codes())
+    patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
+    return Run(
+        record.cell,
+        state,
+        record.result() or {},
+        tuple(record.metrics()),
+        _environments(record),
+        codes,
+        patches,
+    )
+
+
+def _check_result(record: Record, state: State) -> None:
+    """Raises RecordError: a finished result lacks what the tables show of its kind."""
+    if state.status is not Status.DONE:
+        return
+    result = record.result() or {}
+    file = record.path / "result.json"
+    for kind, names in _SHOWN.items():
+        lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
+        if lacking:
+            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it", foreign=True)
+    if isinstance(record.cell, TrainedCell):
+        _check_numbers(file, "", result, ("test_accuracy", "best_test_accuracy", "peak_bytes"))
+    if not isinstance(result.get("data", {}), dict):
+        raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
+
+
+def _check_metrics(record: Record) -> None:
+    """Raises RecordError: a line lacks what the tables show of an epoch."""
+    if isinstance(record.cell, TrainedCell):
+        for number, line in enumerate(record.metrics(), start=1):
+            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
+
+
+def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if not isinstance(values.get(name), int | float):
+            raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
+
+
+def _environments(record: Record) -> tuple[dict[str, Any], ...]:
+    environments = tuple(record.environments())
+    for environment in environments:
+        lacking = [name for name in _OF_AN_ENVIRONMENT if name not in environment]
+        if lacking:
+            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
+    return environments
+
+
+def _patch(record: Record, name: str) -> str:
+    file = record.path / name
+    try:
+        return file.read_text(errors="replace")
+    except OSError as error:
+        raise RecordError(file, f"is named by code.json and cannot be read: {error.strerror}") from error

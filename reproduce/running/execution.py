@@ -1,0 +1,193 @@
+"""Running one cell of any kind, from the lock on its folder to its result.
+
+What a cell does is a function of its kind, found by name so that a kind's code is loaded only where it runs. What
+holds for all of them is here: nobody else works on the folder, the environment is recorded, torch is made
+deterministic, and every way to end (done, diverged, out of memory, stopped) is written down or leaves the cell to be
+continued.
+"""
+
+import contextlib
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from petra_core import NonFiniteError
+from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.measures.context import MEMORY_FORMAT, Context
+from reproduce.measures.machine_memory import give_back
+from reproduce.records import provenance
+from reproduce.records.record import Record, State, Status
+from reproduce.teams.team import UnsupportedError
+from reproduce.words import conjunction
+
+__all__ = ["deterministic", "execute"]
+
+#: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
+RUNNERS = {
+    "training": "reproduce.measures.training:train",
+    "complexity": "reproduce.measures.complexity:measure",
+    "memory": "reproduce.measures.held_memory:measure",
+    "stage_costs": "reproduce.measures.stage_costs:measure",
+    "gradients": "reproduce.measures.gradient_quality:measure",
+    "reconstruction": "reproduce.measures.reconstruction:measure",
+}
+
+Runner = Callable[[Cell, Record, Context], Mapping[str, Any]]
+
+
+def execute(record: Record, context: Context) -> State:
+    """Run or continue the record's cell to its result; nothing happens if it has one.
+
+    Returns:
+        The state of the record: done, or failed.
+
+    Raises:
+        LockedError: another process works on it.
+        LockLostError: another machine took it over, since this process gave no sign of life for too long.
+        RecordError: the folder holds something that cannot be understood.
+        CheckpointError: its checkpoint is damaged or of another version.
+        DataError: its data set is not prepared, or damaged.
+        StorageFullError: no room; what was finished is safe.
+        Stopped: by request; the same call goes on.
+        UnsupportedError: it needs another device.
+
+    """
+    tf32 = _wants_tf32(record.cell, context.device)
+    if not context.team.leads:
+        with deterministic(context.device, tf32=tf32):
+            return _follow(record, context)
+    with record.lock() as hold, deterministic(context.device, tf32=tf32):
+        if hold.taken_from is not None:
+            context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
+        state = record.state()
+        if state.final:
+            if state.status is Status.DONE:  # a kill between the result and the removal leaves it
+                record.remove_checkpoint()
+            context.team.tell(go=False)
+            return state
+        context.observer.begin()
+        environment = {**_environment(record.cell, context), **context.team.environment}
+        if words := _other_threads(record, environment):
+            context.observer.notice(words)
+        record.begin(environment, *provenance.code())
+        context.team.tell(go=True)
+        with _failures_recorded(record, context.device):
+            record.finish(_values(record, context))
+            context.team.tell(go=False)
+        return record.state()
+
+
+def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
+    """What to say where a cell goes on in another number of threads than it has had; nothing where it is the same.
+
+    On a GPU nothing of a result is added up by threads of the processor.
+    """
+    now = environment["threads"]
+    if environment["device"] != "cpu" or not record.resumable:
+        return ""
+    cpu = [entry for entry in record.environments() if entry.get("device") == "cpu"]
+    had = list(dict.fromkeys(entry["threads"] for entry in cpu if "threads" in entry))
+    if not set(had) - {now}:
+        return ""
+    return (
+        f"WARNING: {record.path} goes on with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
+        f"will have other bits than with one number throughout; it began with --threads {had[0]}"
+    )
+
+
+def _follow(record: Record, context: Context) -> State:
+    """Take part as a process that does not lead; a failure that it alone knows of it writes down."""
+    if context.team.hear():
+        with _failures_recorded(record, context.device):
+            _runner(record.cell.kind)(record.cell, record, context)
+            context.team.hear()  # then the leader has written the result
+    return record.state()
+
+
+@contextlib.contextmanager
+def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
+    """Write down the failures that are a cell's result."""
+    try:
+        yield
+    except NonFiniteError as error:
+        record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
+        give_back(device)  # the next cell shall find the memory that this one could not get
+
+
+def _values(record: Record, context: Context) -> dict[str, Any]:
+    """What the runner of the cell's kind gives; for kinds without epochs, whose times are recorded, also its time."""
+    started = time.monotonic()
+    values = dict(_runner(record.cell.kind)(record.cell, record, context))
+    if not record.cell.epochs_expected:
+        values["wall_seconds"] = round(time.monotonic() - started, 4)
+    return values
+
+
+@contextlib.contextmanager
+def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
+    """Only deterministic kernels, and float32 as float32 unless `tf32`; the flags are as before afterwards."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first CUDA matmul is done
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    # In this mode torch also fills what it allocates, before an operation writes there: one pass over memory more, and
+    # on a GPU one kernel more, for results that are the same.
+    allocation: Any = torch.utils.deterministic
+    filled = allocation.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    allocation.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        allocation.fill_uninitialized_memory = filled
+        torch.backends.cudnn.benchmark = before[1]
+        if device.type == "cuda":
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32_before
+
+
+def _environment(cell: Cell, context: Context) -> dict[str, Any]:
+    # What is measured without training has nothing to record or compile.
+    trained = isinstance(cell, TrainedCell)
+    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled} if trained else {}
+    memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
+    return {
+        **provenance.environment(context.device),
+        "memory_format": memory_format,
+        **{name: value for name, value in chosen.items() if value},
+    }
+
+
+def _wants_tf32(cell: Cell, device: torch.device) -> bool:
+    """Whether the cell is one of TF32. Raises: UnsupportedError: it is, and the device has none."""
+    if not isinstance(cell, TrainedCell) or cell.precision != "tf32":
+        return False
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        raise UnsupportedError(
+            f"the precision tf32 needs a CUDA device of compute capability 8.0 or more, and this is {device}; "
+            f"choose such a device, or the precision float32 or bf16"
+        )
+    return True
+
+
+def _runner(kind: str) -> Runner:
+    module, _, name = RUNNERS[kind].partition(":")
+    runner: Runner = getattr(importlib.import_module(module), name)
+    return runner
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """CUDA has an exception of its own; the CPU's allocator raises a RuntimeError that only its words tell apart."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -1,0 +1,170 @@
+"""What a person sees while cells run: a bar on a terminal, plain lines in a log."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from torch import Tensor
+from tqdm import tqdm
+
+from reproduce.cells.kinds import TrainingCell
+from reproduce.measures.context import Observer
+
+
+class TrainingBar(Observer):
+    """One cell's training: epoch, loss, accuracy, images a second and time left.
+
+    Args:
+        cell: the cell.
+        stream: where to; the bar is drawn if it is a terminal, otherwise there is a line an epoch.
+
+    """
+
+    def __init__(self, cell: TrainingCell, stream: TextIO | None = None) -> None:
+        self._cell = cell
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._bar: tqdm[Any] | None = None
+        self._accuracy = ""
+        self._started = (time.monotonic(), 0)  # when, and at which micro-batch
+        self._done = self._total = 0
+
+    def tick(self, done: int, total: int, loss: Tensor | None) -> None:
+        """Move on to `done` of `total` micro-batches."""
+        if self._total == 0:
+            self._started = (time.monotonic(), done - 1)
+        self._done, self._total = done, total
+        if not self._is_terminal:
+            return
+        batch = self._cell.batch_size * self._cell.replicas
+        if self._bar is None:
+            start = (done - 1) * batch
+            self._bar = tqdm(
+                total=total * batch, initial=start, unit=" images", unit_scale=True, file=self._stream, leave=True
+            )
+        epoch = min((done - 1) * self._cell.epochs // total + 1, self._cell.epochs)
+        self._bar.set_description_str(f"epoch {epoch}/{self._cell.epochs}{self._accuracy}", refresh=False)
+        if self._bar.update(batch) and loss is not None:  # drawn: the one moment when it is worth waiting for a GPU
+            self._bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Show an epoch's metrics."""
+        loss = "none yet" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
+        self._accuracy = f", {metrics['test_accuracy']:.2f} %"
+        line = (
+            f"epoch {metrics['epoch']}/{self._cell.epochs}  loss {loss}  accuracy {metrics['test_accuracy']:.2f} %  "
+            f"{metrics['images_per_second']:.0f} images/s  {clock(self._left())} left"
+        )
+        self.notice(line)
+
+    def notice(self, text: str) -> None:
+        """Show the text."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the bar where it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _left(self) -> float:
+        moment, start = self._started
+        if self._done == start:  # resumed in the evaluation after an epoch
+            return 0.0
+        return (time.monotonic() - moment) / (self._done - start) * (self._total - self._done)
+
+
+class GridBar:
+    """A grid of cells: how many are finished, what came out, what runs now and time left.
+
+    Args:
+        total: cells.
+        stream: where to; the bar is drawn if it is a terminal.
+
+    Attributes:
+        left: says how long it still takes; empty words where nobody knows.
+
+    """
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._total = total
+        self._finished = 0
+        self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, share done
+        self.left: Callable[[], str] = str
+        self._bar: tqdm[Any] | None = None
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=total, file=self._stream, bar_format="{desc} |{bar}| {n:.1f}/{total} cells{postfix}", leave=False
+            )
+
+    def show(self, worker: int, cell: str, share: float) -> None:
+        """A worker has done a share (0..1) of a cell."""
+        self._running[worker] = (cell, share)
+        self._draw()
+
+    def finish(self, cell: str, outcome: str, *, worker: int | None) -> None:
+        """A cell has ended with `outcome`; in no worker if it was finished before."""
+        self._finished += 1
+        if worker is not None:
+            self._running.pop(worker, None)
+            self.say(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}{self._left()}")
+        self._draw()
+
+    def say(self, text: str) -> None:
+        """Print a line without disturbing the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _draw(self) -> None:
+        if self._bar is not None:
+            self._bar.n = self._finished + sum(share for _, share in self._running.values())
+            self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()) + self._left())
+
+    def _left(self) -> str:
+        words = self.left()
+        return f" ({words})" if words else ""
+
+
+class Observers(Observer):
+    """Several observers as one."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def tick(self, done: int, total: int, loss: Tensor | None) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.tick(done, total, loss)
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.epoch(metrics)
+
+    def notice(self, text: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.notice(text)
+
+    def close(self) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.close()
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,233 @@
+"""A grid of cells on the cores of one machine.
+
+A pool that hands out cells from one process knows nothing of a second one on the same grid, and after a kill nothing
+of the first. Here nobody hands out anything: every worker process goes through the same list and takes the first cell
+whose folder it can lock and that has no result. So two commands may work on one grid, and a command given again after a
+kill goes on where the first stopped.
+
+Workers report over a pipe each, so that one that is killed cannot hold up the others.
+"""
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from reproduce import durations
+from reproduce.cells.kinds import Cell
+from reproduce.records.locks import LockedError
+from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.speed import alike
+from reproduce.running import worker
+from reproduce.running.forecast import Forecast
+from reproduce.running.interrupts import Interrupt
+from reproduce.running.progress import GridBar
+from reproduce.running.worker import REPORT_SECONDS, Settings
+
+BUDGET_ENDED = 3  # exit code
+
+
+@dataclass
+class Outcome:
+    """What came of a grid.
+
+    Attributes:
+        states: state of each cell that could be read, in the order of the grid.
+        problems: cells that could not be run or read, with the reason.
+        signal: number of the signal that stopped the run, 0 if none did.
+        budget_ended: whether there was no time for all of it.
+
+    """
+
+    states: dict[Cell, State] = field(default_factory=dict)
+    problems: dict[Cell, str] = field(default_factory=dict)
+    signal: int = 0
+    budget_ended: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell has a result. To diverge is one; to run out of memory or to be damaged is none."""
+        finished = [state.status is Status.DONE or state.reason == "diverged" for state in self.states.values()]
+        return all(finished) and not self.problems
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every cell has a result, 128 + signal if stopped, 3 if the time budget ended first, otherwise 1."""
+        if self.complete:
+            return 0
+        if self.signal:
+            return 128 + self.signal
+        return BUDGET_ENDED if self.budget_ended else 1
+
+
+def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
+    """Run all cells that have no result yet, `settings.jobs` at a time, and say on stderr how it goes.
+
+    Args:
+        cells: the grid.
+        settings: how to run it.
+        retry_failed: run cells again that diverged or ran out of memory.
+
+    """
+    outcome = Outcome()
+    todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)
+    bar = GridBar(len(cells))
+    for cell, state in outcome.states.items():
+        if state.final:
+            bar.finish(cell.slug, _words(Record.of(cell, settings.root), state), worker=None)
+    with Interrupt() as interrupt:
+        if todo:
+            _supervise(todo, settings, outcome, bar, interrupt)
+    bar.close()
+    outcome.signal = interrupt.received
+    for cell in cells:
+        now = _read_state(cell, settings.root, outcome)
+        if now is not None and now.final:  # a worker died over it, and another one finished it
+            outcome.problems.pop(cell, None)
+    return outcome
+
+
+def _todo(cells: Sequence[Cell], root: Path, outcome: Outcome, *, retry_failed: bool) -> list[Cell]:
+    todo = []
+    for cell in cells:
+        state = _read_state(cell, root, outcome)
+        if state is None:
+            continue
+        if state.status is Status.FAILED and retry_failed:
+            outcome.states[cell] = state = _retry(Record.of(cell, root))
+        if not state.final:
+            todo.append(cell)
+    return todo
+
+
+def _retry(record: Record) -> State:
+    """Forget a failure, unless another command has done so already, and works on it perhaps."""
+    with contextlib.suppress(LockedError), record.lock():
+        if record.state().status is Status.FAILED:
+            record.retry()
+    return record.state()
+
+
+def _read_state(cell: Cell, root: Path, outcome: Outcome) -> State | None:
+    try:
+        state = outcome.states[cell] = Record.of(cell, root).state()
+    except RecordError as error:
+        outcome.states.pop(cell, None)
+        outcome.problems[cell] = str(error)
+        return None
+    return state
+
+
+# --- the parent
+
+
+def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: GridBar, interrupt: Interrupt) -> None:
+    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
+    stop = context.Event()
+    workers: dict[Connection, tuple[int, BaseProcess]] = {}
+    for number in range(min(settings.jobs, len(cells))):
+        ours, theirs = context.Pipe(duplex=False)
+        process: BaseProcess = context.Process(
+            target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid())
+        )
+        process.start()
+        theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
+        workers[ours] = number, process
+    try:
+        _Listener(cells, settings, outcome, bar, stop).listen(workers, interrupt)
+    finally:
+        for _, process in workers.values():  # only after an exception, a second Ctrl-C for one
+            process.kill()
+
+
+class _Listener:
+    """Shows what the workers report, and notes what concerns the outcome."""
+
+    def __init__(self, cells: list[Cell], settings: Settings, outcome: Outcome, bar: GridBar, stop: Event) -> None:
+        self._cells, self._settings, self._outcome, self._bar, self._stop = cells, settings, outcome, bar, stop
+        self._running: dict[int, Cell] = {}
+        self._finished: set[int] = set()
+        shares = [outcome.states[cell].epochs_done / max(cell.epochs_expected, 1) for cell in cells]
+        kinds = {cell: alike(cell) for cell in cells}
+        before = {kinds[cell]: settings.expected[cell.name] for cell in cells if cell.name in settings.expected}
+        self._forecast = Forecast([kinds[cell] for cell in cells], shares, min(settings.jobs, len(cells)), before)
+        bar.left = self._forecast.words
+
+    def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
+        """Until the last worker has ended; `workers` is empty then."""
+        while workers:
+            if interrupt.requested() and not self._stop.is_set():
+                self._stop.set()
+                self._bar.say("stopping: every worker finishes its tick and saves (once more to stop at once)")
+            for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
+                assert isinstance(ready, Connection)
+                number, process = workers[ready]
+                try:
+                    message, index, *rest = ready.recv()
+                except EOFError:
+                    process.join()
+                    del workers[ready]
+                    _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
+                    continue
+                if message not in ("share", "notice"):
+                    self._running.pop(number, None)
+                getattr(self, f"_{message}")(number, index, *rest)
+
+    def _share(self, number: int, index: int, share: float) -> None:
+        self._running[number] = self._cells[index]
+        self._forecast.at(index, share)
+        self._bar.show(number, self._cells[index].slug, share)
+
+    def _end(self, number: int, index: int, state: State) -> None:
+        if index not in self._finished:
+            self._finished.add(index)
+            self._forecast.end(index, whole=state.status is Status.DONE)
+            cell = self._cells[index]
+            self._bar.finish(cell.slug, _words(Record.of(cell, self._settings.root), state), worker=number)
+
+    def _notice(self, number: int, index: int, text: str) -> None:
+        self._bar.say(f"NOTE {text}")
+
+    def _problem(self, number: int, index: int, text: str) -> None:
+        """Told once: a data set that is missing is missing for all cells."""
+        self._forecast.end(index, whole=False)
+        cell, problems = self._cells[index], self._outcome.problems
+        if text not in problems.values():
+            self._bar.say(f"PROBLEM {cell.slug}: {text}")
+        problems.setdefault(cell, text)
+
+    def _full(self, number: int, index: int, text: str) -> None:
+        self._problem(number, index, text)
+        self._stop.set()
+
+    def _budget(self, number: int, index: int) -> None:
+        budget = self._settings.budget
+        if budget is not None and not self._outcome.budget_ended:
+            self._outcome.budget_ended = True
+            self._bar.say(f"the time budget of {durations.words(budget.seconds)} ends: what is unfinished is saved")
+
+
+def _note_death(process: BaseProcess, cell: Cell | None, outcome: Outcome, bar: GridBar) -> None:
+    if process.exitcode == 0:
+        return
+    doing = f"while it ran {cell.slug}" if cell is not None else "before it ran a cell"
+    text = (
+        f"a worker died {doing} (exit code {process.exitcode}; -9 may be the system's doing, out of memory: "
+        f"try fewer --jobs); the same command goes on from the cell's checkpoint"
+    )
+    bar.say(f"PROBLEM {text}")
+    if cell is not None:
+        outcome.problems[cell] = text
+
+
+def _words(record: Record, state: State) -> str:
+    if state.status is not Status.DONE:
+        return str(state)
+    result = record.result() or {}
+    return f"{result['test_accuracy']:.2f} %" if "test_accuracy" in result else str(state)

@@ -1,0 +1,205 @@
+"""A worker: one process that takes cells nobody holds, one after the other.
+
+What concerns the grid as a whole, starting workers and listening to them, is in `reproduce.running.runner`.
+"""
+
+import contextlib
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core import CheckpointError
+from reproduce.cells.catalogue import DEFAULT_ROOT
+from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.data.errors import DataError
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.locks import LockedError, LockLostError
+from reproduce.records.record import Record, RecordError
+from reproduce.records.storage import StorageFullError
+from reproduce.running.budget import Budget
+from reproduce.running.execution import execute
+from reproduce.teams.team import UnsupportedError
+
+POLL_SECONDS = 0.5  # how often a worker looks again at a cell that another process holds
+REPORT_SECONDS = 0.2  # how often a worker tells how far it is
+
+Report = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a grid is run; nothing here changes a result beyond rounding.
+
+    Attributes:
+        root: folder of the records.
+        jobs: worker processes.
+        threads: of each.
+        devices: worker number n trains on the n-th of them, from the first again where there are more workers.
+        checkpoint_seconds, data_root, data_workers, cuda_graphs, compiled: see `reproduce.measures.context.Context`.
+        budget: time that the run may take, if limited.
+        expected: seconds that whole cells take, by name, as far as it is known from before.
+
+    """
+
+    root: Path
+    jobs: int
+    threads: int = 1
+    devices: tuple[str, ...] = ("cpu",)
+    checkpoint_seconds: float = 300.0
+    data_root: Path = DEFAULT_ROOT
+    data_workers: int = 1
+    cuda_graphs: int = 0
+    compiled: bool = False
+    budget: Budget | None = None
+    expected: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Reporter(Observer):
+    """Tells the parent how far a cell is, now and then, and the budget what takes how long."""
+
+    def __init__(self, report: Report, index: int, budget: Budget | None) -> None:
+        self._report, self._index, self._budget = report, index, budget
+        self._last = 0.0
+
+    def begin(self) -> None:
+        self._report("share", self._index, 0.0)
+        if self._budget is not None:
+            self._budget.begin()
+
+    def tick(self, done: int, total: int, loss: Tensor | None) -> None:
+        if self._budget is not None:
+            self._budget.ticked()
+        now = time.monotonic()
+        if now - self._last >= REPORT_SECONDS:
+            self._last = now
+            self._report("share", self._index, done / total)
+
+    def saved(self, seconds: float) -> None:
+        if self._budget is not None:
+            self._budget.saved(seconds)
+
+    def notice(self, text: str) -> None:
+        self._report("notice", self._index, text)
+
+
+def main(cells: list[Cell], settings: Settings, number: int, pipe: Connection, stop: Event, parent: int) -> None:
+    """Worker process number `number`, from its start to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
+    torch.set_num_threads(settings.threads)
+    device = device_of(number, settings)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # so that nothing lands on the first one by default
+
+    def should_stop() -> bool:
+        return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more
+
+    def report(*message: Any) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
+            pipe.send(message)
+
+    work(cells, settings, report, should_stop, device)
+
+
+def device_of(number: int, settings: Settings) -> torch.device:
+    """The device of worker `number`."""
+    return torch.device(settings.devices[number % len(settings.devices)])
+
+
+def work(
+    cells: Sequence[Cell],
+    settings: Settings,
+    report: Report,
+    should_stop: Callable[[], bool],
+    device: torch.device | None = None,
+) -> None:
+    """Take cells that nobody holds, in order, until every one has a result or a problem, or until it is time to stop.
+
+    Args:
+        cells: the grid.
+        settings: how to run it.
+        report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
+            ("notice", index, text) or, when nothing more can be done, ("full", index, text) for a full disk and
+            ("budget", index) for the end of the time.
+        should_stop: asked after every tick.
+        device: to train on; the first of the settings' unless given.
+
+    """
+    device = device_of(0, settings) if device is None else device
+    budget = settings.budget
+
+    def enough() -> bool:
+        return (budget is not None and budget.ended) or should_stop()
+
+    left = list(range(len(cells)))
+    while left:
+        held, too_long = [], []
+        for index in left:
+            if should_stop():
+                return
+            if budget is not None and not budget.allows(cells[index]):
+                too_long.append(index)
+                continue
+            context = Context(
+                device=device,
+                should_stop=enough,
+                observer=_Reporter(report, index, budget),
+                checkpoint_seconds=settings.checkpoint_seconds,
+                data_root=settings.data_root,
+                data_workers=settings.data_workers,
+                cuda_graphs=settings.cuda_graphs,
+                compiled=settings.compiled,
+            )
+            try:
+                if not _attempt(cells[index], settings, context, report, index):
+                    held.append(index)
+            except Stopped:
+                if not should_stop():
+                    report("budget", index)
+                return
+            except StorageFullError as error:
+                report("full", index, str(error))
+                return
+        if too_long and not held:
+            report("budget", too_long[0])
+            return
+        if len(held) + len(too_long) == len(left):
+            time.sleep(POLL_SECONDS)
+        left = sorted(held + too_long)
+
+
+def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, index: int) -> bool:
+    """Run a cell, and report what came of it; False if another process holds it."""
+    record = Record.of(cell, settings.root)
+    try:
+        _check_data(cell, record, settings.data_root)
+        report("end", index, execute(record, context))
+    except LockedError:
+        return False
+    except LockLostError as error:
+        report("notice", index, str(error))
+        return False
+    except (RecordError, CheckpointError, DataError, UnsupportedError) as error:
+        report("problem", index, str(error))
+    except (Stopped, StorageFullError):
+        raise
+    except Exception:  # whatever it is, the other cells go on
+        report("problem", index, traceback.format_exc())
+    return True
+
+
+def _check_data(cell: Cell, record: Record, root: Path) -> None:
+    """Look for the cell's data set before a record is begun that could only say so. Raises: DataError."""
+    if isinstance(cell, TrainedCell) and not record.state().final:
+        from reproduce.data.sources import check  # not needed where there is nothing to train
+
+        check(cell, root)

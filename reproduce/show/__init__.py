@@ -1,0 +1,1 @@
+"""How anything looks: statistics, tables, drawings. It knows no record."""

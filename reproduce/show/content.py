@@ -1,0 +1,283 @@
+"""What a table or figure hands to the report: data with captions, no HTML.
+
+A module of a table that writes HTML mixes what is said with how it looks, and its numbers can be had no second time,
+say as CSV. Here a module returns the values below; the report (`reproduce.report`) turns every one of them into HTML,
+a download and an alternative text in one place, and all tables look alike.
+"""
+
+import csv
+import enum
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.published import Mark
+from reproduce.show.statistics import Estimate, Verdict
+from reproduce.words import conjunction
+
+_SHORT_TITLES = {methods.DSP: "DSP"}
+MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
+KILOBYTE, MEGABYTE, GIGABYTE = 1e3, 1e6, 1e9
+
+
+class Tone(enum.Enum):
+    """How an entry or a finding is to be read."""
+
+    PLAIN = "plain"
+    OURS = "ours"
+    PUBLISHED = "published"
+    MISSING = "missing"  # not run, not known, unfinished: said in words
+    GOOD = "good"
+    ALERT = "alert"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a table.
+
+    Attributes:
+        text: what is read.
+        value: what is sorted by and downloaded, in full precision; None: the text.
+        tone: see `Tone`.
+        hint: explanation of a few words, shown on hovering and read by screen readers.
+        mark: of a published value, how well it is known.
+        code: whether it is a command, a hash or a file name.
+        anchor: key of the section of the page that the text leads to; empty: it leads nowhere.
+
+    """
+
+    text: str
+    value: float | str | None = None
+    tone: Tone = Tone.PLAIN
+    hint: str = ""
+    mark: Mark | None = None
+    code: bool = False
+    anchor: str = ""
+
+    @property
+    def raw(self) -> float | str:
+        """What the download holds."""
+        return self.text if self.value is None else self.value
+
+
+@dataclass(frozen=True)
+class Column:
+    """Head of a column; columns of one `group` stand under a common head."""
+
+    name: str
+    numeric: bool = True
+    group: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        key: name of its anchor and of its download.
+        caption: what it shows, at which scale, in which unit.
+        columns: one for each entry of a row.
+        rows: entries.
+        notes: remarks below it.
+        data: lines of the download; None: the rows themselves.
+        grouped: whether rows of one first entry stand together under it, as under a heading.
+
+    """
+
+    key: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Entry]]
+    notes: Sequence[str] = ()
+    data: Sequence[Mapping[str, object]] | None = None
+    grouped: bool = False
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.key}: a row has {len(row)} entries for {len(self.columns)} columns")
+
+    @property
+    def shown_columns(self) -> Sequence[Column]:
+        """The columns, less the one that gives the headings."""
+        return self.columns[1:] if self.grouped else self.columns
+
+    def bodies(self) -> list[tuple[str, list[Sequence[Entry]]]]:
+        """The rows to show, under their headings; under one empty heading unless grouped."""
+        if not self.grouped:
+            return [("", list(self.rows))]
+        by_heading: dict[str, list[Sequence[Entry]]] = {}
+        for row in self.rows:
+            by_heading.setdefault(row[0].text, []).append(row[1:])
+        return list(by_heading.items())
+
+    def csv(self) -> str:
+        """The download: RFC 4180 with a header line."""
+        lines = self.data
+        if lines is None:
+            names = [f"{column.group} {column.name}".strip() for column in self.columns]
+            lines = [dict(zip(names, (entry.raw for entry in row), strict=True)) for row in self.rows]
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, list(lines[0]) if lines else [])
+        writer.writeheader()
+        writer.writerows(lines)
+        return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing.
+
+    Attributes:
+        key: name of its anchor and of its download.
+        title: short name, also its accessible name.
+        description: what can be seen in it, for who cannot see it.
+        svg: an `<svg>` element.
+        caption: what it shows, at which scale.
+
+    """
+
+    key: str
+    title: str
+    description: str
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the summary."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Text whose lines matter, such as a patch; shown on demand."""
+
+    key: str
+    title: str
+    text: str
+
+
+Block = Table | Figure | Listing | str  # a str is a paragraph
+
+
+@dataclass(frozen=True)
+class Section:
+    """All that the report says about one exhibit.
+
+    Attributes:
+        key: name of its anchor; that of the published exhibit (`table3`) where there is one.
+        title: heading.
+        blocks: tables, figures and paragraphs in order.
+        findings: its lines of the summary.
+        coverage: in a few words, what is here of the published exhibit.
+        folded: further blocks, shown on demand.
+        folded_title: what they are.
+
+    """
+
+    key: str
+    title: str
+    blocks: Sequence[Block]
+    findings: Sequence[Finding] = ()
+    coverage: str = ""
+    folded: Sequence[Block] = ()
+    folded_title: str = "More"
+
+
+# --- entries of common kinds
+
+
+def text(value: str, *, tone: Tone = Tone.PLAIN, hint: str = "", sort: float | None = None) -> Entry:
+    """Words; `sort` where their order is not alphabetical."""
+    return Entry(value, sort, tone, hint)
+
+
+def short_title(method: Method) -> str:
+    """The title of a method, for where there is little room."""
+    return _SHORT_TITLES.get(method, method.title)
+
+
+def method_name(method: Method) -> Entry:
+    """The same as an entry, the whole title as its hint."""
+    return Entry(short_title(method), hint=method.title if short_title(method) != method.title else "")
+
+
+def code(value: str) -> Entry:
+    """A command, a hash or a file name."""
+    return Entry(value, code=True)
+
+
+def number(value: float, digits: int, *, unit: str = "", tone: Tone = Tone.OURS, hint: str = "") -> Entry:
+    """A number with `digits` decimals."""
+    return Entry(signless(f"{value:,.{digits}f}") + unit, value, tone, hint)
+
+
+def signed(value: float, digits: int, *, tone: Tone = Tone.OURS, hint: str = "") -> Entry:
+    """A difference: with its sign, and a minus that is one."""
+    return Entry(with_sign(value, digits), value, tone, hint)
+
+
+def published(shown: str, mark: Mark, *, value: float | str | None = None) -> Entry:
+    """A published value as it was published, with its mark."""
+    return Entry(shown, value, Tone.PUBLISHED, mark=mark)
+
+
+def missing(reason: str, hint: str = "") -> Entry:
+    """Why there is no value."""
+    return Entry(reason, tone=Tone.MISSING, hint=hint)
+
+
+def none(hint: str) -> Entry:
+    """There can be no value."""
+    return Entry("\N{EN DASH}", "", Tone.MISSING, hint)
+
+
+def estimate(found: Estimate, digits: int, *, sign: bool = False, tone: Tone = Tone.OURS) -> Entry:
+    """Mean and half the width of the 95 % interval; without the second if there is none."""
+    mean = with_sign(found.mean, digits) if sign else signless(f"{found.mean:.{digits}f}")
+    if found.half_width is None:
+        return Entry(mean, found.mean, tone, "one seed: no interval")
+    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{found.half_width:.{digits}f}", found.mean, tone)
+
+
+def verdict(found: Verdict) -> Entry:
+    """A verdict in its colour."""
+    tones = {Verdict.AGREE: Tone.GOOD, Verdict.DIFFER: Tone.ALERT, Verdict.CANNOT_TELL: Tone.MISSING}
+    return Entry(found.value, tone=tones[found])
+
+
+def signless(shown: str) -> str:
+    """A typographic minus, and none before a rounded 0."""
+    digits = shown.lstrip("-")
+    negative = shown.startswith("-") and any(c in "123456789" for c in digits)
+    return (MINUS if negative else "") + digits
+
+
+def with_sign(value: float, digits: int) -> str:
+    """The number with its sign, and none before a rounded 0."""
+    shown = signless(f"{value:.{digits}f}")
+    positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
+    return ("+" if positive else "") + shown
+
+
+def not_run_at(scales: Sequence[str]) -> list[str]:
+    """A paragraph that names the scales of which there is nothing; none if there are no such scales."""
+    return [f"Not run at scale {conjunction([f'“{scale}”' for scale in scales])}."] if scales else []
+
+
+def run_at(scales: Iterable[str]) -> str:
+    """The scales of which there is something, as a section's coverage."""
+    return ", ".join(f"“{scale}” run" for scale in scales) or "not run"
+
+
+def some(words: Sequence[str], limit: int = 6) -> str:
+    """The first of many, and how many more there are."""
+    rest = len(words) - limit
+    return "; ".join(words[:limit]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,0 +1,98 @@
+"""What the paper states about an exhibit whose values are not at hand, and whether our data say the same.
+
+A statement ("the gap closes as k grows and is gone at k = 32") is taken apart into claims that an interval can confirm
+or refute. Not refuted is not confirmed: with few seeds most claims are neither, and then the answer is that the data
+cannot tell.
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reproduce import published
+from reproduce.published import Mark
+from reproduce.show.content import Entry, Tone
+from reproduce.show.content import published as published_entry
+from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
+
+
+class Outcome(enum.Enum):
+    """What our data say to a statement."""
+
+    AGREE = "agree"
+    DISAGREE = "disagree"
+    CANNOT_TELL = "cannot tell"
+
+    @property
+    def verb(self) -> str:
+        """After "our data"."""
+        return f"{self.value} with it" if self is not Outcome.CANNOT_TELL else self.value
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence of the paper about an exhibit.
+
+    Attributes:
+        words: as they were at hand.
+        mark: how well it is known.
+
+    """
+
+    words: str
+    mark: Mark
+
+    @property
+    def quoted(self) -> str:
+        """In quotation marks, with its mark in words."""
+        return f"“{self.words}” ({self.mark.value})"
+
+    @property
+    def entry(self) -> Entry:
+        """As an entry of a table."""
+        return published_entry(self.words, self.mark)
+
+
+def of(key: str) -> Statement:
+    """The statement about the exhibit called `key`. Raises ValueError if there is none."""
+    for row in published.read("exhibits"):
+        if row["key"] == key and row["statement"]:
+            return Statement(row["statement"], Mark(row["statement_source"]))
+    raise ValueError(f"exhibits.csv has no statement about {key!r}")
+
+
+def combine(claims: Iterable[bool | None]) -> Outcome:
+    """Of a statement that makes several claims: each is true, false, or (None) not decided by the data."""
+    found = list(claims)
+    if False in found:
+        return Outcome.DISAGREE
+    return Outcome.CANNOT_TELL if None in found else Outcome.AGREE
+
+
+def is_below(difference: Estimate | None) -> bool | None:
+    """Is it negative? Yes if the whole interval is; no if the whole interval is positive, or around 0 and small."""
+    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
+        return None
+    if difference.high < 0:
+        return True
+    return False if difference.low > 0 or verdict(difference) is Verdict.AGREE else None
+
+
+def is_not_below(difference: Estimate | None) -> bool | None:
+    """Is it positive or small? Yes if the whole interval is above -margin; no if it is negative and reaches beyond."""
+    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
+        return None
+    if difference.low >= -MARGIN_POINTS:
+        return True
+    return False if difference.high < 0 else None
+
+
+def tone(scale: str, outcomes: Iterable[Outcome]) -> Tone:
+    """Of a finding: only at the paper's own scale is it alarming to disagree with the paper."""
+    return Tone.ALERT if scale == "paper" and Outcome.DISAGREE in outcomes else Tone.PLAIN
+
+
+def outcome_entry(outcome: Outcome) -> Entry:
+    """An outcome in its colour."""
+    tones = {Outcome.AGREE: Tone.GOOD, Outcome.DISAGREE: Tone.ALERT, Outcome.CANNOT_TELL: Tone.MISSING}
+    return Entry(outcome.value, tone=tones[outcome])

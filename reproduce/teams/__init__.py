@@ -1,0 +1,1 @@
+"""Who computes: processes, replicas, their launch and their wiring."""

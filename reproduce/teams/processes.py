@@ -1,0 +1,254 @@
+"""Several processes that train one cell: how they find each other, agree, and fail together.
+
+Each is started with the environment that torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR and so on), by torchrun itself or
+by `reproduce.teams.launch`. The first thing they do is to compare what they are about to do: a rank with another
+version of the code or another configuration would train something that nobody asked for.
+
+They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
+replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
+these are P processes all the same.
+
+This module exports Processes, join, loss.
+"""
+
+import hashlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from petra_core.distributed import ProcessChannel
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.replicas import Replicas
+from petra_core.distributed.sharded import Folder
+from petra_core.shares import places
+from petra_core.stages import Stage
+from reproduce.cells.kinds import TrainedCell
+from reproduce.records import provenance
+from reproduce.records.record import Record
+from reproduce.records.storage import explain_full_disk
+from reproduce.teams import wiring
+from reproduce.teams.launch import meeting_place
+from reproduce.teams.sharing import Shares
+from reproduce.teams.team import Team, UnsupportedError, stage_name
+
+__all__ = ["Processes", "join", "loss"]
+
+DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
+
+
+def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: timedelta) -> "Processes":
+    """Meet the other processes.
+
+    Args:
+        cell: what is to be trained.
+        shares: which processes of a replica have which stages.
+        device: of this process.
+        patience: how long another process may be silent before it is taken for lost.
+
+    Raises:
+        UnsupportedError: the processes differ in what they are about to do.
+        ChannelError: they did not meet.
+
+    """
+    store = meeting_place()
+    here = store is not None or os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
+    if here and "GLOO_SOCKET_IFNAME" not in os.environ:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
+    nccl_available = dist.is_nccl_available()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
+    backend = wiring.backend(device.type, nccl_available=nccl_available)
+    rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
+    try:
+        dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
+    except RuntimeError as error:
+        raise ChannelError(
+            f"the processes of the run did not all meet: one of them has died, or has been silent for "
+            f"{patience.total_seconds():g} s ({error})"
+        ) from error
+    mine = {"cell": cell.canonical, "partition": str(shares), **_versions()}
+    if device.type == "cpu":  # where another number of threads gives other bits
+        mine["threads"] = torch.get_num_threads()
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, (mine, (socket.gethostname(), _name(device)), nccl_available))
+    first = everybody[0][0]
+    for rank, (theirs, _, _) in enumerate(everybody):
+        differing = [name for name in mine if theirs[name] != first[name]]
+        if differing:
+            words = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
+            raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {words}")
+    places = [place for _, place, _ in everybody]
+    wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
+    return Processes(shares, device, wired, patience)
+
+
+def _name(device: torch.device) -> str:
+    """`cpu`, or that of the GPU itself: to processes that see one each, all of them are cuda:0."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
+
+
+def loss(error: Exception) -> str:
+    """What to say of an error that means that another process is gone; nothing of any other."""
+    if isinstance(error, ChannelError):
+        return str(error)
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
+        return f"lost another process as all met, at the start or between micro-batches ({error})"
+    return ""
+
+
+def _versions() -> dict[str, Any]:
+    code, patch = provenance.code()
+    return {"torch": torch.__version__, "commit": code.get("commit"), "difference to the commit": _hash(patch)}
+
+
+def _hash(text: str) -> str:
+    """Short, for comparing."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Processes(Team):
+    """The processes of torch.distributed's default group; there are P·R of them.
+
+    Args:
+        shares: which of the P processes of a replica have which stages.
+        device: of this process.
+        wired: over what they talk.
+        patience: how long another process may be silent.
+
+    """
+
+    def __init__(self, shares: Shares, device: torch.device, wired: wiring.Wiring, patience: timedelta) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.leads = self.rank == 0
+        self.notice = wired.note
+        self._shares, self._nccl, self._patience = shares, wired.nccl, patience
+        self._wire = device if wired.nccl else torch.device("cpu")
+        shape = (self.size // shares.processes, shares.processes)
+        # For its coordinates. Groups come from `new_group`: those of a mesh have torch's patience, half an hour.
+        self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
+        self.replicas = Replicas(self._ranks("replica"), wire=self._wire, patience=patience)
+        self._channel: ProcessChannel | None = None
+        self._parts = places(shares.partition, shares.replicas, shares.processes)
+        self.head = self.replicas.index * shares.replicas[-1]
+
+    def _ranks(self, direction: str) -> list[int]:
+        """The ranks of this process's row or column of the mesh."""
+        ranks: list[int] = self._mesh[direction].mesh.tolist()
+        return ranks
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The number of processes, who has which stages, and over what they talk."""
+        return {
+            "processes": self.size,
+            "partition": list(self._shares.partition),
+            **({"part_replicas": list(self._shares.replicas)} if self._shares.of_stages else {}),
+            "backend": "nccl" if self._nccl else "gloo",
+        }
+
+    def tell(self, *, go: bool) -> None:
+        """By a broadcast."""
+        dist.broadcast_object_list([go], src=0)
+
+    def hear(self) -> bool:
+        """By the same."""
+        go: list[Any] = [None]
+        dist.broadcast_object_list(go, src=0)
+        return bool(go[0])
+
+    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
+        """The own stages on the device, the others on meta; all on the device where one process has a whole replica."""
+        if self._shares.processes == 1:
+            return [stage.to(device) for stage in stages], None
+        self._channel = ProcessChannel(
+            self._shares.partition,
+            replicas=self._shares.replicas,
+            ranks=self._ranks("stage"),
+            wire=self._wire,
+            patience=self._patience,
+        )
+        own = self._channel.stages
+        if own.stop == len(stages):
+            self.head += self._channel.replica
+        return [s.to(device) if j in own else s.to("meta") for j, s in enumerate(stages)], self._channel
+
+    def from_heads(self, values: Tensor) -> Tensor:
+        """By asking everybody."""
+        everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
+        dist.all_gather(everybody, values.cpu())
+        heads = [row for rank, row in enumerate(everybody) if rank % self._shares.processes in self._parts[-1]]
+        return torch.stack(heads).to(values.device)
+
+    def rows(self, own: Sequence[Any]) -> list[Any]:
+        """Those of everybody in the first replica, and of the first process of each of its parts, put together."""
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, list(own))
+        return [row for part in self._parts for row in everybody[part.start]]
+
+    def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
+        """What the leader says, now and then: all are at the same micro-batch then, whatever the clocks say."""
+        if micro_batch % DECIDE_EVERY:
+            return False, False
+        decision = torch.tensor([stop, save], dtype=torch.uint8)
+        try:
+            dist.broadcast(decision, src=0)
+        except RuntimeError as error:
+            own = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
+            raise ChannelError(
+                f"{own} on rank {self.rank} lost another process after micro-batch {micro_batch}, as all asked rank 0 "
+                f"whether to stop: it has died, or has been silent for {self._patience.total_seconds():g} s ({error})"
+            ) from error
+        return bool(decision[0]), bool(decision[1])
+
+    def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
+        """Each its own stages, the leader what is common."""
+        replica, turn = self.replicas.index, 0 if self._channel is None else self._channel.replica
+        parts = {stage_name(index, replica, turn): state for index, state in enumerate(workers) if state is not None}
+        if self.leads:
+            parts["common"] = {**common, "stages": len(workers)}
+        with explain_full_disk(f"to write {record.shards}"):
+            Folder(record.shards).save(number, parts)
+        if self.leads:
+            record.checkpoint.unlink(missing_ok=True)  # of one process that began it
+
+    def compare(self, position: str) -> None:
+        """With everybody's."""
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, position)
+        for rank, other in enumerate(everybody):
+            if other != everybody[0]:
+                raise UnsupportedError(
+                    f"rank {rank} would go on from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
+                    f"on a file system that all processes see"
+                )
+
+    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """On the leader all, elsewhere nothing."""
+        everybody: list[Any] | None = [None] * self.size if self.leads else None
+        first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
+        dist.gather_object(dict(state) if first else {}, everybody)
+        return {name: tensor for theirs in everybody or [] for name, tensor in theirs.items()}
+
+    @property
+    def name(self) -> str:
+        """The rank."""
+        return f"rank {self.rank}: "
+
+    def lost(self, error: Exception) -> str:
+        """A message did not come, or torch.distributed says so of a collective call."""
+        return loss(error)
+
+    def leave(self) -> None:
+        """Wait for what is on its way, then part."""
+        if self._channel is not None:
+            self._channel.close()
+        dist.destroy_process_group()

@@ -1,0 +1,167 @@
+"""How the stages of one cell are shared among processes, as the command line says it.
+
+Stages too heavy for one process can be replicated: `4x2,6` are four stages over two processes, which take their
+micro-batches in turn (`petra_core.ages`), and six on a third. An even or a balanced partition has no such parts.
+
+This module exports Shares, launched, local_device, local_team_size, processes_of_replica, replicated, shares,
+team_size.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from petra_core.ages import of_stages
+from petra_core.shares import even_partition, owned, places
+from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import CellError, TrainedCell
+
+__all__ = [
+    "Shares",
+    "launched",
+    "local_device",
+    "local_team_size",
+    "processes_of_replica",
+    "replicated",
+    "shares",
+    "team_size",
+]
+
+AnyCell = TypeVar("AnyCell", bound=TrainedCell)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which processes of one network have which stages; `str` gives what `--partition` takes.
+
+    Attributes:
+        partition: the number of stages of each part.
+        replicas: of each part, the processes that take its micro-batches in turn.
+
+    """
+
+    partition: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+    @classmethod
+    def of(cls, partition: Sequence[int], replicas: Sequence[int] | None = None) -> "Shares":
+        """Without replicas, one process for each part."""
+        return cls(tuple(partition), (1,) * len(partition) if replicas is None else tuple(replicas))
+
+    @property
+    def processes(self) -> int:
+        """Their number."""
+        return sum(self.replicas)
+
+    @property
+    def of_stages(self) -> tuple[int, ...]:
+        """The replicas of each stage; empty where no stage has several."""
+        return of_stages(self.partition, self.replicas) if max(self.replicas) > 1 else ()
+
+    def __str__(self) -> str:
+        parts = zip(self.partition, self.replicas, strict=True)
+        return ",".join(f"{size}x{count}" if count > 1 else f"{size}" for size, count in parts)
+
+
+def launched() -> bool:
+    """Whether this process is one of several, by the environment that torchrun or `reproduce.teams.launch` gave it."""
+    return team_size() > 1
+
+
+def team_size() -> int:
+    """The number of processes of the run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def processes_of_replica(processes: int, replicas: int) -> int:
+    """P, the processes that share the stages of one replica, in a process that is one of P·R.
+
+    Args:
+        processes: P as asked for; 1 leaves it to those who started the processes, such as torchrun.
+        replicas: R.
+
+    Raises:
+        CellError: as many processes as there are cannot be P·R.
+
+    """
+    size = team_size()
+    if size % replicas or (processes > 1 and processes * replicas != size):
+        raise CellError(
+            f"{size} processes were started, which is not --processes {processes} times --replicas {replicas}; start "
+            f"{processes * replicas}, or another multiple of {replicas} without --processes"
+        )
+    return size // replicas
+
+
+def local_team_size() -> int:
+    """The number of them on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def local_device(name: str) -> str:
+    """`cuda` alone means the GPU of this process: the one of its number on this machine, or one it shares."""
+    if name != "cuda" or not launched():
+        return name
+    import torch
+
+    if not torch.cuda.is_available():
+        return name
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
+    """Who has which stages.
+
+    Args:
+        cell: whose network it is.
+        partition: `even`, or the numbers of stages, separated by commas, each perhaps with a number of processes that
+            take turns, such as 4x2. `balanced` has become numbers before processes start.
+        processes: how many.
+
+    Raises:
+        CellError: the network cannot be shared like that.
+
+    """
+    count = len(networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes))
+    if partition == "even":
+        try:
+            return Shares.of(even_partition(count, processes))
+        except ValueError as error:
+            raise CellError(f"{cell.model} has {count} stages: {error}") from None
+    if partition == "balanced":
+        raise CellError(
+            "--partition balanced is found by timing the stages before processes start, which --processes does; with "
+            "torchrun, give the numbers that `python -m reproduce partition` prints"
+        )
+    parts = [re.fullmatch(r"(\d+)(?:x(\d+))?", part.strip()) for part in partition.split(",")]
+    if None in parts:
+        raise CellError(
+            f"a partition is even, balanced, or numbers separated by commas such as 2,3,5, or 4x2,6 for four stages "
+            f"over two processes that take turns; got {partition!r}"
+        )
+    found = Shares.of(
+        [int(part[1]) for part in parts if part is not None],
+        [int(part[2] or 1) for part in parts if part is not None],
+    )
+    try:
+        places(found.partition, found.replicas, processes)
+        owned(found.partition, len(found.partition), count)
+    except ValueError as error:
+        even = Shares.of(even_partition(count, min(processes, count)))
+        raise CellError(
+            f"the partition {partition} does not share the {count} stages of {cell.model} among {processes} processes: "
+            f"{error}; even would be {even}"
+        ) from None
+    return found
+
+
+def replicated(cell: AnyCell, shared: Shares) -> AnyCell:
+    """The cell that is trained so: with stages replicated it is another one, since gradients come back later.
+
+    Raises:
+        CellError: the cell's method or k allow no such replicas.
+
+    """
+    return replace(cell, stage_replicas=shared.of_stages)

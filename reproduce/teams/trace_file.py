@@ -1,0 +1,63 @@
+"""`train --trace FILE`: some micro-batches of a real run as a Chrome trace, all processes in one file.
+
+Traced is what comes after the pipeline has been filled, since the first micro-batches show caches and kernels that are
+chosen rather than the schedule. Perfetto (https://ui.perfetto.dev) and chrome://tracing open the file.
+
+This module exports TraceFile.
+"""
+
+import contextlib
+from pathlib import Path
+
+import click
+import torch.distributed as dist
+
+from petra_core import Pipeline
+from petra_core.tracing import Trace, gathered, timeline
+from reproduce.records.storage import write_json
+from reproduce.teams.team import Team
+
+__all__ = ["TraceFile"]
+
+
+class TraceFile:
+    """Traces a run from the moment at which its pipeline is full, and writes the file.
+
+    Args:
+        path: of the file; written by the leader of the team.
+        micro_batches: how many are to enter while the pipeline is traced.
+        team: the processes of the run.
+
+    """
+
+    def __init__(self, path: Path, micro_batches: int, team: Team) -> None:
+        self._path, self._count, self._team = path, micro_batches, team
+        self._contexts = contextlib.ExitStack()
+        self._trace: Trace | None = None
+        self._first: int | None = None  # micro-batch that is traced, counted from the run's start or resumption
+        self._written = False
+
+    def before_step(self, pipeline: Pipeline) -> None:
+        """Called before every step, on all processes alike. Raises: StorageFullError."""
+        number = pipeline.micro_batches
+        if self._first is None:
+            self._first = number + pipeline.depth + 2
+        if number == self._first:
+            rank = dist.get_rank() if self._team.size > 1 else 0
+            self._trace = self._contexts.enter_context(pipeline.tracing(rank))
+        if number == self._first + self._count:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what there is, unless it has been done; called at the end of the run. Raises: StorageFullError."""
+        self._contexts.close()
+        if self._trace is None and self._team.leads:
+            first = "" if self._first is None else f", and the first to be traced would have been {self._first}"
+            click.echo(f"--trace: nothing was traced: the run was over before its pipeline was full{first}", err=True)
+        if self._trace is None or self._written:
+            return
+        traces = gathered(self._trace) if self._team.size > 1 else [self._trace]
+        self._written = True
+        if self._team.leads:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, timeline(traces, waits=True).chrome_trace())
