@@ -8,8 +8,9 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import by_k, sheets
-from reproduce.exhibits.by_k import ACCUMULATIONS, BASELINE, MATCHED, PAPER, SMALL, Sweep
+from reproduce.exhibits.by_k import BASELINE, MATCHED
 from reproduce.grids import paper
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, PAPER, SMALL, SWEEPS, Sweep
 from reproduce.records import results
 from tests import fake_records
 
@@ -20,7 +21,7 @@ def sheet(root: Path, sweep: Sweep) -> sheets.Sheet:
     return found
 
 
-@pytest.mark.parametrize("sweep", by_k.SWEEPS, ids=lambda sweep: sweep.scale)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.scale)
 def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: Sweep) -> None:
     for k in ACCUMULATIONS:
         petra, matched = (
@@ -32,7 +33,7 @@ def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: S
     assert baseline.accumulation == 1
 
 
-@pytest.mark.parametrize("sweep", by_k.SWEEPS, ids=lambda sweep: sweep.scale)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.scale)
 def test_what_the_papers_table_has_comes_first(sweep: Sweep) -> None:
     cells = sweep.cells(sweep.datasets[0], 18, 1)
     assert [(cell.model, cell.method) for cell in cells[:3]] == [

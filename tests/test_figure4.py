@@ -8,8 +8,9 @@ import pytest
 from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import figure4, sheets
-from reproduce.exhibits.by_k import ACCUMULATIONS, BASELINE, MATCHED, SMALL, SWEEPS, Sweep
+from reproduce.exhibits.by_k import BASELINE, MATCHED
 from reproduce.grids import paper, small
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, SMALL, SWEEPS, Sweep
 from reproduce.records import results
 from reproduce.show.content import MINUS, Figure, Section, Table, Tone
 from reproduce.show.statements import Outcome

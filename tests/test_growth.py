@@ -12,6 +12,7 @@ from reproduce import published
 from reproduce.cells.kinds import ComplexityCell
 from reproduce.exhibits import growth, table1
 from reproduce.exhibits.measured import sweeps
+from reproduce.grids.plans import PLANS
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records import results
 from reproduce.show.content import Figure, Table
@@ -83,7 +84,7 @@ def test_scales_never_share_a_table(measured: Path, tmp_path: Path) -> None:
 
 
 def test_the_smoke_grid_goes_over_j_and_over_k() -> None:
-    cells = [c for c in table1.cells("smoke") if isinstance(c, ComplexityCell)]
+    cells = [c for c in PLANS["table1"]("smoke") if isinstance(c, ComplexityCell)]
     assert len(set(cells)) == len(cells)
     of_petra = {(c.model, c.accumulation) for c in cells if c.method == "PETRA"}
     assert of_petra == {("chain4", k) for k in (1, 2, 4, 8, 16, 32)} | {(f"chain{n}", 1) for n in (2, 8)}

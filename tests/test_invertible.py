@@ -8,8 +8,9 @@ import pytest
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.exhibits import invertible
-from reproduce.exhibits.invertible import OURS, PAPERS, predicted
+from reproduce.exhibits.invertible import predicted
 from reproduce.grids import small
+from reproduce.grids.plans.invertible import OURS, PAPERS
 from reproduce.records import results
 from reproduce.show import memory_bars
 from reproduce.show.content import Figure, Section, Table

@@ -20,7 +20,7 @@ def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float]
         for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
             for epochs, reached in by_epochs.items():
                 own = 0.01 * seed * epochs if method is methods.PETRA else 0.0
-                fake_records.train(length._cell("small", method, epochs, seed), root, reached + seed + own)
+                fake_records.train(length.planned("small", method, epochs, seed), root, reached + seed + own)
 
 
 def section(root: Path) -> Section:

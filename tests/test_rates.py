@@ -5,8 +5,8 @@ import pytest
 from petra_core import methods
 from reproduce.cells import rates
 from reproduce.cells.kinds import OPTIMIZERS
-from reproduce.exhibits import transformers
 from reproduce.grids import small
+from reproduce.grids.plans.transformers import IMAGES
 
 
 def test_every_optimizer_has_a_rule() -> None:
@@ -26,7 +26,7 @@ def test_four_times_the_samples(optimizer: str, expected: float) -> None:
 @pytest.mark.parametrize("k", [1, 4, 16])
 def test_cells_that_differ_in_k_have_one_reference(k: int) -> None:
     assert rates.reference_of(small.cell(accumulation=k)) == 0.1
-    assert rates.reference_of(transformers.IMAGES.cell(methods.PETRA, k)) == 0.00141421356
+    assert rates.reference_of(IMAGES.cell(methods.PETRA, k)) == 0.00141421356
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

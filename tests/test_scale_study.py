@@ -7,6 +7,7 @@ import pytest
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import scale_study
+from reproduce.grids.plans import PLANS
 from reproduce.modelling import modelled, rivals
 from reproduce.modelling.modelled import Modelled, alone, full, plain
 from reproduce.records import results
@@ -99,6 +100,6 @@ def test_without_measurements_it_says_so() -> None:
 
 
 def test_it_needs_the_cells_of_table_5_alone() -> None:
-    assert scale_study.cells("paper") == cells("paper")
-    assert all(isinstance(cell, StageCostCell) for cell in scale_study.cells("small"))
+    assert PLANS["scale_study"]("paper") == cells("paper")
+    assert all(isinstance(cell, StageCostCell) for cell in PLANS["scale_study"]("small"))
     assert INSTANT not in scale_study.LINKS.values()

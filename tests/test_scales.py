@@ -8,13 +8,13 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from reproduce.scales import Scale
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
-from reproduce.exhibits import accuracy, by_k, depth, figure4, gradients, invertible, table2, table4, transformers
 from reproduce.grids import paper, scales, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import accuracy, depth, figure4, gradients, invertible, sweeps, table2, table4, transformers
+from reproduce.grids.scales import Scale
 
 # data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
 PAPER = {
@@ -194,7 +194,7 @@ def test_what_is_small_about_it() -> None:
             "cifar10-resnet18-w8-backpropagation-k1-s0-10da8202d33c",
         ),
         (
-            by_k.SMALL.baseline("cifar10", "revnet18", 2),
+            sweeps.SMALL.baseline("cifar10", "revnet18", 2),
             "cifar10-revnet18-w8-backpropagation-k1-s2-4b0a84694aaf",
         ),
         (small.cell("chain8", methods.DSP, 16, 1), "cifar10-chain8-w16-dsp-k16-s1-415759db4698"),

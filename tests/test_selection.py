@@ -9,6 +9,7 @@ from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, Trainin
 from reproduce.exhibits import accounts, figure4, table2
 from reproduce.grids import paper, scales, selection
 from reproduce.grids.grid import Grid, grid_of
+from reproduce.grids.plans import PLANS
 
 CELLS = [
     paper.cell(dataset, network, method, k, seed)
@@ -112,7 +113,7 @@ def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
             if name == scale:
                 assert option == "--tables"
                 chosen = selection.select(grid, {}, tables=[table])
-                assert set(chosen) == set(selection.exhibit_names()[key].cells(scale))
+                assert set(chosen) == set(PLANS[key](scale))
 
 
 def test_tuples_and_numbers_are_given_as_they_are_listed():

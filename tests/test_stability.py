@@ -12,12 +12,13 @@ from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import stability
 from reproduce.exhibits.stability_map import BREAKS, LARGEST, NOT_RUN, Map, Point, read_map, stable_rates
+from reproduce.grids.plans.stability import REFERENCE_RATES
 from reproduce.records import results
 from reproduce.show.content import Figure, Section, Table, Tone
 from tests import fake_probes, fake_records
 
 CELLS = [cell for cell in stability.cells("small") if isinstance(cell, TrainingCell)]
-RATES = stability.REFERENCE_RATES
+RATES = REFERENCE_RATES
 
 
 def points(found: Map, method: Method, warmup: float, k: int) -> Iterable[TrainingCell]:

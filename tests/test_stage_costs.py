@@ -6,7 +6,7 @@ import pytest
 
 from petra_core import models
 from reproduce.cells.kinds import StageCostCell
-from reproduce.exhibits import table5
+from reproduce.grids.plans import PLANS
 from reproduce.measures.context import Context, Stopped
 from reproduce.measures.stage_costs import measure
 from reproduce.records.record import Record
@@ -14,7 +14,7 @@ from reproduce.running.execution import execute
 
 pytestmark = pytest.mark.convolutions
 
-CELL = next(cell for cell in table5.cells("smoke") if isinstance(cell, StageCostCell))
+CELL = next(cell for cell in PLANS["table5"]("smoke") if isinstance(cell, StageCostCell))
 
 
 def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from petra_core import methods
 from petra_core.methods import BACKPROPAGATION, DSP, PETRA
 from reproduce.cells.kinds import GradientsCell
 from reproduce.commands import summary
-from reproduce.exhibits import transformers
 from reproduce.grids import scales, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import Record
 from reproduce.running.runner import Outcome
@@ -113,7 +113,7 @@ def test_methods_have_their_titles(tmp_path):
 
 
 def test_all_k_of_adamw_are_in_one_table(tmp_path):
-    cells = [transformers.IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
+    cells = [IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
     for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
         train(cell, tmp_path, accuracy)
     sgd = small.cell(drops=())

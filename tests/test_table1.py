@@ -14,6 +14,7 @@ from petra_core.methods import Method
 from reproduce import published
 from reproduce.exhibits import table1
 from reproduce.exhibits.measured import PUBLISHED_NAMES, measured
+from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.measures.context import Context
 from reproduce.modelling import formula
@@ -144,7 +145,7 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
 
 
 def test_cells_are_all_methods_at_every_k_and_the_runner_finds_the_measurement(tmp_path: Path) -> None:
-    cells = table1.chains(depth=2, accumulations=(1, 3))
+    cells = chains(depth=2, accumulations=(1, 3))
     assert len({cell.identity for cell in cells}) == 12
     cell = fake_records.complexity_cell(methods.PETRA)
     state = execute(Record.of(cell, tmp_path), Context())

@@ -12,9 +12,11 @@ from petra_core.methods import Method
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import held, table3
 from reproduce.exhibits.held import COUNTED, Held
+from reproduce.grids.plans import PLANS
+from reproduce.grids.plans.table3 import METHODS
 from reproduce.measures.context import Context
 from reproduce.measures.held_memory import measure, predicted
-from reproduce.modelling.buffer_rules import CONFIGURATIONS, METHODS, PUBLISHED_RULE, memory, revnet_sizes
+from reproduce.modelling.buffer_rules import CONFIGURATIONS, PUBLISHED_RULE, memory, revnet_sizes
 from reproduce.records import results
 from reproduce.records.record import Record
 from reproduce.show.content import Figure, Table, Tone
@@ -127,7 +129,7 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_cells_are_the_four_configurations_at_one_batch(scale: str) -> None:
-    cells = [c for c in table3.cells(scale) if isinstance(c, MemoryCell)]
+    cells = [c for c in PLANS["table3"](scale) if isinstance(c, MemoryCell)]
     by_subject: dict[tuple[str, str, int], set[str]] = {}
     for c in cells:
         by_subject.setdefault((c.dataset, c.model, c.batch_size), set()).add(c.method)
@@ -143,7 +145,7 @@ def test_cells_are_the_four_configurations_at_one_batch(scale: str) -> None:
 
 @pytest.mark.slow
 def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
-    for c in table3.cells("small"):
+    for c in PLANS["table3"]("small"):
         assert isinstance(c, MemoryCell)
         if methods.by_name(c.method).reconstructs:
             continue  # it holds less than the same cell of a method that does not

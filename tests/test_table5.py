@@ -7,6 +7,7 @@ import pytest
 
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import table5
+from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.records import results
 from reproduce.show.content import TIMES, Section, Table, Tone
@@ -39,7 +40,7 @@ def made_up(forwards: list[float]) -> dict[str, Any]:
 
 
 def cells(scale: str) -> list[StageCostCell]:
-    return [cell for cell in table5.cells(scale) if isinstance(cell, StageCostCell)]
+    return [cell for cell in PLANS["table5"](scale) if isinstance(cell, StageCostCell)]
 
 
 def tables(section: Section) -> dict[str, Table]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from petra_core import methods, models
 from reproduce.cells.kinds import MemoryCell
-from reproduce.exhibits import table3, table6
+from reproduce.exhibits import table6
+from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.records import results
 from reproduce.show.content import TIMES, Section, Table, Tone
@@ -83,7 +84,7 @@ def test_what_was_held_stands_beside_what_was_foretold_and_a_difference_is_an_al
 
 def test_cells_are_those_of_table_3_that_show_this_network() -> None:
     for scale in ("smoke", "small", "paper"):
-        own = [c for c in table6.cells(scale) if isinstance(c, MemoryCell)]
+        own = [c for c in PLANS["table6"](scale) if isinstance(c, MemoryCell)]
         assert own
-        assert set(own) <= set(table3.cells(scale))
+        assert set(own) <= set(PLANS["table3"](scale))
         assert {(c.model, c.method) for c in own} == {("revnet18", "PETRA")}

@@ -12,8 +12,8 @@ from reproduce.cells.transformers import MODELS
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import transformer_errors, transformers
 from reproduce.exhibits.experiments import experiments
-from reproduce.exhibits.transformers import Study
 from reproduce.grids import scales
+from reproduce.grids.plans.transformers import IMAGES, Study
 from reproduce.records import results
 from reproduce.records.record import State, Status
 from reproduce.show.content import Table
@@ -21,7 +21,7 @@ from tests import fake_records
 
 
 def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> None:
-    cells = transformers.IMAGES.cells
+    cells = IMAGES.cells
     assert len(set(cells)) == len(cells) == 2 * 3 * 3
     assert set(cells) < set(transformers.cells("small"))
     assert transformers.cells("paper") == []
@@ -55,7 +55,7 @@ def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
 def test_runs_are_compared_by_k_and_seed(tmp_path: Path) -> None:
     for seed in range(3):
         for method, reached in ((methods.BACKPROPAGATION, 60.0), (methods.PETRA, 58.0 + 0.01 * seed)):
-            fake_records.train(transformers.IMAGES.cell(method, 4, seed), tmp_path, reached + seed)
+            fake_records.train(IMAGES.cell(method, 4, seed), tmp_path, reached + seed)
     known = results.read(tmp_path)
     (experiment,) = experiments(known.training)
     assert experiment.described.endswith("learning rate 0.001414·√(batch·k/256), adamw, float32")
@@ -124,7 +124,7 @@ def test_an_unfinished_run_is_told_with_every_text(tmp_path: Path) -> None:
 def test_errors_of_rebuilt_inputs_are_shown_by_depth_and_arithmetic(tmp_path: Path) -> None:
     for precision, error in (("float32", 1e-6), ("bf16", 1e-2)):
         for seed in (0, 1):
-            cell = transformer_errors._cell("revvit_micro12", precision, seed)
+            cell = transformer_errors.planned("revvit_micro12", precision, seed)
             record = fake_records.begin(cell, tmp_path)
             measured = {
                 f"{cause}/input": [None, *[error * (2 if cause == "training" else 1)] * 12, None]

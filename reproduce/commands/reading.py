@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
-from reproduce.grids.selection import exhibit_names
+from reproduce.grids.plans import PLANS
 from reproduce.records import provenance, speed
 from reproduce.records.locks import holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
@@ -70,8 +70,8 @@ def _first_exhibits(cells: Sequence[Cell], scale: str) -> dict[Cell, str]:
 
     A cell with another loader or precision than the grid's stands with the cell that it is a variant of.
     """
-    exhibits = {_meaning(cell): name for name, e in reversed(exhibit_names().items()) for cell in e.cells(scale)}
-    order = {name: place for place, name in enumerate(exhibit_names())}
+    exhibits = {_meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
+    order = {name: place for place, name in enumerate(PLANS)}
     found = {cell: exhibits[_meaning(cell)] for cell in cells}
     return dict(sorted(found.items(), key=lambda entry: order[entry[1]]))
 

@@ -13,8 +13,8 @@ from functools import cache
 
 from reproduce import published
 from reproduce.cells.kinds import Cell
-from reproduce.exhibits import registry
 from reproduce.grids import scales
+from reproduce.grids.plans import PLANS
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run, meaning
 
@@ -102,8 +102,8 @@ def commands(key: str) -> list[str]:
 @cache
 def _cells(key: str) -> dict[str, list[Cell]]:
     """What an exhibit needs, by scale."""
-    module = registry.by_name().get(key)
-    return {scale: cells for scale in scales.SCALES if module and (cells := module.cells(scale))}
+    plan = PLANS.get(key)
+    return {scale: cells for scale in scales.SCALES if plan and (cells := plan(scale))}
 
 
 def _account(key: str, scale: str, cells: Iterable[Cell], runs: Mapping[str, Sequence[Run[Cell]]]) -> Account:

@@ -10,11 +10,12 @@ before anything else.
 from collections.abc import Iterable, Iterator, Mapping
 
 from petra_core import methods
-from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import curves
 from reproduce.exhibits.experiments import Experiment, Key, experiments
 from reproduce.exhibits.sheets import data, family_note, judged_entries, settings_key, told
-from reproduce.grids import paper, scales, small, smoke
+from reproduce.grids import scales
+from reproduce.grids.plans.accuracy import COMPARED, cells
 from reproduce.grids.scales import Scale
 from reproduce.records.results import Results, Run
 from reproduce.show.content import (
@@ -36,42 +37,10 @@ from reproduce.show.content import (
 from reproduce.show.statistics import MARGIN_POINTS, Judgement, judge
 from reproduce.words import count
 
-#: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
-COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
-
-REVERSIBLE = ("revnet18", "chain8")
-
 #: Methods that work on delayed gradients and are not PETRA.
 RIVALS = tuple(method for method in COMPARED if method.pipelined and method is not methods.PETRA)
 
 NOTHING = Finding("No network has been trained yet.", Tone.MISSING)
-
-
-def cells(scale: str) -> list[Cell]:
-    """All methods in one setting; beside PETRA and its exact counterpart all asynchronous rivals."""
-    if scale == "smoke":
-        ends = (methods.PETRA, methods.BACKPROPAGATION)
-        return [
-            *(smoke.digits_cell(network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.ALL),
-            *(smoke.digits_cell("resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
-            *(smoke.digits_cell(network, m, 32) for network in REVERSIBLE for m in ends),
-        ]
-    if scale == "small":
-        return [
-            small.cell(network, method, k, seed)
-            for network in REVERSIBLE
-            for k in (1, 4, 16)
-            for method in COMPARED
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            paper.cell("cifar10", "revnet18", method, k, seed)
-            for k in paper.ACCUMULATIONS
-            for method in COMPARED
-            for seed in paper.SEEDS["cifar10"]
-        ]
-    return []
 
 
 def shown(results: Results) -> list[Run[TrainingCell]]:

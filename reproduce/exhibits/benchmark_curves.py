@@ -6,12 +6,17 @@ This module exports figure, method_of.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.records.benchmarks import Benchmark, spread
 from reproduce.show import plots
 from reproduce.show.content import Figure, short_title
-from reproduce.show.deferred import Axes, Drawing, Line2D, sns, ticker
 
 __all__ = ["Quantity", "figure", "method_of"]
 

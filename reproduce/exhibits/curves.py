@@ -8,12 +8,16 @@ runs.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.exhibits.experiments import Experiment, Network
 from reproduce.show import plots
 from reproduce.show.content import Figure, short_title
-from reproduce.show.deferred import Drawing, Line2D, pd, sns
 
 if TYPE_CHECKING:
     from pandas import DataFrame

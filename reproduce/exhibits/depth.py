@@ -7,15 +7,14 @@ from DSP is reconstruction, what separates DSP from backpropagation is delay.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from petra_core.methods import Method
-from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
 from reproduce.exhibits import depth_plots
-from reproduce.exhibits.depth_runs import COMPARED, RULE, STEPS, Depths, Place, read_depths
+from reproduce.exhibits.depth_runs import RULE, STEPS, Depths, Place, read_depths
 from reproduce.exhibits.gradients import over_seeds
 from reproduce.exhibits.sheets import counted, described, family_note, judged_entries
-from reproduce.grids import paper, scales, small
+from reproduce.grids import scales
+from reproduce.grids.plans.depth import COMPARED, cells
 from reproduce.measures.names import CAUSES
 from reproduce.records.results import Results
 from reproduce.show.content import (
@@ -37,35 +36,7 @@ from reproduce.show.content import (
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.words import conjunction
 
-BLOCKS = (2, 8, 16, 32, 48)  # J = 4, 10, 18, 34, 50
 BOTTOM = 1  # the lowest stage that rebuilds its input
-
-
-def cells(scale: str) -> list[Cell]:
-    """Every depth at two k, with PETRA, DSP and backpropagation."""
-    if scale == "small":
-        short: dict[str, Any] = {"epochs": 2, "drops": (1,)}
-        return [
-            _cell(small.settings(f"chain{n}", method, k, seed, **short), method, 100)
-            for k in (1, 8)
-            for n in BLOCKS
-            for method in COMPARED
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            _cell(paper.settings("cifar10", f"chain{n}", method, k, 0), method, 1000)
-            for k in (1, 8)
-            for n in BLOCKS
-            for method in COMPARED
-        ]
-    return []
-
-
-def _cell(settings: dict[str, Any], method: Method, probe_every: int) -> Cell:
-    if method.reconstructs and method.pipelined:
-        return ReconstructionCell(**settings, probe_every=probe_every)
-    return TrainingCell(**settings)
 
 
 def section(results: Results) -> Section:

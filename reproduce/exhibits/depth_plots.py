@@ -6,14 +6,20 @@ mark; what is broken is a cross and not a low accuracy among others.
 
 from collections.abc import Iterator, Sequence
 
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from petra_core import methods
-from reproduce.exhibits.depth_runs import COMPARED, Depths, Place
+from reproduce.exhibits.depth_runs import Depths, Place
 from reproduce.exhibits.divergence import broken
 from reproduce.exhibits.gradients import over_seeds
 from reproduce.exhibits.sheets import described
+from reproduce.grids.plans.depth import COMPARED
 from reproduce.show import plots
 from reproduce.show.content import Figure, short_title
-from reproduce.show.deferred import Axes, Drawing, Line2D, sns, ticker
 
 BOTTOM = 1
 CAUSES: dict[str, tuple[str, str, tuple[float, Sequence[float]]]] = {  # title, colour, dashes

@@ -12,6 +12,7 @@ from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainedCell
 from reproduce.exhibits import divergence
 from reproduce.exhibits.gradients import Profile, mean_of
+from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run
 from reproduce.show.content import some
@@ -19,7 +20,6 @@ from reproduce.show.statistics import Estimate, Judgement, estimate, judge, pair
 
 __all__ = ["BREAK_POINTS", "COMPARED", "RULE", "STEPS", "Depths", "Place", "read_depths"]
 
-COMPARED = (methods.PETRA, methods.DSP, methods.BACKPROPAGATION)
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
 BREAK_POINTS = 5.0

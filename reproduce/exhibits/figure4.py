@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from petra_core import methods
-from reproduce.cells.kinds import Cell, TrainingCell
-from reproduce.exhibits.by_k import ACCUMULATIONS, BASELINE, MATCHED, SWEEPS, Sweep, fixed_batch
+from reproduce.cells.kinds import TrainingCell
+from reproduce.exhibits.by_k import BASELINE, MATCHED, fixed_batch
 from reproduce.exhibits.experiments import Group
 from reproduce.exhibits.sheets import (
     DIFFERENCES,
@@ -23,6 +23,8 @@ from reproduce.exhibits.sheets import (
     mean_entry,
     sheets,
 )
+from reproduce.grids.plans.figure4 import DEPTH, NETWORK, cells
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, SWEEPS, Sweep
 from reproduce.records.results import Results, Run
 from reproduce.show import statements, sweep_plots
 from reproduce.show.content import Block, Column, Figure, Finding, Section, Table, Tone, missing, number, text
@@ -30,28 +32,10 @@ from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.statements import Outcome, combine, is_below, is_not_below, outcome_entry, tone
 from reproduce.show.statistics import Estimate, estimate, judge, paired, verdict
 
-NETWORK, DEPTH = "revnet18", 18
 FIRST, LAST = ACCUMULATIONS[0], ACCUMULATIONS[-1]
 AVERAGED = 10  # epochs
 STATEMENT = statements.of("figure4")
 REFERENCES = {MATCHED: "backpropagation at the same effective batch", BASELINE: "backpropagation at a fixed batch"}
-
-
-def cells(scale: str) -> list[Cell]:
-    """RevNet-18 at every k: PETRA, and backpropagation with the same micro-batches and k; and the paper's baseline.
-
-    With the same micro-batch and k both average over the same images: the comparison is at matched effective batch.
-    The paper's own is ImageNet; every other data set of the scale is drawn likewise.
-    """
-    return [
-        cell
-        for sweep in SWEEPS
-        if sweep.scale == scale
-        for dataset in sweep.datasets
-        for seed in sweep.seeds(dataset)
-        for cell in sweep.cells(dataset, DEPTH, seed)
-        if cell.model == NETWORK
-    ]
 
 
 @dataclass(frozen=True)

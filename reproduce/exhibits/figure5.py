@@ -6,6 +6,11 @@ smaller than what separates the seeds. So it is drawn too, run by run, and judge
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from petra_core import methods
 from reproduce.exhibits import gradients
 from reproduce.exhibits.gradients import (
@@ -17,11 +22,11 @@ from reproduce.exhibits.gradients import (
     PAIR_TITLES,
     Check,
     Study,
-    cells,
     over_seeds,
 )
 from reproduce.exhibits.sheets import CHANCE
 from reproduce.grids import scales
+from reproduce.grids.plans.gradients import cells
 from reproduce.records.results import Results
 from reproduce.show import plots, statements
 from reproduce.show.content import (
@@ -41,7 +46,6 @@ from reproduce.show.content import (
     run_at,
     text,
 )
-from reproduce.show.deferred import Axes, Drawing, Line2D, sns
 from reproduce.show.statements import Outcome, outcome_entry
 from reproduce.show.statistics import Estimate
 

@@ -7,6 +7,11 @@ say nothing of when. Records made before single micro-batches were kept have one
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from reproduce.exhibits import gradients
 from reproduce.exhibits.figure5 import COLOURS, DASHES, KINDS_NOTE, claim_entry
 from reproduce.exhibits.gradients import (
@@ -18,11 +23,11 @@ from reproduce.exhibits.gradients import (
     Check,
     Stretch,
     Study,
-    cells,
     over_seeds,
 )
 from reproduce.exhibits.sheets import CHANCE
 from reproduce.grids import scales
+from reproduce.grids.plans.gradients import cells
 from reproduce.records.results import Results
 from reproduce.show import plots, statements
 from reproduce.show.content import (
@@ -40,7 +45,6 @@ from reproduce.show.content import (
     run_at,
     text,
 )
-from reproduce.show.deferred import Axes, Drawing, Line2D, sns
 from reproduce.show.statements import Outcome
 
 __all__ = ["cells", "section"]

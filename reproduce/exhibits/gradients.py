@@ -15,11 +15,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from petra_core import methods
 from reproduce.cells import networks
 from reproduce.cells.kinds import Cell, GradientsCell
 from reproduce.exhibits.experiments import Network
-from reproduce.grids import paper, scales, small
+from reproduce.grids import scales
+from reproduce.grids.plans.gradients import cells
 from reproduce.measures.names import MEASURES
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run
@@ -36,23 +36,6 @@ assert tuple(MEASURE_TITLES) == MEASURES
 
 #: Measures of closeness, with the sign of a gain. A norm ratio is none: a gradient of the right length may be wrong.
 CLOSENESS = {"cosine": 1, "relative_error": -1}
-
-
-def cells(scale: str) -> list[Cell]:
-    """RevNet-18 as in the paper, and the chain of 8: in RevNet-18 only stage 1 works on a reconstructed input."""
-    if scale == "small":
-        return [
-            GradientsCell(**small.settings(network, methods.PETRA, k, seed), probe_every=50)
-            for network, k in (("revnet18", 1), ("chain8", 1), ("revnet18", 4))
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            GradientsCell(**paper.settings("cifar10", "revnet18", methods.PETRA, k, seed), probe_every=500)
-            for k in (1, 4)
-            for seed in paper.SEEDS["cifar10"]
-        ]
-    return []
 
 
 class Kind(enum.Enum):

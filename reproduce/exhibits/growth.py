@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
 from petra_core.methods import Method
 from reproduce.exhibits.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep
 from reproduce.modelling import formula
@@ -24,7 +30,6 @@ from reproduce.show.content import (
     number,
     short_title,
 )
-from reproduce.show.deferred import Axes, Drawing, Line2D, sns, ticker
 
 Values = Callable[[Measured], float | None]
 

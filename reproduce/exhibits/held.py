@@ -13,8 +13,8 @@ from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import MemoryCell
+from reproduce.grids.plans.table3 import METHODS
 from reproduce.grids.scales import SCALES
-from reproduce.modelling.buffer_rules import METHODS
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run
 

@@ -16,7 +16,6 @@ from petra_core import methods
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from petra_core.recipe import learning_rate, sgd
-from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.exhibits.experiments import Network
 from reproduce.exhibits.sheets import (
     DIFFERENCES,
@@ -29,7 +28,7 @@ from reproduce.exhibits.sheets import (
     sheets,
     told,
 )
-from reproduce.grids import paper, small
+from reproduce.grids.plans.invertible import ACCUMULATIONS, COMPARED, NETWORKS, OURS, PAPERS, cells, planned
 from reproduce.records.results import Results
 from reproduce.show import memory_bars
 from reproduce.show.content import (
@@ -50,28 +49,9 @@ from reproduce.show.content import (
 )
 from reproduce.show.statistics import Estimate, Judgement, judge, paired
 
-COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
-OURS, PAPERS = "invertible_revnet", "revnet"
-NETWORKS = (f"{OURS}18", f"{PAPERS}18")
-ACCUMULATIONS = {"small": (4, 1), "paper": (2, 1)}
 DEPTHS = (18, 50)
 BATCH, IMAGE_SIZE, CLASSES = 64, 224, 1000  # Table 3's
 LAST = "test_accuracy"
-
-
-def cells(scale: str) -> list[Cell]:
-    """Both networks under PETRA and backpropagation."""
-    return [
-        _cell(scale, network, method, k, seed)
-        for k in ACCUMULATIONS.get(scale, ())
-        for network in NETWORKS
-        for method in COMPARED
-        for seed in (small.SEEDS if scale == "small" else paper.SEEDS["cifar10"])
-    ]
-
-
-def _cell(scale: str, network: str, method: Method, k: int, seed: int = 0) -> TrainingCell:
-    return small.cell(network, method, k, seed) if scale == "small" else paper.cell("cifar10", network, method, k, seed)
 
 
 def section(results: Results) -> Section:
@@ -217,7 +197,7 @@ def _differences(sheet: Sheet) -> Iterator[tuple[tuple[Method, int], Estimate | 
     """Accuracy of the invertible network less that of the paper's, same method, k and seeds."""
     for k in ACCUMULATIONS[sheet.scale]:
         for method in COMPARED:
-            ours, theirs = (sheet.group(_cell(sheet.scale, network, method, k)).values(LAST) for network in NETWORKS)
+            ours, theirs = (sheet.group(planned(sheet.scale, network, method, k)).values(LAST) for network in NETWORKS)
             yield (method, k), paired(ours, theirs)
 
 
@@ -231,16 +211,16 @@ def _runs(sheet: Sheet, judged: Mapping[tuple[Method, int], Judgement]) -> Table
     body = []
     for method in COMPARED:
         for network in reversed(NETWORKS):
-            example = _cell(sheet.scale, network, method, ks[0])
+            example = planned(sheet.scale, network, method, ks[0])
             line = [text(method.title), text(Network(example.model, example.stem, example.width).title)]
             for k in ks:
-                runs = sheet.group(_cell(sheet.scale, network, method, k))
+                runs = sheet.group(planned(sheet.scale, network, method, k))
                 line.append(accuracy_entry(runs))
                 is_ours = network.startswith(OURS)
                 line += judged_entries(judged[method, k]) if is_ours else [missing("reference"), missing("")]
                 line.append(_peak(list(runs.values("peak_bytes").values())))
             body.append(line)
-    laid_out = [_cell(sheet.scale, network, method, k) for k in ks for network in NETWORKS for method in COMPARED]
+    laid_out = [planned(sheet.scale, network, method, k) for k in ks for network in NETWORKS for method in COMPARED]
     return Table(
         grouped=True,
         key=f"invertible-{sheet.key}",
@@ -264,7 +244,7 @@ def _peak(peaks: Sequence[float]) -> Entry:
 def _compared(sheet: Sheet, judged: Mapping[tuple[Method, int], Judgement]) -> Iterator[Finding]:
     words = told(judged)
     if words:
-        example = _cell(sheet.scale, NETWORKS[0], methods.PETRA, 1)
+        example = planned(sheet.scale, NETWORKS[0], methods.PETRA, 1)
         yield Finding(
             f"Invertible down-sampling: {described(example)}, {sheet.arithmetic}. Accuracy against the paper's "
             f"network with the same method, k and seeds, {words}."

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.exhibits.sheets import (
     DIFFERENCES,
     Sheet,
@@ -21,7 +20,7 @@ from reproduce.exhibits.sheets import (
     judged_entries,
     sheets,
 )
-from reproduce.grids import paper, small
+from reproduce.grids.plans.length import ACCUMULATION, COMPARED, LENGTHS, cells, planned
 from reproduce.records.results import Results
 from reproduce.show import sweep_plots
 from reproduce.show.content import Block, Column, Figure, Finding, Section, Table, Tone, missing, number
@@ -29,30 +28,8 @@ from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.statistics import Estimate, Judgement, estimate, judge, paired
 from reproduce.words import count
 
-NETWORK, ACCUMULATION = "revnet18", 1  # at k = 1 gradients are the most updates late
-COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
-#: Epochs by scale; the scale's own length is among them, so that its cells are those of Table 2.
-LENGTHS = {"small": (3, 9, 27), "paper": (20, 80, 300)}
 LAST = "test_accuracy"
 GAP, CHANGE = "gap", "change"
-
-
-def cells(scale: str) -> list[Cell]:
-    """PETRA and backpropagation at every length: the short ones first, since a long one takes as long as all others."""
-    return [
-        _cell(scale, method, epochs, seed)
-        for epochs in LENGTHS.get(scale, ())
-        for seed in (small.SEEDS if scale == "small" else paper.SEEDS["cifar10"])
-        for method in COMPARED
-    ]
-
-
-def _cell(scale: str, method: Method, epochs: int, seed: int = 0) -> TrainingCell:
-    """With the drops at the fractions of the training at which the scale has them."""
-    if scale == "small":
-        return small.cell(NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=(2 * epochs // 3,))
-    drops = (epochs // 2, 3 * epochs // 4)
-    return paper.cell("cifar10", NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=drops)
 
 
 def section(results: Results) -> Section:
@@ -83,7 +60,7 @@ _INTRODUCTION = (
 
 def _accuracies(sheet: Sheet, method: Method) -> dict[int, dict[int, float]]:
     """By epochs and seed, percent."""
-    return {epochs: sheet.group(_cell(sheet.scale, method, epochs)).values(LAST) for epochs in LENGTHS[sheet.scale]}
+    return {epochs: sheet.group(planned(sheet.scale, method, epochs)).values(LAST) for epochs in LENGTHS[sheet.scale]}
 
 
 def _gaps(sheet: Sheet) -> dict[int, dict[int, float]]:
@@ -107,7 +84,7 @@ def _differences(sheet: Sheet) -> Iterator[tuple[tuple[str, int], Estimate | Non
 
 def _words(sheet: Sheet) -> str:
     """Scale, data set, network and recipe, less the length."""
-    example = _cell(sheet.scale, methods.PETRA, LENGTHS[sheet.scale][0])
+    example = planned(sheet.scale, methods.PETRA, LENGTHS[sheet.scale][0])
     return f"{described(example, network=True, length=False)}, k = {ACCUMULATION}, {sheet.arithmetic}"
 
 
@@ -148,7 +125,7 @@ def _table(sheet: Sheet, judged: Mapping[tuple[str, int], Judgement]) -> Table:
     columns = [Column("epochs"), *(Column(f"{method.title}, %") for method in COMPARED)]
     for group in ("PETRA less backpropagation", since):
         columns += [Column("points", group=group), Column("verdict", numeric=False, group=group)]
-    groups = {(m, epochs): sheet.group(_cell(sheet.scale, m, epochs)) for epochs in lengths for m in COMPARED}
+    groups = {(m, epochs): sheet.group(planned(sheet.scale, m, epochs)) for epochs in lengths for m in COMPARED}
     body = []
     for epochs in lengths:
         line = [number(epochs, 0, tone=Tone.PLAIN), *(accuracy_entry(groups[method, epochs]) for method in COMPARED)]

@@ -7,6 +7,9 @@ The two come from different code: `petra_core.ledger` counts tensors as they are
 from collections.abc import Sequence
 from typing import Any
 
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
 from petra_core.ledger import KINDS
 from reproduce.exhibits.measured import Measured, Sweep, smallest, sweeps
 from reproduce.records.results import Results
@@ -24,11 +27,6 @@ from reproduce.show.content import (
     short_title,
     signed,
     text,
-)
-from reproduce.show.deferred import Drawing, sns
-
-COLOURS = dict(
-    zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
 )
 
 
@@ -83,7 +81,9 @@ def _figure(sweep: Sweep) -> Figure:
                 for kind, amount in _sums(m, name).items():
                     width = amount / KILOBYTE
                     alpha = 0.55 if name == "predicted" else 1.0
-                    panel.barh(row + offset, width, 0.36, left, color=COLOURS[kind], alpha=alpha, linewidth=0)
+                    panel.barh(
+                        row + offset, width, 0.36, left, color=plots.KIND_COLOURS[kind], alpha=alpha, linewidth=0
+                    )
                     left += width
                 panel.annotate(f" {name}", (left, row + offset), va="center", fontsize=7.5, color=plots.QUIET)
         panel.set(
@@ -95,7 +95,9 @@ def _figure(sweep: Sweep) -> Figure:
         panel.grid(visible=False, axis="y")
         panel.tick_params(axis="y", length=0)
         sns.despine(drawing, left=True)
-        handles = [panel.barh(0, 0, color=colour, label=kind.replace("_", " ")) for kind, colour in COLOURS.items()]
+        handles = [
+            panel.barh(0, 0, color=colour, label=kind.replace("_", " ")) for kind, colour in plots.KIND_COLOURS.items()
+        ]
         drawing.legend(handles=handles, loc="outside lower center", ncols=len(KINDS))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     caption = f"{title}, scale “{sweep.scale}”. Network and batch as in Table 1, J = {own[0].stages}. 1 kB = 10³ bytes."

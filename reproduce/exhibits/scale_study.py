@@ -3,8 +3,6 @@
 Two questions of the paper's readers, answered by simulation from measured stage costs (`reproduce.modelling.modelled`):
 pipelines of 10 to 1000 devices over links from Ethernet to NVLink, and beside PETRA the pipelines that one would use
 instead (`petra_core.prediction.orders`). It needs no cells but those of Table 5.
-
-This module exports LINKS, cells, section.
 """
 
 from collections.abc import Sequence
@@ -13,8 +11,6 @@ from petra_core import methods
 from petra_core.drawing import gantt
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, simulate
-from reproduce.cells.kinds import Cell
-from reproduce.exhibits import table5
 from reproduce.modelling import modelled
 from reproduce.modelling.modelled import Modelled, full
 from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, Chain, Outcome
@@ -34,7 +30,7 @@ from reproduce.show.content import (
     text,
 )
 
-__all__ = ["LINKS", "cells", "section"]
+__all__ = ["LINKS", "section"]
 
 GIGABIT = 1e9 / 8  # bytes
 #: What is assumed of each kind of link, in each direction; not measured.
@@ -48,11 +44,6 @@ LINKS = {
 DEVICES = (10, 18, 50, 1000)
 SHOWN = 3  # devices of the Gantt charts
 SHOWN_BATCH = 6
-
-
-def cells(scale: str) -> list[Cell]:
-    """Those of Table 5."""
-    return table5.cells(scale)
 
 
 def section(results: Results) -> Section:

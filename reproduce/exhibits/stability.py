@@ -9,11 +9,11 @@ breaks under both is the learning rate's doing and not the delay's.
 from collections.abc import Iterator
 
 from petra_core.methods import Method
-from reproduce.cells.kinds import Cell
 from reproduce.exhibits import stability_plots
 from reproduce.exhibits.divergence import RULE
-from reproduce.exhibits.stability_map import BREAKS, COMPARED, NOT_RUN, Map, Point, read_map, stable_rates
-from reproduce.grids import paper, scales, small
+from reproduce.exhibits.stability_map import BREAKS, NOT_RUN, Map, Point, read_map, stable_rates
+from reproduce.grids import scales
+from reproduce.grids.plans.stability import COMPARED, cells
 from reproduce.records.results import Results
 from reproduce.show.content import (
     Block,
@@ -32,32 +32,7 @@ from reproduce.show.content import (
 )
 from reproduce.words import count
 
-REFERENCE_RATES = (0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
-WARMUPS = {"small": (0.0, 0.5), "paper": (0.0, 5.0)}  # epochs
 TITLE = "Stability: where training breaks, over k, learning rate and warm-up"
-
-
-def cells(scale: str) -> list[Cell]:
-    """Every point of the map, one seed."""
-    if scale == "small":
-        return [
-            small.cell("chain8", method, k, 0, reference_rate=rate, warmup_epochs=warmup, epochs=1, drops=())
-            for warmup in WARMUPS[scale]
-            for k in sorted(small.ACCUMULATIONS)
-            for rate in REFERENCE_RATES
-            for method in COMPARED
-        ]
-    if scale == "paper":
-        return [
-            paper.cell(
-                *("cifar10", "chain8", method, k, 0), reference_rate=rate, warmup_epochs=warmup, epochs=10, drops=()
-            )
-            for warmup in WARMUPS[scale]
-            for k in sorted(paper.ACCUMULATIONS)
-            for rate in REFERENCE_RATES
-            for method in COMPARED
-        ]
-    return []
 
 
 def section(results: Results) -> Section:

@@ -12,11 +12,11 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.exhibits.divergence import broken, ended, furthest
 from reproduce.exhibits.sheets import described
+from reproduce.grids.plans.stability import COMPARED
 from reproduce.records.results import Results, Run
 
 __all__ = ["BREAKS", "COMPARED", "LARGEST", "NOT_RUN", "Map", "Point", "read_map", "stable_rates"]
 
-COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
 BREAKS, LARGEST, NOT_RUN = "the next one breaks", "largest tried", "next not run"
 
 

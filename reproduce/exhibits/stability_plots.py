@@ -6,11 +6,16 @@ what broke is hatched, what was not run has a dot, and every field has its numbe
 
 from collections.abc import Sequence
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Rectangle
+
 from reproduce.exhibits.divergence import chance
-from reproduce.exhibits.stability_map import COMPARED, Map, Point
+from reproduce.exhibits.stability_map import Map, Point
+from reproduce.grids.plans.stability import COMPARED
 from reproduce.show import plots
 from reproduce.show.content import Figure, signless, with_sign
-from reproduce.show.deferred import Axes, Drawing, Rectangle, mpl
 
 
 def figure(found: Map, words: str) -> Figure:

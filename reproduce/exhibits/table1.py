@@ -6,10 +6,12 @@ The measurements are made by `reproduce.measures.complexity` and brought to the 
 
 from collections.abc import Sequence
 
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
-from reproduce.cells.kinds import Cell, ComplexityCell
 from reproduce.exhibits import growth
 from reproduce.exhibits.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep, smallest, sweeps
 from reproduce.published import Row
@@ -35,44 +37,6 @@ from reproduce.show.content import (
     text,
 )
 from reproduce.show.content import published as published_entry
-from reproduce.show.deferred import Drawing, sns
-
-#: Network by scale: channels a stream, pixels a side, samples; seconds a cell at `smoke`, minutes at `paper` on a CPU.
-NETWORKS = {"smoke": (8, 8, 8), "small": (16, 16, 32), "paper": (64, 32, 64)}
-REFERENCE_DEPTH = 4  # inner stages where k is varied
-DEPTHS = {"smoke": (4, 2, 8), "small": (4, 2, 8, 16), "paper": (4,)}  # inner stages, at k = 1
-ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth
-
-
-def cells(scale: str) -> list[Cell]:
-    """Every method, over J at k = 1 and over k at one J; at `paper`, where a stage is large, at one J and k."""
-    depths, accumulations = DEPTHS[scale], ACCUMULATIONS[:1] if scale == "paper" else ACCUMULATIONS
-    return [
-        *chains(scale, depth=REFERENCE_DEPTH, accumulations=accumulations),
-        *(cell for depth in depths if depth != REFERENCE_DEPTH for cell in chains(scale, depth=depth)),
-    ]
-
-
-def chains(
-    scale: str = "smoke", *, depth: int = REFERENCE_DEPTH, accumulations: Sequence[int] = (1,)
-) -> list[ComplexityCell]:
-    """Every method at every k, on a chain of `depth` inner stages."""
-    width, image_size, batch_size = NETWORKS[scale]
-    return [
-        ComplexityCell(
-            scale=scale,
-            model=f"chain{depth}",
-            stem="stride1",
-            image_size=image_size,
-            width=width,
-            method=method.name,
-            accumulation=accumulation,
-            batch_size=batch_size,
-            seed=0,
-        )
-        for accumulation in accumulations
-        for method in methods.ALL
-    ]
 
 
 def section(results: Results) -> Section:

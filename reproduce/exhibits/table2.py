@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from petra_core import methods
 from reproduce import published
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import by_k
-from reproduce.exhibits.by_k import ACCUMULATIONS, BEST, PAPER, SWEEPS
+from reproduce.exhibits.by_k import BEST
 from reproduce.exhibits.experiments import Group
 from reproduce.exhibits.sheets import Sheet, accuracy_entry, family_note, judged_entries, sheets, told
 from reproduce.grids import paper
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, PAPER, SWEEPS
+from reproduce.grids.plans.table2 import cells
 from reproduce.published import Row
 from reproduce.records.results import Results
 from reproduce.show.content import Block, Column, Entry, Finding, Section, Table, Tone, missing, none, text
@@ -24,19 +26,6 @@ from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import Judgement, judge
 
 TORCHVISION = "_torchvision"  # models whose accuracy the paper quotes from torchvision
-
-
-def cells(scale: str) -> list[Cell]:
-    """The paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
-    return [
-        cell
-        for sweep in SWEEPS
-        if sweep.scale == scale
-        for depth in sweep.depths
-        for dataset in sweep.datasets
-        for seed in sweep.seeds(dataset)
-        for cell in sweep.cells(dataset, depth, seed)
-    ]
 
 
 def section(results: Results) -> Section:

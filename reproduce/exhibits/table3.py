@@ -7,18 +7,13 @@ for the networks of this suite, beside a rule that counts consistently, and besi
 
 from collections.abc import Sequence
 
-from petra_core import methods
 from reproduce import published
-from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, MemoryCell
 from reproduce.exhibits import table3_held
 from reproduce.exhibits.held import Group, Subject, groups
+from reproduce.grids.plans.table3 import ACCUMULATION, BATCH, METHODS
 from reproduce.modelling.buffer_rules import (
-    ACCUMULATION,
-    BATCH,
     CONFIGURATIONS,
     CONSISTENT_RULE,
-    METHODS,
     PUBLISHED_RULE,
     StageSize,
     memory,
@@ -42,52 +37,6 @@ from reproduce.show.content import (
 from reproduce.show.content import published as published_entry
 
 DEPTHS = (18, 34, 50)
-MODELS = ("revnet50", "revnet18", "revnet34")  # in the order in which they are run
-
-
-def cells(scale: str) -> list[Cell]:
-    """The four configurations, held for real.
-
-    At `paper` all networks and shapes at the paper's batch: 215 GB for the largest. At `small` the same networks at a
-    batch at which none needs more than 5 GB, and the smallest of them at the paper's batch where it does not either.
-    """
-    if scale == "smoke":
-        return [*_held(scale, "cifar10", "revnet18", 2, width=4)]
-    if scale == "small":
-        batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
-        full = _held(scale, "cifar10", "revnet18", BATCH)
-        return [
-            *(cell for name, batch in batches.items() for model in MODELS for cell in _held(scale, name, model, batch)),
-            *(cell for cell in full if cell.method != methods.DELAYED_GRADIENTS.name),
-        ]
-    if scale == "paper":
-        return [
-            cell
-            for name in ("imagenet", "cifar10", "imagenet32")
-            for model in MODELS
-            for cell in _held(scale, name, model, BATCH)
-        ]
-    return []
-
-
-def _held(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
-    """The four configurations of one network and shape, the cheapest first."""
-    known = catalogue.by_name(dataset)
-    return [
-        MemoryCell(
-            scale=scale,
-            dataset=dataset,
-            image_size=known.image_size,
-            model=model,
-            stem=known.stem,
-            width=width,
-            method=method.name,
-            accumulation=ACCUMULATION,
-            batch_size=batch_size,
-            seed=0,
-        )
-        for method in reversed(METHODS)
-    ]
 
 
 def section(results: Results) -> Section:

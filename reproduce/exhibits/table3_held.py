@@ -7,16 +7,20 @@ stands beside them.
 
 from collections.abc import Iterator, Sequence
 
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Patch
+
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits.held import COUNTED, Group, Held
-from reproduce.exhibits.memory import COLOURS
+from reproduce.grids.plans.table3 import METHODS
 from reproduce.modelling.buffer_rules import (
     CONFIGURATIONS,
     CONSISTENT_RULE,
-    METHODS,
     PUBLISHED_RULE,
     Configuration,
     Rule,
@@ -42,7 +46,7 @@ from reproduce.show.content import (
     signed,
     text,
 )
-from reproduce.show.deferred import Axes, Drawing, Patch, sns
+from reproduce.show.plots import KIND_COLOURS
 from reproduce.words import conjunction
 
 CONFIGURATION: dict[Method, Configuration] = dict(zip(METHODS, CONFIGURATIONS, strict=True))
@@ -238,7 +242,7 @@ def _figure(scale: str, shown: dict[str, list[Group]]) -> Figure:
             batches = conjunction([*dict.fromkeys(str(group.subject.batch_size) for group in own)])
             panel.set(title=f"{catalogue.by_name(dataset).title}, batch {batches}", xlabel="GB, all stages")
         sns.despine(drawing, left=True)
-        handles = [Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in COLOURS.items()]
+        handles = [Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in KIND_COLOURS.items()]
         drawing.legend(handles=handles, loc="outside lower center", ncols=len(KINDS))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     caption = (
@@ -252,7 +256,7 @@ def _bars(panel: Axes, own: Sequence[Group]) -> None:
     lines = [(group, method, held) for group in own for method, held in group.held.items()]
     for position, (_, _, held) in enumerate(lines):
         left = 0.0
-        for kind, colour in COLOURS.items():
+        for kind, colour in KIND_COLOURS.items():
             amount = held.peak(kind) / GIGABYTE
             panel.barh(position, amount, 0.72, left, color=colour, linewidth=0)
             left += amount

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits.experiments import Network
 from reproduce.exhibits.sheets import (
     DIFFERENCES,
@@ -24,7 +24,7 @@ from reproduce.exhibits.sheets import (
     judged_entries,
     sheets,
 )
-from reproduce.grids import paper, small
+from reproduce.grids.plans.table4 import CONFIGURATIONS, GRIDS, cells, planned
 from reproduce.published import Mark
 from reproduce.records.results import Results
 from reproduce.show import statements
@@ -34,39 +34,9 @@ from reproduce.show.content import published as published_entry
 from reproduce.show.statements import Outcome, combine, is_below, outcome_entry, tone
 from reproduce.show.statistics import Estimate, Judgement, judge, paired
 
-#: The four configurations: (inputs kept, weights kept).
-CONFIGURATIONS = {
-    (True, True): methods.DELAYED_GRADIENTS,
-    (True, False): methods.DSP,
-    (False, True): methods.APPROXIMATE_INPUTS,
-    (False, False): methods.PETRA,
-}
 FULL = methods.DELAYED_GRADIENTS
 STATEMENT = statements.of("table4")
 BEST, LAST = "best_test_accuracy", "test_accuracy"
-#: Data sets and networks by scale; the paper's is CIFAR-100.
-GRIDS = {
-    "paper": (("cifar100", "cifar10"), ("revnet18", "revnet34", "revnet50")),
-    "small": (("cifar10",), ("revnet18", "chain8")),
-}
-
-
-def cells(scale: str) -> list[Cell]:
-    """Every configuration at k = 1 on every network and data set of the scale."""
-    datasets, networks = GRIDS.get(scale, ((), ()))
-    return [
-        _cell(scale, dataset, network, method, seed)
-        for dataset in datasets
-        for network in networks
-        for method in CONFIGURATIONS.values()
-        for seed in (small.SEEDS if scale == "small" else paper.SEEDS[dataset])
-    ]
-
-
-def _cell(scale: str, dataset: str, network: str, method: Method, seed: int = 0) -> TrainingCell:
-    if scale == "small":
-        return small.cell(network, method, 1, seed, dataset=dataset)
-    return paper.cell(dataset, network, method, 1, seed)
 
 
 def section(results: Results) -> Section:
@@ -99,23 +69,23 @@ _INTRODUCTION = (
 
 
 def _row(scale: str, dataset: str, network: str) -> list[TrainingCell]:
-    return [_cell(scale, dataset, network, method) for method in CONFIGURATIONS.values()]
+    return [planned(scale, dataset, network, method) for method in CONFIGURATIONS.values()]
 
 
 def _difference(sheet: Sheet, dataset: str, network: str, method: Method, reference: Method) -> Estimate | None:
     """Accuracy of a method less that of another, after the last epoch, over their shared seeds, points."""
-    ours, other = (sheet.group(_cell(sheet.scale, dataset, network, m)).values(LAST) for m in (method, reference))
+    ours, other = (sheet.group(planned(sheet.scale, dataset, network, m)).values(LAST) for m in (method, reference))
     return paired(ours, other)
 
 
 def _title(sheet: Sheet, dataset: str, network: str) -> str:
-    cell = _cell(sheet.scale, dataset, network, FULL)
+    cell = planned(sheet.scale, dataset, network, FULL)
     return Network(cell.model, cell.stem, cell.width).title
 
 
 def _recipe(sheet: Sheet, dataset: str) -> str:
     """Scale, data set and recipe in words; widths stand in the rows."""
-    cell = _cell(sheet.scale, dataset, GRIDS[sheet.scale][1][0], FULL)
+    cell = planned(sheet.scale, dataset, GRIDS[sheet.scale][1][0], FULL)
     return f"{described(cell, width=False)}, k = 1, {sheet.arithmetic}"
 
 
@@ -137,7 +107,7 @@ def _table(sheet: Sheet, dataset: str) -> Table:
     body = []
     for network in networks:
         for (inputs, weights), method in CONFIGURATIONS.items():
-            group = sheet.group(_cell(sheet.scale, dataset, network, method))
+            group = sheet.group(planned(sheet.scale, dataset, network, method))
             line = [text(_title(sheet, dataset, network)), text(method.title)]
             line += [text("kept" if inputs else "rebuilt"), text("kept" if weights else "current")]
             line += [published_entry("unknown", Mark.UNKNOWN)] if at_papers_scale else []

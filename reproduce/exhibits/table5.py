@@ -7,12 +7,16 @@ other cuts and replicas of heavy stages would give is in `reproduce.exhibits.arr
 
 from collections.abc import Iterator, Sequence
 
-from petra_core import methods
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
 from petra_core.prediction.simulation import Link
 from reproduce import published
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, StageCostCell
+from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import arrangements
+from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling import modelled
 from reproduce.modelling.modelled import Modelled
 from reproduce.records.results import Results, Run
@@ -33,40 +37,9 @@ from reproduce.show.content import (
     text,
 )
 from reproduce.show.content import published as published_entry
-from reproduce.show.deferred import Axes, Drawing, sns
 
-MODELS = ("revnet18", "revnet34", "revnet50")
-PAPER_WIDTH = 64
 STATED_LINK = Link(latency=10e-6, bandwidth=10e9)
 LINK_NAME = "10 GB/s, 10 µs"
-#: By scale: width, samples in a micro-batch, timed turns of each stage, models.
-SETTINGS = {
-    "smoke": (4, 8, 5, MODELS),
-    "small": (PAPER_WIDTH, 64, 5, MODELS[:2]),
-    "paper": (PAPER_WIDTH, 64, 50, MODELS),
-}
-
-
-def cells(scale: str) -> list[Cell]:
-    """Every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
-    width, batch_size, repetitions, models = SETTINGS[scale]
-    known = catalogue.CIFAR10
-    return [
-        StageCostCell(
-            scale=scale,
-            dataset=known.name,
-            image_size=known.image_size,
-            model=model,
-            stem=known.stem,
-            width=width,
-            method=methods.PETRA.name,
-            accumulation=1,
-            batch_size=batch_size,
-            seed=0,
-            repetitions=repetitions,
-        )
-        for model in models
-    ]
 
 
 def section(results: Results) -> Section:

@@ -9,15 +9,17 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
 from petra_core import methods
 from petra_core.ledger import KINDS
 from petra_core.prediction.footprint import StagePrediction
 from reproduce import published
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, MemoryCell
-from reproduce.exhibits import table3
+from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits.held import Group, Held, groups
-from reproduce.exhibits.memory import COLOURS
+from reproduce.grids.plans.table6 import MODEL
 from reproduce.records.results import Results
 from reproduce.show import plots
 from reproduce.show.content import (
@@ -38,24 +40,14 @@ from reproduce.show.content import (
     text,
 )
 from reproduce.show.content import published as published_entry
-from reproduce.show.deferred import Drawing, sns
+from reproduce.show.plots import KIND_COLOURS
 
 if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
     from petra_core.stages import Stage
 
-MODEL = "revnet18"
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is; both are foretold
 BATCH = 64
 FIRST_DOWN = 3  # the first stage that lowers the resolution
-
-
-def cells(scale: str) -> list[Cell]:
-    """The measurements of Table 3 that are of this network under PETRA."""
-    return [
-        cell
-        for cell in table3.cells(scale)
-        if isinstance(cell, MemoryCell) and cell.model == MODEL and cell.method == methods.PETRA.name
-    ]
 
 
 def section(results: Results) -> Section:
@@ -277,7 +269,7 @@ def _figure() -> Figure:
         for panel, dataset in zip(drawing.subplots(1, len(DATASETS)), DATASETS, strict=True):
             foretold = _foretold(dataset)
             bottom = [0.0] * len(foretold)
-            for kind, colour in COLOURS.items():
+            for kind, colour in KIND_COLOURS.items():
                 heights = [stage.peak[kind] / GIGABYTE for stage in foretold]
                 panel.bar(range(len(foretold)), heights, bottom=bottom, color=colour, width=0.72, label=kind)
                 bottom = [b + h for b, h in zip(bottom, heights, strict=True)]

@@ -9,15 +9,14 @@ them stay float32. What it would mean to hold the streams, too, in bfloat16 is e
 This module exports Errors, blocks, cells.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from petra_core import methods
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.exhibits.depth import BOTTOM, error_entry
 from reproduce.exhibits.gradients import Profile, mean_of, over_seeds
-from reproduce.grids import small, smoke
+from reproduce.grids import small
+from reproduce.grids.plans.transformer_errors import MODELS, PRECISIONS, SCALE, K, cells, planned
 from reproduce.records.results import Results, Run
 from reproduce.show.content import Block, Column, Entry, Finding, Table, Tone, missing, number
 from reproduce.show.statistics import Estimate
@@ -25,11 +24,6 @@ from reproduce.words import count
 
 __all__ = ["Errors", "blocks", "cells"]
 
-SCALE = "small"
-MODELS = {"revvit_micro": 4, "revvit_micro12": 12, "revvit_micro24": 24, "revvit_micro48": 48}  # with their blocks
-PRECISIONS = ("float32", "bf16")
-K = 8  # so that the 98 ticks between forward and backward of the lowest of 48 blocks are a dozen updates
-RATE, SAMPLES = 1e-4, 128  # at ten times as much, errors after 12 blocks exceed what is rebuilt
 #: A column: its title, its group, the precision of the run, the measure.
 COLUMNS = (
     ("rounding", "float32", "float32", "rounding/input"),
@@ -48,36 +42,6 @@ class Errors(NamedTuple):
     coverage: Sequence[str]
 
 
-def cells(scale: str) -> list[Cell]:
-    """Every depth in both arithmetics; at the small scale alone."""
-    if scale != SCALE:
-        return []
-    return [_cell(model, precision, seed) for model in MODELS for precision in PRECISIONS for seed in small.SEEDS]
-
-
-def _cell(model: str, precision: str, seed: int = 0) -> ReconstructionCell:
-    batch_size = 24
-    settings = smoke.digits_settings(
-        "revnet18",
-        methods.PETRA,
-        K,
-        seed,
-        scale=SCALE,
-        model=model,
-        stem="patch2",
-        width=48,
-        batch_size=batch_size,
-        epochs=3,
-        warmup_epochs=1.0,
-        drops=(),
-        optimizer="adamw",
-        learning_rate=RATE * math.sqrt(batch_size * K / SAMPLES),
-        weight_decay=0.05,
-        precision=precision,
-    )
-    return ReconstructionCell(**settings, probe_every=10)
-
-
 def blocks(results: Results) -> Errors:
     """The table with its finding; without runs, that there are none."""
     found = {(model, precision): _profiles(results, model, precision) for model in MODELS for precision in PRECISIONS}
@@ -92,7 +56,7 @@ Found = Mapping[tuple[str, str], Mapping[int, Profile]]
 
 
 def _runs(results: Results, model: str, precision: str) -> Iterator[Run[Cell]]:
-    cells = {_cell(model, precision, seed) for seed in small.SEEDS}
+    cells = {planned(model, precision, seed) for seed in small.SEEDS}
     return (run for run in results.runs if run.cell in cells)
 
 
@@ -119,7 +83,7 @@ def _findings(found: Found) -> Iterator[Finding]:
 
 
 def _table(results: Results, found: Found) -> Table:
-    cell = _cell(next(iter(MODELS)), PRECISIONS[0])
+    cell = planned(next(iter(MODELS)), PRECISIONS[0])
     return Table(
         key="transformers-errors",
         caption=(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.exhibits import registry
 from reproduce.grids import scales
+from reproduce.grids.plans import PLANS
 from reproduce.grids.scales import Scale
 
 __all__ = ["Grid", "grid_of"]
@@ -46,6 +46,6 @@ def grid_of(name: str) -> Grid:
 
     """
     scale = scales.by_name(name)
-    cells = dict.fromkeys(cell for exhibit in registry.RUN_ORDER for cell in exhibit.cells(name))
+    cells = dict.fromkeys(cell for plan in PLANS.values() for cell in plan(name))
     measured = math.inf if name == "smoke" else -1
     return Grid(scale, tuple(sorted(cells, key=lambda cell: cell.seed if isinstance(cell, TrainedCell) else measured)))

@@ -3,27 +3,25 @@
 Every condition narrows the choice; several values of one condition widen it. A value that no cell of the grid has is an
 error with the near ones, rather than a grid that is silently empty.
 
-This module exports CONDITIONS, chosen_seeds, exhibit_names, select, with_settings.
+This module exports CONDITIONS, chosen_seeds, select, with_settings.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
+from reproduce.grids.grid import Grid
+from reproduce.grids.plans import PLANS
 
-if TYPE_CHECKING:  # the tables, for which a command line does not wait
-    from reproduce.exhibits.registry import Exhibit
-    from reproduce.grids.grid import Grid
-
-__all__ = ["CONDITIONS", "chosen_seeds", "exhibit_names", "select", "with_settings"]
+__all__ = ["CONDITIONS", "chosen_seeds", "select", "with_settings"]
 
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
 
 
 def select(
-    grid: "Grid",
+    grid: Grid,
     conditions: Mapping[str, Sequence[str]],
     *,
     tables: Sequence[str] = (),
@@ -35,7 +33,7 @@ def select(
     Args:
         grid: the cells to choose from.
         conditions: values by option, see `CONDITIONS`; an option without values does not count.
-        tables: names of exhibits (`reproduce.exhibits.registry`) that show the cells.
+        tables: keys of what shows the cells (`reproduce.grids.plans`).
         seeds: see `chosen_seeds`.
         only: `setting=value,value`, of any setting, or `name=value` for the cells of these names.
 
@@ -68,7 +66,7 @@ def select(
     return cells
 
 
-def _condition(text: str, grid: "Grid") -> tuple[str, str, list[str]]:
+def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
     """`--only SETTING=VALUE,VALUE`: how it is told, the setting and the values. Raises: CellError: no such setting."""
     setting, equals, values = text.partition("=")
     known = {key: None for cell in grid.cells for key in _settings(cell)}
@@ -116,13 +114,6 @@ def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision
     return list(dict.fromkeys(changed))
 
 
-def exhibit_names() -> dict[str, "Exhibit"]:
-    """The tables and figures that need cells, by name, in the order in which they are run."""
-    from reproduce.exhibits import registry
-
-    return registry.by_name()
-
-
 def _narrowed(
     cells: Iterable[Cell], grid: Iterable[Cell], setting: str, values: Iterable[str], source: str
 ) -> list[Cell]:
@@ -164,17 +155,16 @@ def _shown(value: object) -> str:
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
-def _cells_of(tables: Sequence[str], grid: "Grid") -> set[Cell]:
+def _cells_of(tables: Sequence[str], grid: Grid) -> set[Cell]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
-    names = exhibit_names()
-    known = {_plain(name): exhibit for name, exhibit in names.items()}
+    known = {_plain(name): plan for name, plan in PLANS.items()}
     shown: set[Cell] = set()
     for table in tables:
         if _plain(table) not in known:
-            raise CellError(f"--tables {table}: {near_matches(table.lower(), names)}")
-        cells = known[_plain(table)].cells(grid.name)
+            raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
+        cells = known[_plain(table)](grid.name)
         if not cells:
-            some = [name for name, exhibit in names.items() if exhibit.cells(grid.name)]
+            some = [name for name, plan in PLANS.items() if plan(grid.name)]
             raise CellError(
                 f"--tables {table}: it has no cells at the scale {grid.name}; these have: {', '.join(some)}"
             )

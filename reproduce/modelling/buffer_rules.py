@@ -23,17 +23,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from petra_core import methods
 from petra_core.methods import PETRA
 from reproduce.cells import catalogue
+from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 
 if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
     from torch import Tensor
 
     from petra_core.stages import Stage
     from petra_core.tape import Streams
-
-BATCH, ACCUMULATION = 64, 1  # of the published table
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,6 @@ class Rule:
     stem_buffer: bool
 
 
-#: What holds the buffers of each configuration, in the order of `CONFIGURATIONS`.
-METHODS = (methods.DELAYED_GRADIENTS, methods.DSP, methods.APPROXIMATE_INPUTS, methods.PETRA)
 CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
 PUBLISHED_RULE = Rule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = Rule("consistent rule", both_streams=True, stem_buffer=False)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
 from petra_core.ledger import KINDS
-from reproduce.exhibits.memory import COLOURS
 from reproduce.show import plots
-from reproduce.show.deferred import Drawing, sns
+from reproduce.show.plots import KIND_COLOURS
 
 
 def draw(*, key: str, title: str, description: str, bars: Mapping[str, Mapping[str, float]], unit: str) -> str:
@@ -26,7 +28,7 @@ def draw(*, key: str, title: str, description: str, bars: Mapping[str, Mapping[s
         for row, by_kind in enumerate(bars.values()):
             left = 0.0
             for kind in kinds:
-                panel.barh(row, by_kind.get(kind, 0), 0.66, left, color=COLOURS[kind], linewidth=0)
+                panel.barh(row, by_kind.get(kind, 0), 0.66, left, color=KIND_COLOURS[kind], linewidth=0)
                 left += by_kind.get(kind, 0)
             panel.annotate(f" {left:.1f}", (left, row), va="center", fontsize=8, color=plots.QUIET)
         panel.set(ylim=(len(bars) - 0.5, -0.5), yticks=range(len(bars)), yticklabels=list(bars), xlabel=unit)
@@ -35,6 +37,6 @@ def draw(*, key: str, title: str, description: str, bars: Mapping[str, Mapping[s
         panel.grid(visible=False, axis="y")
         panel.tick_params(axis="y", length=0)
         sns.despine(drawing, left=True)
-        handles = [panel.barh(0, 0, color=COLOURS[kind], label=kind.replace("_", " ")) for kind in kinds]
+        handles = [panel.barh(0, 0, color=KIND_COLOURS[kind], label=kind.replace("_", " ")) for kind in kinds]
         drawing.legend(handles=handles, loc="outside lower center", ncols=len(kinds))
         return plots.to_svg(drawing, key=key, title=title, description=description)

@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.figure import Figure as Drawing
+
 from petra_core import methods
+from petra_core.ledger import KINDS
 from petra_core.methods import Method
-from reproduce.show.deferred import Drawing, mpl, sns
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -39,6 +43,11 @@ DASHES: dict[Method, tuple[float, ...]] = {
     methods.PETRA: (),
     methods.PAREPROP: (3, 1, 1, 1, 1, 1),
 }
+
+#: Of the bytes that a stage holds.
+KIND_COLOURS: dict[str, str] = dict(
+    zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
+)
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small

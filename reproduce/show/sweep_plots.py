@@ -6,11 +6,15 @@ nothing. So the left panel is scaled to the runs, and a band that is wider is cu
 
 from collections.abc import Mapping
 
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.show import plots
 from reproduce.show.content import MINUS, short_title
-from reproduce.show.deferred import Axes, Drawing, sns, ticker
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
 
 BySeed = Mapping[int, float]

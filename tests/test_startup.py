@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-from reproduce.show.deferred import Drawing, Line2D, mpl, pd, sns, ticker
 from tests.conftest import ROOT
 
 #: Command lines, each with the exit code and some of what is said. None of them trains, draws or reads a data set.
@@ -61,17 +60,3 @@ def test_commands_that_neither_train_nor_draw_answer_without_torch_and_matplotli
         expected, words = COMMANDS[command]
         assert (command, code, imported) == (command, expected, [])
         assert words in said.lower(), command
-
-
-def test_what_is_deferred_is_what_it_stands_for():
-    import matplotlib.figure
-    import matplotlib.lines
-    import pandas
-    import seaborn
-
-    assert pd.DataFrame is pandas.DataFrame
-    assert sns.despine is seaborn.despine
-    assert mpl.rc_context is matplotlib.rc_context
-    assert ticker.NullLocator is matplotlib.ticker.NullLocator
-    assert type(Drawing(figsize=(1, 1))) is matplotlib.figure.Figure
-    assert type(Line2D([], [])) is matplotlib.lines.Line2D

@@ -1,0 +1,48 @@
+"""Which cells each table, figure and study needs, scale by scale: a module a plan, and their order.
+
+A plan is a function from a scale to its cells, none where it does not exist at that scale. Plans may share cells.
+"""
+
+from collections.abc import Callable
+
+from reproduce.cells.kinds import Cell
+from reproduce.grids.plans import (
+    accuracy,
+    depth,
+    figure4,
+    gradients,
+    invertible,
+    length,
+    stability,
+    table1,
+    table2,
+    table3,
+    table4,
+    table5,
+    table6,
+    transformers,
+)
+
+__all__ = ["PLANS", "Plan"]
+
+Plan = Callable[[str], list[Cell]]
+
+#: By the key of what is shown, in the order in which cells are run: the cheap and the important first.
+PLANS: dict[str, Plan] = {
+    "table1": table1.cells,
+    "table5": table5.cells,
+    "table3": table3.cells,
+    "table6": table6.cells,
+    "table2": table2.cells,
+    "figure4": figure4.cells,
+    "table4": table4.cells,
+    "figure5": gradients.cells,
+    "figure6": gradients.cells,
+    "accuracy": accuracy.cells,
+    "stability": stability.cells,
+    "depth": depth.cells,
+    "invertible": invertible.cells,
+    "scale_study": table5.cells,
+    "transformers": transformers.cells,
+    "length": length.cells,
+}

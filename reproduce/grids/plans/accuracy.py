@@ -1,0 +1,36 @@
+"""All methods in one setting."""
+
+from petra_core import methods
+from reproduce.cells.kinds import Cell
+from reproduce.grids import paper, small, smoke
+
+#: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
+COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
+REVERSIBLE = ("revnet18", "chain8")
+
+
+def cells(scale: str) -> list[Cell]:
+    """All methods in one setting; beside PETRA and its exact counterpart all asynchronous rivals."""
+    if scale == "smoke":
+        ends = (methods.PETRA, methods.BACKPROPAGATION)
+        return [
+            *(smoke.digits_cell(network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.ALL),
+            *(smoke.digits_cell("resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
+            *(smoke.digits_cell(network, m, 32) for network in REVERSIBLE for m in ends),
+        ]
+    if scale == "small":
+        return [
+            small.cell(network, method, k, seed)
+            for network in REVERSIBLE
+            for k in (1, 4, 16)
+            for method in COMPARED
+            for seed in small.SEEDS
+        ]
+    if scale == "paper":
+        return [
+            paper.cell("cifar10", "revnet18", method, k, seed)
+            for k in paper.ACCUMULATIONS
+            for method in COMPARED
+            for seed in paper.SEEDS["cifar10"]
+        ]
+    return []

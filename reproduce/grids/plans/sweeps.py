@@ -1,0 +1,63 @@
+"""All k of some networks and data sets: the cells of Table 2 and Figure 4."""
+
+from dataclasses import dataclass
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.cells.kinds import TrainingCell
+from reproduce.grids import paper, small
+
+ACCUMULATIONS = tuple(sorted(paper.ACCUMULATIONS))
+PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a scale has of these cells: all k of some networks and data sets.
+
+    Attributes:
+        scale: its name.
+        datasets: names.
+        depths: of the networks.
+
+    """
+
+    scale: str
+    datasets: tuple[str, ...]
+    depths: tuple[int, ...]
+
+    def seeds(self, dataset: str) -> tuple[int, ...]:
+        """Seeds of every cell."""
+        return paper.SEEDS[dataset] if self.scale == "paper" else small.SEEDS
+
+    def cell(self, dataset: str, network: str, method: Method, k: int, seed: int = 0) -> TrainingCell:
+        """With micro-batches of PETRA's size."""
+        if self.scale == "paper":
+            return paper.cell(dataset, network, method, k, seed)
+        return small.cell(network, method, k, seed, dataset=dataset)
+
+    def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
+        """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""
+        if self.scale == "paper":
+            return paper.baseline(dataset, network, seed)
+        return small.cell(network, BACKPROPAGATION, 1, seed, dataset=dataset, batch_size=64)
+
+    def rows(self, depth: int) -> tuple[tuple[str, Method], ...]:
+        """Networks and methods, as the paper has them."""
+        resnet, revnet = f"resnet{depth}", f"revnet{depth}"
+        return (resnet, BACKPROPAGATION), (revnet, BACKPROPAGATION), (revnet, PETRA)
+
+    def cells(self, dataset: str, depth: int, seed: int = 0) -> list[TrainingCell]:
+        """All cells of a data set and a depth for one seed, what the paper's table has first."""
+        matched = [
+            self.cell(dataset, network, method, k, seed)
+            for k in (small if self.scale == "small" else paper).ACCUMULATIONS
+            for network, method in reversed(self.rows(depth))
+        ]
+        baselines = [self.baseline(dataset, f"{family}{depth}", seed) for family in ("revnet", "resnet")]
+        return [matched[0], *baselines, *matched[1:]]
+
+
+PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50))
+SMALL = Sweep("small", ("cifar10",), (18,))
+SWEEPS = (PAPER, SMALL)

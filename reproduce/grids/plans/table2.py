@@ -1,0 +1,17 @@
+"""Table 2: the paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
+
+from reproduce.cells.kinds import Cell
+from reproduce.grids.plans.sweeps import SWEEPS
+
+
+def cells(scale: str) -> list[Cell]:
+    """The paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
+    return [
+        cell
+        for sweep in SWEEPS
+        if sweep.scale == scale
+        for depth in sweep.depths
+        for dataset in sweep.datasets
+        for seed in sweep.seeds(dataset)
+        for cell in sweep.cells(dataset, depth, seed)
+    ]

@@ -1,0 +1,36 @@
+"""Table 5 and the study of scale: every stage of the RevNets, timed."""
+
+from petra_core import methods
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import Cell, StageCostCell
+
+MODELS = ("revnet18", "revnet34", "revnet50")
+PAPER_WIDTH = 64
+#: By scale: width, samples in a micro-batch, timed turns of each stage, models.
+SETTINGS = {
+    "smoke": (4, 8, 5, MODELS),
+    "small": (PAPER_WIDTH, 64, 5, MODELS[:2]),
+    "paper": (PAPER_WIDTH, 64, 50, MODELS),
+}
+
+
+def cells(scale: str) -> list[Cell]:
+    """Every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
+    width, batch_size, repetitions, models = SETTINGS[scale]
+    known = catalogue.CIFAR10
+    return [
+        StageCostCell(
+            scale=scale,
+            dataset=known.name,
+            image_size=known.image_size,
+            model=model,
+            stem=known.stem,
+            width=width,
+            method=methods.PETRA.name,
+            accumulation=1,
+            batch_size=batch_size,
+            seed=0,
+            repetitions=repetitions,
+        )
+        for model in models
+    ]
