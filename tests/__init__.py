@@ -1,1 +1,1 @@
-"""Tests mirror the packages: `tests/test_<module>.py` for each module, plus the end-to-end ones."""
+"""Tests stand in the folders of what they test, one file a module; here is what they share, and what is of all."""

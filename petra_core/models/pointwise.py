@@ -4,7 +4,7 @@ The obvious form, `nn.Conv2d(..., 1, stride=2)`, cannot be trusted in narrow net
 float32 and fewer channels than a block of the kernel has (16 with AVX-512, 8 with AVX2), oneDNN's gradient of the
 weights writes past its workspace (https://github.com/uxlfoundation/oneDNN/issues/6035, open with the oneDNN 3.13 of
 torch 2.15): wrong gradients, or a process that dies somewhere later. It is the only kind of convolution in this folder
-that is concerned; tests/test_convolutions.py holds all of them against float64.
+that is concerned; tests/petra_core/models/test_convolutions.py holds all of them against float64.
 
 With AVX-512 and channels-last images both forms give the same bits wherever the obvious one is right.
 

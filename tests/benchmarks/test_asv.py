@@ -1,0 +1,328 @@
+"""The suite that asv runs: its configuration, its catalogue, and that every fast benchmark gives a number.
+
+asv finds and calls benchmarks through asv_runner; so do these tests, in this process, where imports cost once.
+"""
+
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import json5
+import pytest
+import torch
+from asv import runner, util
+from asv.config import Config
+from asv.results import iter_results
+from asv_runner._aux import update_sys_path
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.convolutions
+
+SUITE = ROOT / "benchmarks" / "suite"
+CONFIG = ROOT / "asv.conf.json"
+LINE = re.compile(
+    r"^\| `(?P<name>\w+\.\w+\.\w+)` \| (?P<params>.*?) ?\| (?P<unit>.+?) \| (?P<profile>fast|full) \| ", re.M
+)
+CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "benchmarks" / "README.md").read_text("utf-8"))}
+FAST = [name for name, match in CATALOGUE.items() if match["profile"] == "fast"]
+SLOW = ("report.Report.time_build", "loaders.Loaders.time_epoch")  # draws every figure; Numba compiles
+#: What `asv run --quick` sets.
+QUICK = {"number": 1, "repeat": 1, "warmup_time": 0, "rounds": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def suite_can_be_imported() -> Iterator[None]:
+    before = list(sys.meta_path)
+    update_sys_path(str(SUITE))
+    yield
+    sys.meta_path[:] = before
+    for name in [name for name in sys.modules if name.split(".")[0] == SUITE.name]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def caches() -> dict[str, object]:
+    """What `setup_cache` returned, by class; asv, too, calls it once."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def random_state_and_threads_stay() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)
+
+
+def choices(params: list[list[str]]) -> Iterator[int]:
+    """Numbers of some combinations of parameters, in which each value of each parameter is."""
+    longest = max(map(len, params), default=1)
+    every = list(itertools.product(*(range(len(values)) for values in params)))
+    for turn in range(longest):
+        yield every.index(tuple(turn % len(values) for values in params))
+
+
+def test_asv_takes_the_configuration_and_knows_every_key() -> None:
+    config = Config.load(str(CONFIG))
+    assert json5.loads(CONFIG.read_text("utf-8"))["version"] == Config.api_version
+    unknown = set(vars(config)) - set(vars(Config()))
+    assert not unknown, f"asv would ignore {unknown}"
+    assert (ROOT / config.benchmark_dir).samefile(SUITE)
+    seconds, counts = (f"{config.results_dir}/{machine}" for machine in ("host", "kernels-avx2"))
+    for made, ignored in ((config.env_dir, 0), (config.html_dir, 0), (seconds, 0), (counts, 1)):
+        asked = subprocess.run(["git", "check-ignore", "-q", f"{made}/x.json"], cwd=ROOT, check=False)
+        assert asked.returncode == ignored, made
+
+
+def test_what_is_installed_is_what_the_measured_commit_pins() -> None:
+    where = {"env_dir": "ENV", "build_dir": "BUILD", "build_cache_dir": "CACHE"}
+    commands = [util.interpolate_command(line, where) for line in Config.load(str(CONFIG)).install_command]
+    for command, _, _, _ in commands:
+        assert command[command.index("--constraint") + 1] == "BUILD/constraints.txt"
+    project = [(command, codes) for command, _, codes, _ in commands if command[-1] == "BUILD"]
+    assert len(project) == 1
+    assert project[0][1] == {0}
+    assert {"--reinstall-package", "petra-suite"} <= set(project[0][0])  # the version never changes
+
+
+def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
+    """The fast ones by default, all with the full profile, each with its unit and its parameters."""
+    fast = list(disc_benchmarks(str(SUITE)))
+    assert sorted(benchmark.name for benchmark in fast) == sorted(FAST)
+    assert all(benchmark.check(str(SUITE)) for benchmark in fast)
+    command = [sys.executable, runner.BENCHMARK_RUN_SCRIPT, "discover", str(SUITE), str(tmp_path / "found.json")]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PETRA_BENCHMARKS": "full"}, check=True)
+    found = {benchmark["name"]: benchmark for benchmark in json.loads((tmp_path / "found.json").read_text("utf-8"))}
+    assert sorted(found) == sorted(CATALOGUE)
+    for name, benchmark in found.items():
+        told = CATALOGUE[name]
+        assert benchmark["unit"] == told["unit"]
+        assert benchmark["param_names"] == [word.strip() for word in told["params"].split(",") if word.strip()]
+        assert len(benchmark["params"]) == len(benchmark["param_names"])
+        assert benchmark["version"].isdigit(), f"{name}: asv forgets its history at every edit; give it a version"
+
+
+def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
+    """And all of it: what is tracked and is neither seconds nor a GPU's; the page names the same expression."""
+    import noxfile
+
+    kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
+    tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
+    assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
+    assert noxfile.HISTORY in (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+
+
+def test_the_committed_history_is_long_and_of_no_machine() -> None:
+    """Twelve commits and more of each figure, whatever an early commit could not do yet."""
+    import noxfile
+
+    commits: dict[str, set[str]] = {name: set() for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
+    for result in iter_results(str(ROOT / "reports" / "asv" / "kernels-avx512")):
+        assert {result.params[field] for field in ("os", "cpu", "num_cpu", "ram")} == {"any"}
+        for name in result.get_all_result_keys():
+            values = result.get_result_value(name, result.get_result_params(name))
+            if all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+                commits[name].add(result.commit_hash)
+    assert all(len(measured) >= 12 for measured in commits.values()), commits
+
+
+def test_parameters_are_those_of_the_project() -> None:
+    """They are written out in the suite, so that a parameter of one number is the same at every commit."""
+    from benchmarks.suite import memory, setting
+    from petra_core import ledger, methods
+
+    assert [method.name for method in methods.ALL] == setting.METHODS
+    assert list(ledger.KINDS) == memory.KINDS
+
+
+def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suite.setting import ticks_to_steady
+    from petra_core import Pipeline, methods, models
+
+    pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.ALL]
+    now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
+    assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
+    monkeypatch.delattr(methods.Method, "ticks_to_steady")
+    assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    from benchmarks.suite.setting import is_full
+
+    with pytest.raises(ValueError, match="PETRA_BENCHMARKS is 'slow', expected one of fast, full"):
+        is_full("slow")
+
+
+def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suite import setting
+    from reproduce.measures import machine_memory
+
+    def check(gigabytes: int | None) -> None:
+        monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
+        setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
+
+    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
+        check(7)
+    check(8)
+    check(None)  # the system does not say
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAST])
+def test_it_runs_once_and_gives_a_number(
+    name: str,
+    caches: dict[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    benchmark = get_benchmark_from_name(str(SUITE), name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("asv"))
+    key = benchmark.setup_cache_key
+    if key is not None and key not in caches:
+        caches[key] = benchmark.do_setup_cache()
+    for number in choices(benchmark.params):
+        chosen = get_benchmark_from_name(str(SUITE), f"{name}-{number}" if benchmark.params else name, QUICK)
+        chosen.set_cache(caches[key] if key is not None else None)
+        try:
+            if chosen.do_setup():
+                assert re.search("no CUDA device|FFCV is not installed", capfd.readouterr().out)
+                continue
+            value = chosen.do_run()
+            value = value["samples"][0] if chosen.type == "time" else value
+            assert math.isfinite(value)
+            assert value >= 0
+        finally:
+            chosen.do_teardown()
+
+
+def test_every_value_of_every_parameter_is_chosen() -> None:
+    params = [["a", "b"], ["x", "y", "z"], ["1"]]
+    every = list(itertools.product(*params))
+    chosen = [every[number] for number in choices(params)]
+    assert chosen == [("a", "x", "1"), ("b", "y", "1"), ("a", "z", "1")]
+    assert list(choices([])) == [0]
+
+
+def test_the_stored_losses_are_those_of_these_settings() -> None:
+    from benchmarks.suite import trajectories
+
+    stored = trajectories.stored()
+    assert stored["setting"] == {**trajectories.SETTING, "micro_batches": trajectories.MICRO_BATCHES}
+    assert stored["code"]["clean"]
+    assert {len(losses) for losses in stored["losses"].values()} == {trajectories.MICRO_BATCHES}
+
+
+def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any processor it is rounding; one setting a hundredth larger, or one method for another, is far more."""
+    from benchmarks.suite import trajectories
+    from benchmarks.suite.trajectories import largest_difference, losses
+
+    stored = trajectories.stored()["losses"]
+    assert largest_difference(losses("PETRA"), stored["PETRA"]) < 1e-5
+    assert largest_difference(stored["DSP"], stored["PETRA"]) > 1e-4
+    monkeypatch.setitem(trajectories.SETTING, "learning_rate", 1.01 * trajectories.SETTING["learning_rate"])
+    assert largest_difference(losses("PETRA"), stored["PETRA"]) > 1e-5
+
+
+def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
+    """What is measured without engine ends with the weights that the engine has after the same micro-batch."""
+    from benchmarks.suite.engine import tiny_stages, work_without_engine
+    from benchmarks.suite.setting import SGD
+    from petra_core import Pipeline, methods
+
+    networks = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        networks.append(tiny_stages(5))
+    x, y = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+    before = [p.detach().clone() for stage in networks[0] for p in stage.parameters()]
+    Pipeline(networks[0], methods.REVERSIBLE_BACKPROPAGATION, optimizer=SGD, seed=0).step(x, y)
+    work_without_engine(networks[1], x, y)()
+    after = [[p.detach() for stage in stages for p in stage.parameters()] for stages in networks]
+    assert any(not torch.equal(old, new) for old, new in zip(before, after[0], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(*after, strict=True))
+
+
+def test_calls_are_those_of_the_engine_alone() -> None:
+    from benchmarks.suite.engine import calls_of_the_engine
+    from petra_core import methods
+
+    def work() -> None:
+        torch.nn.Linear(1, 1)(torch.zeros(1))  # torch's functions
+        methods.by_name("PETRA").delay(0, 2)
+
+    assert calls_of_the_engine(lambda: None) == 0
+    assert calls_of_the_engine(lambda: methods.PETRA.delay(0, 2)) == 1
+    assert calls_of_the_engine(work) == calls_of_the_engine(lambda: methods.by_name("PETRA")) + 1
+    assert calls_of_the_engine(work) == calls_of_the_engine(work)
+
+
+class Session:
+    """Notes what a session runs."""
+
+    def __init__(self, *posargs: str) -> None:
+        self.posargs = list(posargs)
+        self.commands: list[tuple[str, ...]] = []
+
+    def run(self, *command: str, silent: bool = False, **_: object) -> str | None:
+        self.commands.append(command)
+        return "avx2\n" if silent else None
+
+
+@pytest.mark.parametrize(
+    ("session", "arguments", "last"),
+    [
+        ("benchmarks", [], ("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")),
+        ("benchmarks", ["B", "--rounds", "1"], ("python", "-m", "benchmarks.against", "B", "--rounds", "1")),
+        ("benchmarks_html", [], ("asv", "publish")),
+    ],
+)
+def test_sessions(
+    session: str, arguments: list[str], last: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import noxfile
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("install", "install_ffcv"):
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
+    noted = Session(*arguments)
+    getattr(noxfile, session).func(noted)
+    assert noted.commands[-1] == last
+    assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
+
+
+@pytest.mark.parametrize("arguments", [[], ["A..B", "--steps", "12"]])
+def test_the_history_leaves_no_machine_of_its_own(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where asv knows of two machines and is on neither, it would ask; with one it takes that."""
+    import noxfile
+
+    class Asv(Session):
+        def run(self, *command: str, success_codes: tuple[int, ...] = (0,), **options: object) -> str | None:
+            if command[1] == "machine":
+                known.write_text(f"{known.read_text()} and {command[2]}")
+            if command[1] == "run":
+                assert known.read_text() == "this one and --machine=kernels-avx2"
+                # Of older commits some fail; one that fails at HEAD is an error.
+                assert success_codes == ((0, 2) if arguments else (0,))
+            return super().run(*command, **options)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(noxfile, "install", lambda *_: None)
+    known = tmp_path / ".asv-machine.json"
+    known.write_text("this one")
+    noted = Asv(*arguments)
+    noxfile.benchmarks_history.func(noted)
+    options = ("--machine=kernels-avx2", f"--bench={noxfile.HISTORY}", "--skip-existing")
+    assert noted.commands[-1] == ("asv", "run", *options, *arguments)
+    assert known.read_text() == "this one"

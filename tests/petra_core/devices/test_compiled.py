@@ -1,0 +1,81 @@
+"""Compiled functions: the same losses, gradients, statistics and random numbers under every method, up to rounding."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
+
+from petra_core import Pipeline, methods
+from petra_core.devices import compiled
+from petra_core.devices.compiled import compile_functions
+from petra_core.methods import Method
+from reproduce.measures.context import Stopped
+from tests import toys
+from tests.reproduce.cells.test_cells import COMPLEXITY
+from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, run
+
+
+def trained(
+    method: Method, backend: str | None, *, dropout: float = 0.0, stages: int = 5, compiled: slice = slice(None)
+) -> tuple[Pipeline, list[float]]:
+    """After some micro-batches, drained; and their losses."""
+    pipeline = toys.pipeline(toys.network(stages, dropout=dropout), method, accumulation=2, seed=0)
+    torch.compiler.reset()
+    counters.clear()
+    if backend is not None:
+        compile_functions(pipeline.stages[compiled], backend=backend)
+    losses = toys.train(pipeline, toys.batches(12))
+    assert (counters["stats"]["unique_graphs"] > 0) == (backend is not None)
+    return pipeline, losses
+
+
+def assert_alike(method: Method, backend: str, **settings: Any) -> None:
+    plain, plain_losses = trained(method, None, **settings)
+    other, losses = trained(method, backend, **settings)
+    torch.testing.assert_close(losses, plain_losses, rtol=1e-9, atol=0)
+    ours, theirs = other.model.state_dict(), plain.model.state_dict()
+    assert list(ours) == list(theirs)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
+    [(images, _)] = toys.batches(1)
+    torch.testing.assert_close(other.evaluate(images), plain.evaluate(images), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.BACKPROPAGATION], ids=str)
+def test_training_is_the_same_up_to_rounding(method: Method) -> None:
+    """Compiling takes seconds: methods that rebuild inputs, keep inputs and keep graphs, the three uses of a stage."""
+    assert_alike(method, "aot_eager")
+
+
+@pytest.mark.slow
+def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
+    """Of one reversible stage, whose graph is rebuilt; not vectorised, which takes inductor as long again to try."""
+    with inductor.patch({"cpp.simdlen": 1, "compile_threads": 1}):
+        assert_alike(methods.PETRA, "inductor", dropout=0.5, stages=3, compiled=slice(1, 2))
+
+
+def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "compile_functions", partial(compile_functions, backend="aot_eager"))
+    plain, _ = run(CHAIN, tmp_path / "plain")
+    assert "compiled" not in plain.environments()[0]
+    whole, _ = run(CHAIN, tmp_path / "whole", compiled=True)
+    assert [entry["compiled"] for entry in whole.environments()] == [True]
+    stop = StopAfter(26)
+    with pytest.raises(Stopped):
+        run(CHAIN, tmp_path / "parts", compiled=True, should_stop=stop.should_stop, observer=stop)
+    run(CHAIN, tmp_path / "parts", compiled=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_cell_that_is_not_trained_does_not_say_that_it_was_compiled(tmp_path: Path) -> None:
+    record, _ = run(COMPLEXITY, tmp_path, compiled=True)
+    assert "compiled" not in record.environments()[0]

@@ -1,0 +1,147 @@
+"""Replicas: the same bits everywhere, and the same training as with a larger batch."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.distributed.replicas import Replicas
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams, SplitStreams
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.distributed.test_distributed import in_processes
+
+Data = list[tuple[Tensor, Tensor]]
+
+
+def without_batchnorm() -> list[Stage]:
+    """In float64; an update with twice the batch is the same as one with the mean of two gradients."""
+    torch.manual_seed(0)
+    residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 4, 3, padding=1))
+    head = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, toys.CLASSES))
+    stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), SplitStreams())
+    return [stage.double() for stage in (BufferedStage(stem), ReversibleStage(residual), HeadStage(head))]
+
+
+def make(stages: list[Stage], method: Method, replicas: Replicas, k: int, channel: ProcessChannel | None) -> Pipeline:
+    for index, stage in enumerate(stages):
+        if channel is not None and index not in channel.stages:
+            stage.to("meta")
+    return Pipeline(
+        stages,
+        method,
+        accumulation=k,
+        optimizer=toys.sgd,
+        seed=7 + replicas.index,
+        before_update=replicas.average_gradients,
+        channel=channel,
+    )
+
+
+def shared(data: Data, replicas: Replicas) -> Data:
+    return data[replicas.index :: replicas.count]
+
+
+def everybody(state: object) -> list[object]:
+    found: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, state)
+    return found
+
+
+def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def two_replicas(rank: int) -> None:
+    replicas = Replicas((0, 1))
+    assert (replicas.index, replicas.count) == (rank, 2)
+    data = toys.batches(24)
+    for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA):
+        for k in (1, 3):
+            pipeline = make(without_batchnorm(), method, replicas, k, None)
+            toys.train(pipeline, shared(data, replicas))
+            alone = toys.pipeline(without_batchnorm(), method, accumulation=k, seed=0)
+            toys.train(alone, [joined(data[at : at + 2]) for at in range(0, len(data), 2)])
+            assert_close(toys.weights(pipeline), toys.weights(alone))
+            assert_bitwise_equal(*everybody(toys.weights(pipeline)))
+    pipeline = make(toys.network(4), methods.PETRA, replicas, 2, None)
+    toys.train(pipeline, shared(data, replicas))
+    before = toys.weights(pipeline)
+    first, second = everybody(before)
+    own = list(pipeline.model.buffers())
+    with replicas.averaged_statistics(pipeline.model):
+        for name, tensor in toys.weights(pipeline).items():
+            if "running" in name:
+                assert not torch.equal(first[name], second[name])  # type: ignore[index]
+                assert_close(tensor, (first[name] + second[name]) / 2)  # type: ignore[index]
+            else:
+                assert_bitwise_equal(first[name], second[name])  # type: ignore[index]
+    assert all(a is b for a, b in zip(pipeline.model.buffers(), own, strict=True)), "the very tensors are back"
+    assert_bitwise_equal(toys.weights(pipeline), before)
+    assert replicas.total(torch.tensor(rank + 1)) == 3
+    lose_the_other(rank)
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one_with_twice_the_batch_and_stay_equal_and_one_that_hangs_is_named() -> None:
+    in_processes(2, two_replicas)
+
+
+def mesh(rank: int) -> None:
+    """Ranks 0, 1 are a pipeline, ranks 2, 3 another; the reference is each replica in one process."""
+    row, column = ([0, 1], [2, 3])[rank // 2], ([0, 2], [1, 3])[rank % 2]
+    data = toys.batches(40)
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        for k in (1, 2):
+            replicas = Replicas(column)
+            channel = ProcessChannel((2, 3), ranks=row)
+            split = make(toys.network(5, dropout=0.2), method, replicas, k, channel)
+            whole = make(toys.network(5, dropout=0.2), method, replicas, k, None)
+            mine = shared(data, replicas)
+            found, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
+            assert found == (expected if rank % 2 else [])
+            test = data[0][0]
+            with replicas.averaged_statistics(split.model):
+                logits = split.evaluate(test)
+            with replicas.averaged_statistics(whole.model):
+                assert_bitwise_equal(logits, whole.evaluate(test))
+            assert_bitwise_equal(*everybody(logits)[::2])
+            resumed = make(toys.network(5, dropout=0.2, seed=9), method, replicas, k, channel)
+            resumed.load_state_dict(split.state_dict())
+            toys.train(resumed, mine[13:]), toys.train(whole, mine[13:])
+            states, references = resumed.state_dict()["workers"], whole.state_dict()["workers"]
+            for index in channel.stages:
+                assert_bitwise_equal(states[index], references[index])
+            channel.close()
+
+
+@pytest.mark.slow
+def test_replicas_of_a_pipeline_over_two_processes_are_bitwise_those_in_one() -> None:
+    in_processes(4, mesh)
+
+
+def test_one_replica_is_nothing_special() -> None:
+    replicas = Replicas()
+    model = nn.BatchNorm2d(2)
+    with replicas.averaged_statistics(model):
+        assert replicas.total(torch.ones(2)).tolist() == [1, 1]
+    assert (replicas.index, replicas.count) == (0, 1)
+
+
+def lose_the_other(rank: int) -> None:
+    replicas = Replicas((0, 1), patience=timedelta(seconds=1))
+    if rank == 0:
+        stage = HeadStage(nn.Linear(2, 2))
+        for parameter in stage.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with pytest.raises(
+            RuntimeError, match=r"rank 0 lost .* \(one of ranks 1\) over update 4 of stage 3: .* for 1 s"
+        ):
+            replicas.average_gradients(3, 4, stage)
+    dist.barrier()

@@ -1,0 +1,308 @@
+"""Stages replicated over several processes that take turns: the training of one process under the same clock."""
+
+import copy
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.ages import ages, of_stages
+from petra_core.distributed import ProcessChannel
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.replicas import Replicas
+from petra_core.errors import CheckpointError, ScheduleError
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams
+from petra_core.schedule import Clock, Kind, Schedule, generate
+from petra_core.shares import places
+from petra_core.validation import validate
+from petra_core.worker import Backward
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.distributed.test_distributed import in_processes
+
+PIPELINED = [method for method in methods.ALL if method.pipelined]
+Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
+
+# The clock ----------------------------------------------------------------------------------------------------------
+
+HEAVY_MIDDLE = """
+    PETRA J=3 k=2 r=1,2,1
+    tick  0 | F0       | -        | -
+    tick  1 | F1       | F0       | -
+    tick  2 | F2       | F1       | -
+    tick  3 | F3       | F2       | -
+    tick  4 | -        | F3       | F0 B0
+    tick  5 | -        | R0 B0    | F1 B1 U0
+    tick  6 | -        | R1 B1 U0 | F2 B2
+    tick  7 | -        | R2 B2    | F3 B3 U1
+    tick  8 | R0 B0    | R3 B3 U1 | -
+    tick  9 | R1 B1 U0 | -        | -
+    tick 10 | R2 B2    | -        | -
+    tick 11 | R3 B3 U1 | -        | -
+"""
+
+
+def test_two_devices_in_turn_have_two_ticks_for_a_turn_and_wait_one_for_each_other() -> None:
+    schedule = generate(methods.PETRA, 3, 4, 2, (1, 2, 1))
+    assert schedule == Schedule.parse(HEAVY_MIDDLE)
+    assert Schedule.parse(str(schedule)) == schedule
+    validate(schedule)
+    assert ages(3, (1, 2, 1)) == ([0, 1, 4], [8, 5, 4])
+    assert of_stages((2, 1), (3, 1)) == (3, 3, 1)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_one_replica_of_each_is_the_usual_clock(method: Method, stages: int) -> None:
+    assert generate(method, stages, 9, 2, [1] * stages) == generate(method, stages, 9, 2)
+    assert Clock(method, stages, 2, [1] * stages).state_dict() == Clock(method, stages, 2).state_dict()
+
+
+@pytest.mark.parametrize("replicas", [(2, 1, 1, 1), (1, 3, 3, 1), (1, 2, 3, 6), (2, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_a_schedule_with_replicas_is_valid_and_has_the_delays_of_the_rule(
+    method: Method, replicas: tuple[int, ...]
+) -> None:
+    schedule = generate(method, 4, 30, 6, replicas)
+    validate(schedule)
+    forward, backward = ages(4, replicas)
+    for stage in range(4):
+        ticks = {
+            (action.kind, action.number): number
+            for number, tick in enumerate(schedule.ticks)
+            for action in tick[stage]
+            if action.kind in (Kind.FORWARD, Kind.BACKWARD)
+        }
+        delays = {ticks[Kind.BACKWARD, m] - ticks[Kind.FORWARD, m] for m in range(30)}
+        assert delays == {backward[stage] - forward[stage]}
+
+
+def test_a_message_that_comes_before_a_replica_can_have_sent_it_is_found() -> None:
+    usual = generate(methods.PETRA, 3, 4, 2)
+    with pytest.raises(ScheduleError, match=r"tick 2, stage 2, F0: needs F0 at stage 1 at least 2 ticks before"):
+        validate(Schedule(usual.method, 3, 2, usual.ticks, replicas=(1, 2, 1)))
+
+
+def test_a_clock_goes_on_only_with_as_many_replicas() -> None:
+    clock = Clock(methods.PETRA, 3, 2, (1, 2, 1))
+    for _ in range(7):
+        clock.tick(enter=True)
+    again = Clock(methods.PETRA, 3, 2, (1, 2, 1))
+    again.load_state_dict(clock.state_dict())
+    assert [again.tick(enter=True) for _ in range(9)] == [clock.tick(enter=True) for _ in range(9)]
+    assert again.in_flight == clock.in_flight
+    with pytest.raises(CheckpointError, match=r"has replicas \[1, 2, 1\], this pipeline has 'one each'"):
+        Clock(methods.PETRA, 3, 2).load_state_dict(clock.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "k", "replicas", "message"),
+    [
+        (methods.PETRA, 3, (1, 2, 1), r"2 replicas share the k=3 micro-batches .* \(remainder 1\)"),
+        (methods.PETRA, 2, (1, 2), "each of the 3 stages has at least one replica, got \\(1, 2\\)"),
+        (methods.PETRA, 2, (1, 0, 1), "each of the 3 stages has at least one replica, got \\(1, 0, 1\\)"),
+        (methods.BACKPROPAGATION, 2, (1, 2, 1), "BACKPROPAGATION lets one micro-batch pass at a time"),
+    ],
+)
+def test_what_does_not_fit_is_refused(method: Method, k: int, replicas: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pipeline(toys.network(3), method, accumulation=k, replicas=replicas)
+
+
+def test_places() -> None:
+    assert places((4, 6), (2, 1), 3) == [range(2), range(2, 3)]
+    with pytest.raises(ValueError, match=r"the parts \(4, 6\) with \(2, 1\) replicas are for 3 ranks, and there are 2"):
+        places((4, 6), (2, 1), 2)
+    with pytest.raises(ValueError, match=r"each of the 2 parts has at least one replica, got \(2, 0\) for \(4, 6\)"):
+        places((4, 6), (2, 0), 2)
+
+
+# One process ---------------------------------------------------------------------------------------------------------
+
+
+def without_batchnorm(stages: int, dropout: float = 0.2) -> list[Stage]:
+    """In float64, with dropout: each replica has a stream of its own, also where one process does what all would do."""
+    blocks = toys.network(stages, dropout=dropout)
+    for block in blocks:
+        for module in block.modules():
+            for name, child in module.named_children():
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(module, name, nn.Identity())
+    return blocks
+
+
+def make(
+    stages: list[Stage],
+    method: Method,
+    k: int,
+    replicas: tuple[int, ...] | None = None,
+    channel: ProcessChannel | None = None,
+    **settings: Any,
+) -> Pipeline:
+    stages = copy.deepcopy(stages)
+    for index, stage in enumerate(stages):
+        if channel is not None and index not in channel.stages:
+            stage.to("meta")
+    return Pipeline(
+        stages, method, accumulation=k, optimizer=toys.sgd, seed=7, replicas=replicas, channel=channel, **settings
+    )
+
+
+def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
+    """Two stages, the lower one on two devices: autograd at the weights that either had at its forward."""
+    torch.manual_seed(0)
+    lower = ReversibleStage(nn.Conv2d(2, 2, 3, padding=1)).double()
+    upper = HeadStage(nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))).double()
+    data = [((x[:, :2], x[:, 1:]), y) for x, y in toys.batches(12)]
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def note(backward: Backward) -> None:
+        if backward.stage == 0:
+            seen[backward.micro_batch] = {name: g.clone() for name, g in backward.gradients.items()}
+
+    weights: list[list[dict[str, torch.Tensor]]] = [[], []]  # of each stage by version
+
+    def keep(index: int, version: int, stage: Stage) -> None:
+        weights[index].append({name: p.detach().clone() for name, p in stage.named_parameters()})
+
+    pipeline = make([lower, upper], methods.DELAYED_GRADIENTS, 2, (2, 1), after_backward=note, before_update=keep)
+    for inputs, target in data:
+        pipeline.step(inputs, target)
+    forward, backward = ages(2, (2, 1))
+    assert (forward, backward) == ([0, 3], [4, 3])
+    for m, gradients in seen.items():
+        # Updates that came before: of stage j those whose last backward, of 2u + 1, was at an earlier tick.
+        old = sum(2 * u + 1 + backward[0] < m + forward[0] for u in range(9))
+        at_head = sum(2 * u + 1 + backward[1] < m + forward[1] for u in range(9))
+        for stage, version, own in ((lower, old, weights[0]), (upper, at_head, weights[1])):
+            stage.load_state_dict(own[version])
+        lower.zero_grad()
+        inputs, target = data[m]
+        nn.functional.cross_entropy(upper(lower(inputs)), target).backward()
+        assert_close(gradients, {name: p.grad for name, p in lower.named_parameters()})
+    assert len(seen) == 8
+
+
+# Several processes ---------------------------------------------------------------------------------------------------
+
+BATCHES = 17
+
+
+def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
+    """Losses, weights, evaluation and the resumed run of the processes, against one that does what all would do."""
+    partition, counts = parts
+    stages = without_batchnorm(sum(partition))
+    data = toys.batches(BATCHES + 8)
+    for method in which:
+        channel = ProcessChannel(partition, replicas=counts)
+        alone = make(stages, method, k, of_stages(partition, counts))
+        shared = make(stages, method, k, None, channel)
+        with shared.recording() as recording:
+            found = [shared.step(x, y) for x, y in data[:BATCHES]]
+        expected = [alone.step(x, y) for x, y in data[:BATCHES]]
+        count = counts[-1]
+        fill = ages(sum(partition), of_stages(partition, counts))[0][-1]
+        for tick, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            has_it = channel.stages.stop == sum(partition) and (tick - fill) % count == channel.replica
+            assert (mine is not None) == (theirs is not None and has_it)
+            if mine is not None:
+                assert_close(mine, theirs, 1e-12)
+        validate(recording.schedule, complete=False)
+        assert_close(shared.evaluate(data[0][0]), alone.evaluate(data[0][0]), 1e-12)
+        resumed = make(without_batchnorm(sum(partition)), method, k, None, channel)
+        resumed.load_state_dict(shared.state_dict())
+        for pipeline in (shared, resumed, alone):
+            toys.train(pipeline, data[BATCHES:])
+        for index in channel.stages:
+            mine, again, theirs = (p.stages[index].state_dict() for p in (shared, resumed, alone))
+            assert_close(mine, theirs, 1e-12)
+            assert_bitwise_equal(again, mine)
+        channel.close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "k", "which"),
+    [
+        (((2, 2), (2, 1)), 2, [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS]),
+        (((1, 3, 1), (1, 2, 1)), 4, [methods.PETRA]),
+        (((2, 2), (2, 2)), 2, [methods.PETRA]),
+        (((1, 1, 2), (1, 3, 1)), 3, [methods.APPROXIMATE_INPUTS]),
+        (((3,), (2,)), 2, [methods.PETRA]),
+    ],
+    ids=["first", "middle", "head", "three", "data-parallel"],
+)
+@pytest.mark.slow
+def test_several_processes_train_as_one_does_under_the_same_clock(parts: Parts, k: int, which: list[Method]) -> None:
+    in_processes(sum(parts[1]), as_one, parts, k, which)
+
+
+def odd_ones(rank: int) -> None:
+    """Replicas in unequal numbers on both sides, an evaluation before anything else, statistics, what is refused."""
+    channel = ProcessChannel((2, 2), replicas=(2, 1))
+    stages = toys.network(4, dropout=0.2)
+    for wrong, message in ((methods.REVERSIBLE_BACKPROPAGATION, "lets one micro-batch pass"), (methods.PETRA, "k=3")):
+        with pytest.raises(ValueError, match=message):
+            make(stages, wrong, 3, None, channel)
+    with pytest.raises(ValueError, match="the channel knows the replicas of each stage"):
+        make(stages, methods.PETRA, 2, (2, 2, 1, 1), channel)
+    pipeline = make(stages, methods.PETRA, 2, None, channel)
+    data = toys.batches(9)
+    first = pipeline.step(*data[0])
+    assert first is None
+    pipeline.step(*data[1])
+    before = pipeline.evaluate(data[0][0])  # while the first messages are on their way
+    plain = make(stages, methods.PETRA, 2)
+    plain.step(*data[0])
+    assert before.shape == plain.evaluate(data[0][0]).shape
+    toys.train(pipeline, data[2:], drain=False)
+    own = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
+    with pipeline.averaged_statistics():
+        means = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
+    if rank < 2:
+        assert not torch.equal(own[0], means[0])
+        assert_bitwise_equal([*pipeline.stages[0].buffers()], own)
+    made: list[str] = []
+    plain_means = Replicas._means
+
+    def means_counted(replicas: Replicas, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+        made.append(what)
+        return plain_means(replicas, tensors, what)
+
+    with pytest.MonkeyPatch.context() as patch, pipeline.averaged_statistics():
+        patch.setattr(Replicas, "_means", means_counted)
+        one, other = pipeline.evaluate(data[0][0]), pipeline.evaluate(data[0][0])
+    assert made == []  # there were means already
+    assert_bitwise_equal(one, other)
+    assert_bitwise_equal(one, pipeline.evaluate(data[0][0]))
+    channel.close()
+
+
+@pytest.mark.slow
+def test_replicas_have_statistics_of_their_own_and_evaluate_with_the_mean() -> None:
+    in_processes(3, odd_ones)
+
+
+def lose(rank: int) -> None:
+    channel = ProcessChannel((2, 2), replicas=(2, 1), patience=timedelta(seconds=2))
+    pipeline = make(without_batchnorm(4), methods.PETRA, 2, None, channel)
+    data = toys.batches(20)
+    toys.train(pipeline, data[:10], drain=False)
+    dist.barrier()
+    if rank == 1:
+        return  # without a word
+    who = (
+        r"stage 2 on rank 2 lost stage 1 on rank 1 over the message of micro-batch \d*[13579]" if rank == 2 else "lost"
+    )
+    with pytest.raises(ChannelError, match=who):
+        toys.train(pipeline, data[10:], drain=False)
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_lost_is_named() -> None:
+    in_processes(3, lose)

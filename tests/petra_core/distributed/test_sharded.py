@@ -1,0 +1,148 @@
+"""Checkpoints of several processes: whole or not there, and read by any number of them."""
+
+import contextlib
+import os
+import pickle
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from petra_core import CheckpointError
+from petra_core.distributed import sharded
+from petra_core.distributed.sharded import Folder
+from reproduce.records.storage import StorageFullError, explain_full_disk
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+
+PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch.ones(2, 2), None]}
+
+
+def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "checkpoint")
+    assert not folder.exists
+    folder.save(1, PARTS)
+    assert folder.exists
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    assert_bitwise_equal(folder.load(["stage_1"]), {"stage_1": PARTS["stage_1"]})
+    folder.save(2, {"stage_0": 5})
+    assert folder.load(["stage_0"]) == {"stage_0": 5}
+    assert sorted(path.name for path in folder.path.iterdir()) == ["latest.json", "step-000000002"]
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_what_a_kill_left_is_ignored_and_cleared(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    half = tmp_path / "step-000000002"
+    half.mkdir()
+    (half / "__0_0.distcp").write_bytes(b"half of it")
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.save(2, PARTS)
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of an epoch: saved after its last micro-batch, and after its evaluation."""
+    folder = Folder(tmp_path)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        folder.save(16, PARTS)
+        with monkeypatch.context() as patch:
+            patch.setattr(sharded, "save_state_dict", killed)
+            with pytest.raises(KeyboardInterrupt):
+                folder.save(16, {"stage_0": 5})
+        assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.save(16, {"stage_0": 6})
+    assert folder.load(["stage_0"]) == {"stage_0": 6}
+    assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
+
+
+def full(rank: int, path: Path, room: int) -> None:
+    folder = Folder(path)
+    folder.save(1, {f"stage_{rank}": 1})
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    with pytest.raises(StorageFullError, match="no room to write it"), explain_full_disk("to write it"):
+        folder.save(2, {f"stage_{rank}": torch.ones(10_000)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 1000, 20_000])
+def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
+    in_processes(2, full, tmp_path, room)
+    assert Folder(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
+
+
+def apart(rank: int, path: Path) -> None:
+    folder = Folder(path / str(rank))
+    with pytest.raises(CheckpointError, match="rank 1 does not see it") if rank else contextlib.nullcontext():
+        folder.save(1, {f"stage_{rank}": 1}) if rank else dist.broadcast_object_list(["step-000000001"], src=0)
+    assert not list((path / str(rank)).glob("step-*"))
+
+
+@pytest.mark.slow
+def test_ranks_with_folders_of_their_own_are_refused(tmp_path: Path) -> None:
+    in_processes(2, apart, tmp_path)
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint"):
+        folder.load(["stage_0"])
+    folder.save(1, PARTS)
+    with pytest.raises(CheckpointError, match="has no part stage_9; it has stage_0, stage_1"):
+        folder.load(["stage_9"])
+    file = tmp_path / "step-000000001" / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    at = bytes(data).index(torch.arange(3.0).numpy().tobytes())
+    data[at + 5] ^= 1  # a bit of a weight
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="damaged"):
+        folder.load(["stage_0"])
+    file.unlink()
+    with pytest.raises(CheckpointError, match="damaged or not whole"):
+        folder.load(["stage_0"])
+    (tmp_path / "latest.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"latest.json is damaged"):
+        folder.load(["stage_0"])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("evil",)
+
+
+def test_a_foreign_table_of_contents_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "checkpoint")
+    folder.save(1, PARTS)
+    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
+        folder.load(["stage_0"])
+    assert not (tmp_path / "evil").exists()
+
+
+def write(rank: int, path: Path) -> None:
+    folder = Folder(path)
+    for number in (1, 2):
+        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * number + rank))})
+        dist.barrier()
+        assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * number + 2] * 2
+
+
+@pytest.mark.slow
+def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
+    in_processes(3, write, tmp_path)
+    found = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in found.values()] == [20, 21, 22]

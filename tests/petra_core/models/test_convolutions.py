@@ -1,0 +1,162 @@
+"""Every kind of convolution that the networks use, against float64 and under glibc's checks of the heap.
+
+The bug that this guards against: oneDNN's gradient of the weights of a strided 1x1 convolution of few channels writes
+past its workspace (`petra_core.models.pointwise`). It does not fail where it happens: the gradient may be wrong, and
+the process dies, or hangs, somewhere later. So each kind is tried in a process of its own, with the kernels that this
+processor takes and with those of one that has AVX2 only.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from petra_core import models
+from petra_core.models import PointwiseConv2d
+from petra_core.stages import Stage
+
+pytestmark = pytest.mark.convolutions
+
+#: Kernel, stride, padding and whether each channel is convolved alone, of the convolutions in `petra_core.models`.
+KINDS = (
+    (1, 1, 0, False),
+    (1, 2, 0, False),
+    (2, 2, 0, False),
+    (3, 1, 1, False),
+    (3, 2, 1, False),
+    (3, 4, 1, False),
+    (4, 4, 0, False),
+    (7, 2, 3, False),
+    (7, 4, 3, False),
+    (16, 16, 0, False),
+    (3, 1, 1, True),
+    (3, 2, 1, True),
+    (3, 4, 1, True),
+)
+CHANNELS = (2, 3, 4, 8, 12, 16)
+PIXELS = (4, 9, 32, 64)
+SECONDS = 300  # a process whose heap is damaged may also hang; a busy machine has taken 80 for what takes 8
+
+#: glibc looks at its heap at every call, and fills what is freed: https://sourceware.org/glibc/wiki/MallocDebugging
+HEAP_CHECKS = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
+INSTRUCTIONS = {
+    "of this processor": {},
+    "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+}
+
+
+def networks() -> list[list[Stage]]:
+    residual = (models.resnet, models.revnet, models.invertible_revnet)
+    return [
+        *(
+            family(depth, num_classes=2, stem=stem, width=4)
+            for family, depth, stem in itertools.product(residual, (18, 50), ("cifar", "imagenet"))
+        ),
+        *(models.chain(1, num_classes=2, stem_stride=stride) for stride in (1, 2, 4)),
+        *(models.revvit("micro", num_classes=2, image_size=32, patch=patch) for patch in (1, 2, 4, 16)),
+        models.revmvit("tiny", num_classes=2, image_size=32),
+    ]
+
+
+def kind_of(convolution: nn.Conv2d) -> tuple[int, int, int, bool]:
+    alone = convolution.groups == convolution.in_channels and convolution.groups > 1
+    return convolution.kernel_size[0], convolution.stride[0], int(convolution.padding[0]), alone
+
+
+def used() -> list[nn.Conv2d]:
+    with torch.device("meta"):
+        modules = [module for stages in networks() for stage in stages for module in stage.modules()]
+    return [module for module in modules if isinstance(module, nn.Conv2d)]
+
+
+def test_every_kind_that_the_networks_use_is_tried():
+    assert {kind_of(convolution) for convolution in used()} == set(KINDS)
+
+
+def test_no_network_has_the_form_that_cannot_be_trusted():
+    strided = [c for c in used() if c.kernel_size == (1, 1) and c.stride != (1, 1)]
+    assert strided
+    assert all(isinstance(convolution, PointwiseConv2d) for convolution in strided)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_pointwise_convolution_is_the_plain_one(stride, bias):
+    torch.manual_seed(0)
+    ours = PointwiseConv2d(3, 5, stride, bias=bias).double()
+    plain = nn.Conv2d(3, 5, 1, stride=stride, bias=bias).double()
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 7, 8, dtype=torch.float64, requires_grad=True)
+    results = []
+    for convolution in (ours, plain):
+        y = convolution(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *convolution.parameters()])))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_gradients_are_right_and_the_heap_stays_whole(instructions):
+    if INSTRUCTIONS[instructions] and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        pytest.skip("this processor has AVX2 only, so that the two are one")
+    environment = {**os.environ, **HEAP_CHECKS, **INSTRUCTIONS[instructions]}
+    try:
+        command = [sys.executable, "-m", "tests.petra_core.models.test_convolutions"]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"a convolution has not come back within {SECONDS} s; so far: {error.stdout}")
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def worst_error(kind: tuple[int, int, int, bool], channels: int, pixels: int, layout: torch.memory_format) -> float:
+    """Largest difference of an output or a gradient to that of float64, in parts of the largest number there."""
+    kernel, stride, padding, alone = kind
+    pixels = max(pixels, kernel)
+    out = channels if alone else 2 * channels
+    torch.manual_seed(0)
+    if kernel == 1:
+        convolution: nn.Conv2d = PointwiseConv2d(channels, out, stride)
+    else:
+        groups = channels if alone else 1
+        convolution = nn.Conv2d(channels, out, kernel, stride=stride, padding=padding, groups=groups)
+    x, results = torch.randn(2, channels, pixels, pixels), []
+    for dtype in (torch.float32, torch.float64):
+        inputs = x.to(dtype, memory_format=layout).requires_grad_()
+        y = convolution.to(dtype, memory_format=layout)(inputs)  # float64 is none of oneDNN's affairs
+        results.append((y, *torch.autograd.grad(y.square().sum(), [inputs, *convolution.parameters()])))
+    pairs = zip(*results, strict=True)
+    return max(float((found - right).abs().max() / right.abs().max()) for found, right in pairs)
+
+
+def try_all() -> int:
+    """Try every kind in a process of its own. Returns: how many failed; they are printed."""
+    failed = 0
+    for kind in KINDS:
+        started = time.monotonic()
+        child = os.fork()  # before anything is computed, so that there are no threads to lose
+        if not child:
+            os._exit(try_one(kind))
+        _, status = os.waitpid(child, 0)
+        print(kind, f"{time.monotonic() - started:.1f} s", "FAILED" if status else "right", status, flush=True)
+        failed += status != 0
+    return failed
+
+
+def try_one(kind: tuple[int, int, int, bool]) -> int:
+    for layout, channels, pixels in itertools.product((torch.channels_last, torch.contiguous_format), CHANNELS, PIXELS):
+        error = worst_error(kind, channels, pixels, layout)
+        if not error < 1e-5:
+            print(kind, layout, f"{channels} channels, {pixels} pixels: error {error:.1e}", flush=True)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    raise SystemExit(try_all())

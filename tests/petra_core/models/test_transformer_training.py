@@ -1,0 +1,183 @@
+"""The engine trains transformers as any other stages: exact, resumable, with foretold bytes, and how far it inverts."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, checkpoint, methods
+from petra_core.methods import Method
+from petra_core.models import TransformerSize, revvit, sequential
+from petra_core.models.transformer import DropPath, drop_rates
+from petra_core.prediction.memory import predict
+from petra_core.recipe import adamw
+from reproduce.measures.reconstruction import rounding_errors
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close, relative_error
+from tests.petra_core.test_exactness import EXACT, engine_gradients
+from tests.reference import RULES, Part, Sgd, simulate
+from tests.transformers import (
+    Batch,
+    batches,
+    every_family,
+    loss_of,
+    network,
+    random_network,
+)
+
+pytestmark = pytest.mark.convolutions
+
+
+def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the gradients that are zero up to rounding, and the biases that therefore stay zero.
+
+    What all keys have in common shifts all logits alike.
+    """
+    zero = {name for name in tensors if name.endswith("pool_k.norm.bias")}
+    assert all(tensors[name].abs().max() < 1e-14 for name in zero)
+    return {name: tensor for name, tensor in tensors.items() if name not in zero}
+
+
+def plain_gradients(stages: Sequence[Stage], data: Sequence[Batch]) -> dict[str, Tensor]:
+    """Mean gradients of the plain model over micro-batches, by torch.autograd alone."""
+    stages = copy.deepcopy(list(stages))
+    model, loss = sequential(stages), loss_of(stages)
+    for x, y in data:
+        (loss(model(x), y) / len(data)).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@every_family
+@pytest.mark.parametrize("method", EXACT, ids=str)
+@pytest.mark.parametrize("split", [False, True])
+def test_gradients_equal_autograd(family: str, method: Method, split: bool) -> None:
+    net, data = network(family, split_blocks=split), batches(family, 2)
+    found, expected = engine_gradients(net, method, data, 2), plain_gradients(net, data)
+    assert_close(comparable(found), comparable(expected), 1e-10)
+
+
+@every_family
+@pytest.mark.parametrize("method", methods.ALL[1:], ids=str)
+def test_with_dropout_and_without_updates_every_method_gives_one_gradient(family: str, method: Method) -> None:
+    # The weights stay, so methods differ in nothing but where inputs come from; a mask that differed would show.
+    data = batches(family, 2)
+
+    def gradients(of: Method) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+
+        def look(index: int, version: int, stage: Stage) -> None:
+            found.update({f"{index}.{name}": p.grad.clone() for name, p in stage.named_parameters()})
+
+        net = random_network(family)
+        toys.train(toys.pipeline(net, of, accumulation=2, optimizer=None, seed=3, before_update=look), data)
+        return comparable(found)
+
+    assert_close(gradients(method), gradients(methods.ALL[0]), 1e-10)
+
+
+@every_family
+def test_dropout_is_plain_trainings(family: str) -> None:
+    net, data = random_network(family), batches(family, 2)
+    torch.manual_seed(11)
+    expected = plain_gradients(net, data)
+    state = torch.get_rng_state()
+    without = plain_gradients(network(family), data)
+    torch.manual_seed(11)
+    found = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
+    assert_bitwise_equal(torch.get_rng_state(), state)
+    assert_close(comparable(found), comparable(expected), 1e-10)
+    assert any(relative_error(without[name], expected[name]) > 1e-2 for name in expected), "nothing was dropped"
+
+
+def test_stochastic_depth_drops_samples_and_keeps_the_mean() -> None:
+    drop, x = DropPath(0.25), torch.ones(4000, 2, 3)
+    torch.manual_seed(0)
+    y = drop(x)
+    assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert torch.equal(y, y[:, :1, :1].expand_as(y))  # a sample is dropped whole
+    assert y.mean().item() == pytest.approx(1, abs=0.03)
+    assert torch.equal(drop.eval()(x), x)
+    assert drop_rates(0.2, 3) == [0.0, 0.1, 0.2]
+
+
+DELAYED = [method for method in methods.ALL if method.pipelined]
+KINDS = {ReversibleStage: "reversible", BufferedStage: "buffered", HeadStage: "head"}
+
+
+@pytest.mark.parametrize("family", ["RevViT", "RevSwin", "RevMViT"])
+@pytest.mark.parametrize("method", DELAYED, ids=str)
+def test_training_is_that_of_the_papers_equations(family: str, method: Method) -> None:
+    net, data, rate, k = network(family), batches(family, 12, size=2), 0.1, 2
+    plain = [[Part(KINDS[type(part)], copy.deepcopy(part.function)) for part in stage.parts()] for stage in net]
+    history = simulate(plain, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
+    p = toys.pipeline(net, method, accumulation=k, optimizer=lambda ps: torch.optim.SGD(ps, lr=rate))
+    losses = toys.train(p, data)
+    assert losses == pytest.approx([history.losses[m].item() for m in range(len(data))], rel=1e-10)
+    found = [[dict(part.function.named_parameters()) for part in stage.parts()] for stage in p.stages]
+    for of_stage, expected in zip(found, history.weights[-1], strict=True):
+        assert_close(list(map(comparable, of_stage)), list(map(comparable, expected)), 1e-10)
+
+
+@every_family
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PETRA], ids=str)
+def test_resume_with_a_full_pipeline_is_bitwise(family: str, method: Method, tmp_path: Path) -> None:
+    net, data = random_network(family), batches(family, 11, size=2)
+
+    def fresh() -> Pipeline:
+        return toys.pipeline(net, method, accumulation=2, seed=5, optimizer=adamw(0.01, weight_decay=0.05))
+
+    undisturbed, stopped, resumed = fresh(), fresh(), fresh()
+    expected = toys.train(undisturbed, data)
+    losses = toys.train(stopped, data[:6], drain=False)
+    checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+    assert losses + toys.train(resumed, data[6:]) == expected
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+
+
+HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
+
+
+@every_family
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.DSP, methods.PETRA], ids=str)
+def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
+    net, (x, y), k = network(family), batches(family, 1, size=2)[0], 2
+    optimizer = adamw(0.01)
+    predicted = predict(net, method, x, y, accumulation=k, optimizer=optimizer)
+    p = toys.pipeline(net, method, accumulation=k, optimizer=optimizer)
+    largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in net]
+    # Fused attention saves other tensors, on every device its own; what is foretold is the plain form.
+    with sdpa_kernel(SDPBackend.MATH):
+        for _ in range(4 * len(net)):
+            p.step(x, y)
+            for stage, held in zip(p.memory().stages, largest, strict=True):
+                for kind in HELD_BETWEEN_TICKS:
+                    held[kind] = max(held[kind], stage.now[kind])
+    for stage, held, foretold in zip(p.memory().stages, largest, predicted, strict=True):
+        assert dict(stage.peak) == dict(foretold.peak), f"peak of stage {stage.stage}"
+        assert held == {kind: foretold.held[kind] for kind in HELD_BETWEEN_TICKS}, f"between ticks, stage {stage.stage}"
+
+
+@pytest.mark.parametrize("depth", [12, 48])
+def test_reconstruction_error_with_depth(depth: int) -> None:
+    """Errors stay small for 48 blocks with streams in float32; bfloat16 costs digits, inside blocks or between them.
+
+    The functions themselves, in bfloat16, round what they read: an input that is wrong in its last digit is then
+    rounded elsewhere, so under autocast the error begins at 0 at the top and grows by the digits of bfloat16.
+    """
+    torch.manual_seed(0)
+    size = TransformerSize(width=32, depth=depth, heads=2)
+    net, images = revvit(size, num_classes=10, image_size=8, patch=2), torch.randn(4, 3, 8, 8)
+    single, narrow = (rounding_errors(net, images, streams) for streams in (None, torch.bfloat16))
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        mixed = rounding_errors(net, images)
+    bounds = {"float32": (1e-7, 1e-4), "autocast": (1e-4, 0.2), "bfloat16 streams": (1e-3, 1.0)}
+    for (least, most), errors in zip(bounds.values(), (single, mixed, narrow), strict=True):
+        assert sorted(errors) == list(range(1, depth + 1))
+        assert least < errors[1]["input"] < most
+        assert errors[depth]["input"] < errors[depth // 2]["input"] < errors[1]["input"]
+    assert single[1]["input"] < mixed[1]["input"] < narrow[1]["input"]

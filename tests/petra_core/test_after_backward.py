@@ -1,0 +1,112 @@
+"""What `Pipeline(after_backward=...)` shows: every backward's gradients and input, and that looking changes no bit."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from petra_core import Pipeline, Stage, merge, methods
+from petra_core.methods import Method
+from petra_core.worker import Backward
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
+from tests.reference import RULES, History, Sgd, entries, simulate
+
+pytestmark = pytest.mark.convolutions
+
+TOLERANCE = 1e-12
+RATE = 0.1
+
+
+def toy_network() -> list[Stage]:
+    net = toys.network(6, dropout=0.2)
+    return [net[0], merge(net[1:3]), *net[3:]]
+
+
+@pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
+def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
+    data = toys.batches(14)
+    shown: list[Backward] = []
+    states = []
+    for after_backward in (None, shown.append):
+        p = Pipeline(toy_network(), method, accumulation=k, optimizer=toys.sgd, seed=3, after_backward=after_backward)
+        toys.train(p, data, drain=False)
+        memory = [(dict(stage.now), dict(stage.peak)) for stage in p.memory().stages]
+        states.append([p.state_dict(), toys.train(p, []), memory])
+    assert_bitwise_equal(states[1], states[0])
+    assert len(shown) == 14 * len(toy_network())  # the rest of them in the drain
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_every_backward_is_shown_once_with_the_names_of_its_stage(method: Method) -> None:
+    seen: list[Backward] = []
+    p = Pipeline(toy_network(), method, accumulation=2, optimizer=toys.sgd, after_backward=seen.append)
+    with p.recording() as recording:
+        toys.train(p, toys.batches(9))
+    for j, stage in enumerate(p.stages):
+        executed = [action.number for action in recording.schedule.stage(j) if str(action).startswith("B")]
+        assert [b.micro_batch for b in seen if b.stage == j] == executed == list(range(9))
+        for b in seen:
+            if b.stage == j:
+                shapes = {name: parameter.shape for name, parameter in stage.named_parameters()}
+                assert {name: gradient.shape for name, gradient in b.gradients.items()} == shapes
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_their_mean_is_the_gradient_of_the_update(method: Method, k: int) -> None:
+    waiting: dict[int, list[dict[str, Tensor]]] = {j: [] for j in range(5)}
+    compared = []
+
+    def look(b: Backward) -> None:
+        waiting[b.stage].append({name: gradient.clone() for name, gradient in b.gradients.items()})
+
+    def compare(index: int, version: int, stage: Stage) -> None:
+        mean = {name: sum(g[name] for g in waiting[index]) / k for name in waiting[index][0]}
+        assert_close({name: p.grad for name, p in stage.named_parameters()}, mean, 1e-14)
+        waiting[index].clear()
+        compared.append(index)
+
+    p = Pipeline(toy_network(), method, accumulation=k, optimizer=toys.sgd, before_update=compare, after_backward=look)
+    toys.train(p, toys.batches(10))
+    assert len(compared) == 5 * (10 // k)
+
+
+def test_frozen_parameters_are_not_among_them() -> None:
+    net = toys.network(4)
+    next(net[1].parameters()).requires_grad_(False)
+    seen: list[Backward] = []
+    toys.train(Pipeline(net, methods.PETRA, after_backward=seen.append), toys.batches(3))
+    names = [name for name, p in net[1].named_parameters() if p.requires_grad]
+    assert [list(b.gradients) for b in seen if b.stage == 1] == [names] * 3
+    assert len(names) == len(list(net[1].parameters())) - 1
+
+
+@pytest.mark.parametrize("pattern", ["b r r r h", "b r r b r h", "br rr brr rh"])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, pattern: str) -> None:
+    stages, data, rule = network(pattern, norm=False), batches(16), RULES[method.name]
+    history = simulate(stages, rule, 1, Sgd(lambda tick: RATE), data, entries(rule, len(stages), len(data)))
+    whole = 0
+
+    def look(b: Backward) -> None:
+        nonlocal whole
+        assert_close(list(b.gradients.values()), gradients_of(history, b), TOLERANCE)
+        if b.inputs is not None:
+            assert_close(b.inputs, history.rebuilt[b.micro_batch, b.stage, 0], TOLERANCE)
+            whole += 1
+
+    p = pipeline_of(stages, method, 1, optimizer=lambda q: torch.optim.SGD(q, lr=RATE), after_backward=look)
+    for x, y in data:
+        p.step(x, y)
+    p.drain()
+    assert whole == len(data) * sum(has_whole_input(method, word) for word in pattern.split())
+
+
+def has_whole_input(method: Method, stage: str) -> bool:
+    """Where it is rebuilt; where a part that cannot be inverted keeps it; and at a head, whose tick is not over."""
+    return method.reconstructs or stage == "h" or (stage[0] == "b" and not method.keeps_graph)
+
+
+def gradients_of(history: History, b: Backward) -> list[Tensor]:
+    return [gradient for part in history.gradients[b.stage, b.micro_batch] for gradient in part.values()]

@@ -1,0 +1,126 @@
+"""Messages in bf16: half the bytes, the same rounding for every number of processes, and a known error of inversion."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from petra_core import Pipeline, methods, models
+from petra_core.methods import Method
+from petra_core.narrowing import narrowed, widened
+from petra_core.prediction.memory import predict
+from petra_core.worker import Backward
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.prediction.test_memory import HELD_BETWEEN_TICKS, sgd
+
+pytestmark = pytest.mark.convolutions
+
+BF16 = torch.bfloat16
+#: Half the distance between two numbers of bf16, relative to the larger of them: 8 bits of mantissa, one implied.
+ROUNDING = 2.0**-8 / 2
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(2, 3, 8, 8, generator=generator), torch.randint(0, 10, (2,), generator=generator)
+
+
+def chain(blocks: int, messages: torch.dtype | None, method: Method = methods.PETRA, **options: object) -> Pipeline:
+    torch.manual_seed(0)
+    stages = models.chain(blocks, num_classes=10, channels=4)
+    return Pipeline(stages, method, messages=messages, seed=0, **options)  # type: ignore[arg-type]
+
+
+def test_only_floating_point_is_narrowed() -> None:
+    streams = (torch.tensor([1.0, 1 + 2**-9]), torch.tensor([7]))
+    found = narrowed(streams, BF16)
+    assert found is not None
+    assert [stream.dtype for stream in found] == [BF16, torch.int64]
+    assert_bitwise_equal(widened(found, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
+    assert narrowed(streams, None) is streams
+    assert widened(streams, None) is streams
+
+
+def test_another_dtype_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"as they are \(None\) or as torch.bfloat16, got torch.float16"):
+        chain(2, torch.float16)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) -> None:
+    x, y = batch()
+    foretold = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd, messages=BF16)
+    full = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd)
+    pipeline = chain(3, BF16, method, optimizer=sgd)
+    for _ in range(20):
+        pipeline.step(x, y)
+    for stage, expected in zip(pipeline.memory().stages, foretold, strict=True):
+        assert dict(stage.peak) == dict(expected.peak)
+        assert {kind: stage.now[kind] for kind in HELD_BETWEEN_TICKS} == {
+            kind: expected.held[kind] for kind in HELD_BETWEEN_TICKS
+        }
+    for narrow, wide in zip(foretold[1:-1], full[1:-1], strict=True):  # below the stem come micro-batches
+        assert 2 * narrow.peak["messages"] == wide.peak["messages"]
+    for worker in pipeline.state_dict()["workers"]:
+        sent = [*worker["from_above"], *(worker["from_below"] if worker is not None else ())]
+        for message in sent:
+            for tensor in (*(message["streams"] or ()), *(message["gradients"] or ())):
+                assert tensor.dtype == BF16
+
+
+def rebuilt(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, tuple[Tensor, ...]], list[Tensor]]:
+    """Inputs of the stages as the backwards of one micro-batch had them, and as they were in its forward."""
+    found: dict[int, tuple[Tensor, ...]] = {}
+
+    def look(backward: Backward) -> None:
+        assert backward.inputs is not None
+        found[backward.stage] = tuple(stream.float() for stream in backward.inputs)
+
+    pipeline = chain(blocks, messages, after_backward=look)
+    x, y = batch()
+    pipeline.step(x, y)
+    pipeline.drain()
+    streams: tuple[Tensor, ...] = (x,)
+    true = {}
+    for index, stage in enumerate(pipeline.stages[:-1]):
+        true[index] = streams
+        with torch.no_grad():
+            value = stage(streams[0] if len(streams) == 1 else streams)
+        streams = widened(narrowed(value, messages), torch.float32) or ()
+    errors = {i: [(a - b).abs().max() / b.abs().max() for a, b in zip(found[i], true[i], strict=True)] for i in true}
+    return found, [torch.stack(errors[index]) for index in sorted(errors)]
+
+
+def test_the_stream_that_passes_through_is_rebuilt_exactly_and_the_other_up_to_one_rounding() -> None:
+    _, errors = rebuilt(BF16, 3)  # stem 0, reversible 1, 2, 3, head 4
+    assert errors[0] == 0  # kept
+    x, x_tilde = errors[3]
+    assert x == 0
+    assert 0 < x_tilde <= 2 * ROUNDING  # of an output up to twice as large as the input
+    assert errors[1].max() > 0
+    assert max(error.max() for error in rebuilt(None, 3)[1]) < 1e-5, "without rounding there is no such error"
+
+
+def test_evaluation_does_not_round() -> None:
+    x, _ = batch()
+    assert_bitwise_equal(chain(3, BF16).evaluate(x), chain(3, None).evaluate(x))
+
+
+def test_it_trains_and_goes_on_from_a_checkpoint_bitwise() -> None:
+    """In float64 too: a stage widens to the dtype of its own weights."""
+
+    def make() -> Pipeline:
+        return Pipeline(
+            toys.network(6, dropout=0.2), methods.PETRA, accumulation=2, optimizer=toys.sgd, seed=1, messages=BF16
+        )
+
+    data = toys.batches(30)
+    whole = make()
+    losses = toys.train(whole, data)
+    first, second = make(), make()
+    begun = toys.train(first, data[:17], drain=False)
+    second.load_state_dict(first.state_dict())
+    assert begun + toys.train(second, data[17:]) == losses
+    assert_bitwise_equal(toys.weights(second), toys.weights(whole))
+    exact = toys.pipeline(toys.network(6, dropout=0.2), accumulation=2, seed=1)
+    assert toys.train(exact, data) != losses

@@ -1,0 +1,294 @@
+"""PaReprop: the gradients of reversible backpropagation, bit for bit, with a reconstruction beside every backward."""
+
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
+from petra_core.channel import Channel
+from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
+from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
+from petra_core.schedule import Action, Kind
+from petra_core.worker import Worker
+from tests import toys, transformers
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.test_exactness import engine_gradients, plain_gradients
+
+pytestmark = pytest.mark.convolutions
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Both contestants with as many threads as each of PaReprop's two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stages", range(1, 13))
+def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
+    """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
+    net, data = toys.network(stages), toys.batches(3)
+    found = engine_gradients(net, PAREPROP, data, 3)
+    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
+    assert_close(found, plain_gradients(net, data), 1e-12)
+
+
+@pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBRB", "RBBRR", "BBBB", "RRRRRRRRRRRR"])
+def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
+    """Below the head too, where nothing is held, and one after the other."""
+    torch.manual_seed(0)
+    blocks = {"R": lambda: ReversibleStage(toys.residual(2)), "B": lambda: toys.BufferedStage(Swap())}
+    net = [stage.double() for stage in (toys.stem(2), *(blocks[kind]() for kind in kinds), toys.head(2))]
+    data = toys.batches(2)
+    found = engine_gradients(net, PAREPROP, data, 2)
+    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
+    assert_close(found, plain_gradients(net, data), 1e-12)
+
+
+class Swap(nn.Module):
+    """Two streams to two streams, not invertible."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = nn.Conv2d(2, 2, 1)
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, x_tilde = streams
+        return torch.tanh(self.function(x)) + x_tilde, x
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (3, 2, 1), (1, 4, 1), (1, 1, 2, 2), (6,)], ids=str)
+def test_merged_stages_rebuild_all_their_blocks(sizes: tuple[int, ...]) -> None:
+    net, data = toys.network(6), toys.batches(2)
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    merged = [merge(net[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+    found = engine_gradients(merged, PAREPROP, data, 2)
+    expected = engine_gradients(merged, REVERSIBLE_BACKPROPAGATION, data, 2)
+    if sizes[-1] == 1:
+        assert_bitwise_equal(found, expected)
+    assert_close(found, expected, 1e-12)  # below blocks merged with the head: from the output, not from one rebuilt
+
+
+def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[Tensor, Tensor]], **options: Any) -> Any:
+    torch.manual_seed(3)
+    p = Pipeline(toys.copy.deepcopy(list(net)), method, accumulation=2, optimizer=toys.sgd, **options)
+    return toys.train(p, data), toys.weights(p), torch.get_rng_state()
+
+
+@transformers.every_family
+@pytest.mark.parametrize("seed", [None, 5])
+def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str, seed: int | None) -> None:
+    """Masks are replayed, and the global generator is left as plain training leaves it."""
+    net, data = transformers.random_network(family), transformers.batches(family, 4)
+    expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, seed=seed)
+    assert_bitwise_equal(trained(net, PAREPROP, data, seed=seed), expected)
+
+
+def test_training_with_narrow_messages_and_autocast_of_the_caller() -> None:
+    """Autocast belongs to a thread: one that knew nothing of it would rebuild in another precision."""
+    net = [stage.float() for stage in toys.network(6)]
+    data = [(x.float(), y) for x, y in toys.batches(4)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, messages=torch.bfloat16)
+        assert_bitwise_equal(trained(net, PAREPROP, data, messages=torch.bfloat16), expected)
+    assert trained(net, PAREPROP, data, messages=torch.bfloat16)[0] != expected[0]
+
+
+def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
+    """A thread keeps the number of its first computation, whatever torch is told later."""
+    seen: list[tuple[bool, int]] = []
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = toys.residual(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((threading.current_thread() is threading.main_thread(), torch.get_num_threads()))
+            y: Tensor = self.function(x)
+            return y
+
+    net = [stage.double() for stage in (toys.stem(2), ReversibleStage(Counting()), toys.head(2))]
+    p = Pipeline(net, PAREPROP, optimizer=toys.sgd)
+    for threads in (1, 2, 1):
+        torch.set_num_threads(threads)
+        toys.train(p, toys.batches(1))
+    assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
+
+
+def test_it_stops_and_goes_on() -> None:
+    net, data = toys.network(5), toys.batches(6)
+    whole = toys.pipeline(net, PAREPROP, accumulation=2)
+    losses = toys.train(whole, data)
+    first, second = (toys.pipeline(net, PAREPROP, accumulation=2) for _ in range(2))
+    before = toys.train(first, data[:3])
+    second.load_state_dict(first.state_dict())
+    assert before + toys.train(second, data[3:]) == losses
+    assert_bitwise_equal(toys.weights(second), toys.weights(whole))
+
+
+# Side by side --------------------------------------------------------------------------------------------------------
+
+
+class Meeting(nn.Module):
+    """A residual function whose backward waits for the reconstruction of the stage below it, and the other way round.
+
+    Done one after the other, either would wait until the barrier breaks.
+    """
+
+    def __init__(self, here: threading.Barrier | None, below: threading.Barrier | None) -> None:
+        super().__init__()
+        self.function = toys.residual(2)
+        self.here, self.below = here, below
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and self.here is not None:
+            self.here.wait(20)
+        y: Tensor = self.function(x)
+        if y.requires_grad and self.below is not None:
+            y.register_hook(self._meet)
+        return y
+
+    def _meet(self, gradient: Tensor) -> None:
+        assert self.below is not None
+        self.below.wait(20)
+
+
+def test_a_reconstruction_runs_while_the_stage_above_differentiates() -> None:
+    barriers = [threading.Barrier(2) for _ in range(3)]
+    blocks = [Meeting(above, below) for below, above in pairwise([None, *barriers, None])]
+    net = [stage.double() for stage in (toys.stem(2), *map(ReversibleStage, blocks), toys.head(2))]
+    p = Pipeline(net, PAREPROP, optimizer=toys.sgd, seed=0)
+    toys.train(p, toys.batches(2))
+    assert not any(barrier.broken for barrier in barriers)
+
+
+class Broken(nn.Module):
+    """Fails when it is evaluated for the second time, in the reconstruction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = nn.Conv2d(2, 2, 1)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 2:
+            raise RuntimeError("out of luck")
+        y: Tensor = self.function(x)
+        return y
+
+
+def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
+    net = [toys.stem(2), ReversibleStage(Broken()), ReversibleStage(toys.residual(2)), toys.head(2)]
+    p = Pipeline([stage.double() for stage in net], PAREPROP, optimizer=toys.sgd)
+    ((x, y),) = toys.batches(1)
+    with pytest.raises(RuntimeError, match="out of luck") as caught:
+        p.step(x, y)
+    assert caught.value.__notes__ == ["in reconstruct 0 of stage 1"]
+    with pytest.raises(RuntimeError, match="broke off a tick"):
+        p.step(x, y)
+
+
+def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
+    """The head's loss is not finite while stage 2 rebuilds: nothing goes on behind the caller's back."""
+    entered, finished = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = nn.Conv2d(2, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.function(x)
+            if torch.is_grad_enabled():
+                entered.set()
+                threading.Event().wait(0.05)
+                finished.set()
+            return y
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        assert entered.wait(20)
+        return output.sum() / 0
+
+    head = HeadStage(toys.head(2).module, loss)
+    p = Pipeline([stage.double() for stage in (toys.stem(2), ReversibleStage(Slow()), head)], PAREPROP)
+    with pytest.raises(NonFiniteError):
+        p.step(*toys.batches(1)[0])
+    assert finished.is_set()
+
+
+class FakeStream:
+    """Notes who waits for whom, in place of a CUDA stream."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between_ticks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What torch is told; no GPU is needed, and none has seen it."""
+    names, current = iter("AB"), [FakeStream("caller")]
+    log = FakeStream.log = []
+
+    class Entered:
+        def __init__(self, stream: FakeStream) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            current.append(self.stream)
+
+        def __exit__(self, *error: object) -> None:
+            current.pop()
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+    monkeypatch.setattr(torch.cuda, "stream", Entered)
+
+    def act(worker: Worker, action: Action, _: Sent) -> None:
+        log.append(f"{action} of {worker.index} in {current[-1].name}")
+
+    side = SideBySide()
+    for stage in (2, 1):  # R of a stage, B of the one above
+        with side.tick():
+            for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
+                worker = Worker.__new__(Worker)
+                worker.index, worker.device = index, torch.device("cuda", 0)
+                side.run(act, worker, Action(kind, 0), [], None)
+    begin, end = ["A waits for caller", "B waits for caller"], ["caller waits for A", "caller waits for B"]
+    assert log == [*begin, "R0 of 2 in A", "B0 of 3 in B", *end, *begin, "R0 of 1 in B", "B0 of 2 in A", *end]
+
+
+def test_other_methods_do_one_thing_after_the_other() -> None:
+    assert {type(conductor(method, alone=True)) for method in methods.ALL} == {InOrder}
+    with pytest.raises(
+        ValueError, match="PAREPROP overlaps the work of stages of one process, and these are in several"
+    ):
+        conductor(PAREPROP, alone=False)
+
+
+def test_over_several_processes_it_is_refused() -> None:
+    class Two(Channel):
+        stages, count, replicas, replica = range(2), 4, (1, 1, 1, 1), 0
+
+    Two.__abstractmethods__ = frozenset()
+    with pytest.raises(
+        ValueError, match="use PETRA there, or REVERSIBLE_BACKPROPAGATION, which has the same gradients"
+    ):
+        Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)  # type: ignore[abstract]

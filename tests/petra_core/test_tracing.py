@@ -1,0 +1,102 @@
+"""A trace is what was executed, with times that fit together, and tracing changes nothing."""
+
+import platform
+import time
+
+import pytest
+
+from petra_core import Pipeline, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.methods import Method
+from petra_core.tracing import Trace, gathered, timeline
+from petra_core.worker import Message
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+
+
+def make(method: Method, channel: ProcessChannel | None = None) -> Pipeline:
+    return Pipeline(toys.network(3), method, accumulation=2, optimizer=toys.sgd, seed=7, channel=channel)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -> None:
+    plain, traced = make(method), make(method)
+    data = toys.batches(8)
+    expected = toys.train(plain, data)
+    with traced.recording() as recording, traced.tracing() as trace:
+        assert toys.train(traced, data) == expected
+    assert_bitwise_equal(traced.state_dict(), plain.state_dict())
+    for stage in range(3):
+        done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
+        assert done == [str(a) for a in recording.schedule.stage(stage) if a.kind.value != "R"]
+    assert trace.waits == ()
+    found = timeline([trace])
+    assert min(event.begin for event in found.events) == 0
+    ends = [0.0, *(event.end for event in found.events)]
+    assert all(event.begin >= end for event, end in zip(found.events, ends, strict=False))
+    assert 0 < found.busy(0) <= found.seconds
+    assert found.seconds_per_micro_batch() > 0
+
+
+def test_nothing_is_traced_outside_the_context() -> None:
+    pipeline = make(methods.PETRA)
+    with pipeline.tracing() as trace:
+        toys.train(pipeline, toys.batches(2), drain=False)
+        with pytest.raises(RuntimeError, match="being traced already"), pipeline.tracing():
+            pass
+    before = len(trace.events)
+    assert before > 0
+    toys.train(pipeline, toys.batches(2))
+    assert len(trace.events) == before
+    assert timeline([]).seconds == 0
+
+
+DELAY = 0.05  # seconds
+
+
+class Late(ProcessChannel):
+    """Sends every message late."""
+
+    def send(self, stage: int, message: Message) -> None:
+        time.sleep(DELAY)
+        super().send(stage, message)
+
+
+def trace_two(rank: int) -> None:
+    """Rank 1 pretends to be another machine, whose clock is an hour ahead, in the second round."""
+    own = platform.node, time.perf_counter
+    for other_machine in (False, True):
+        if other_machine and rank:
+            platform.node = lambda: "other"
+            time.perf_counter = lambda: own[1]() + 3600
+        channel = Late((2, 1)) if rank == 0 else ProcessChannel((2, 1))
+        pipeline = make(methods.PETRA, channel)
+        with pipeline.tracing(rank) as trace:
+            toys.train(pipeline, toys.batches(6))
+        traces = gathered(trace)
+        channel.close()
+        platform.node, time.perf_counter = own
+        assert [found.device for found in traces] == [0, 1]
+        found = timeline(traces)
+        assert {(event.device, event.name[1]) for event in found.events} == {(0, 0), (0, 1), (1, 2)}
+        at = {event.name: event for event in found.events}
+        tolerance = 0.02 if other_machine else 0.0  # what a barrier takes
+        for m in range(6):  # a message is there before it is used, on one clock
+            assert at["F", 2, m].begin + tolerance > at["F", 1, m].begin + DELAY
+            assert at["B", 1, m].begin + tolerance > at["B", 2, m].begin
+        # Most of the delay is seen as waiting by the rank that gets messages, and not by its work.
+        assert sum(event.end - event.begin for event in traces[1].waits) > 3 * DELAY
+        assert found.busy(1) < found.busy(0)
+        with_waits = timeline(traces, waits=True)
+        assert len(with_waits.events) == len(found.events) + sum(len(trace.waits) for trace in traces)
+        assert {event["cat"] for event in with_waits.chrome_trace()["traceEvents"]} == {"F", "B", "U", "wait"}
+
+
+@pytest.mark.slow
+def test_traces_of_several_processes_are_put_on_one_clock() -> None:
+    in_processes(2, trace_two)
+
+
+def test_a_trace_of_nothing() -> None:
+    assert Trace(3).events == Trace(3).waits == ()

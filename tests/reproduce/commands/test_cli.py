@@ -1,0 +1,269 @@
+"""The command line: complete help, errors that name what was meant, and a run that a person can follow and stop."""
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from petra_core.methods import DSP
+from reproduce.cells.kinds import TrainingCell
+from reproduce.commands import train
+from reproduce.commands.cli import main
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.record import Record, Status
+from reproduce.running import runner
+from reproduce.running.progress import GridBar, TrainingBar, clock
+from tests.conftest import ROOT
+from tests.processes import PATIENCE, wait_for
+from tests.reproduce.measures.test_training import SMALL
+
+QUICK = [
+    *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),
+    *("--method", "petra", "-k", "2", "--learning-rate", "0.1"),
+]
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_help_names_every_setting_of_a_cell_in_its_group():
+    text = call("train", "--help").output
+    for field in dataclasses.fields(TrainingCell):
+        if field.name not in ("scale", "stage_replicas"):  # the second is part of --partition
+            assert f"--{field.name.replace('_', '-')}" in text
+    places = [text.index(f"\n{group}:") for group in ("Network", "Data", "Method", "Recipe", "Where and how")]
+    assert places == sorted(places)
+    assert places[0] < text.index("--width") < places[1] < text.index("--batch-size") < places[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "smok"], "no scale 'smok'; did you mean smoke?"),
+        (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
+        (["run", "smoke", "--only", "method=petr"], "no cell has method petr; did you mean petra?"),
+        (["run", "smoke", "--only", "method"], "as SETTING=VALUE"),
+        (["run", "smoke", "--k", "1", "3"], "--k 1 3: no cell has accumulation 3; choose from 1, "),
+        (["run", "smoke", "--k"], "requires an argument"),
+        (["run", "smoke", "--k", ","], "no value in ','"),
+        (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
+        (["run", "smoke", "--methods", "petra", "petr"], "no cell has method petr; did you mean petra?"),
+        (["run", "smoke", "--datasets", "digit"], "no cell has dataset digit; did you mean digits?"),
+        (["report", "--records", "nowhere"], "there is no folder nowhere"),
+        (["run", "smoke", "--tables", "tabel1"], "--tables tabel1: did you mean table1"),
+        (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
+        (["run", "smoke", "--seeds", "0,7"], "no cell has seed 7"),
+        (["run", "smoke", "--seeds", "two"], "how many seeds (3 means 0, 1, 2)"),
+        (["run", "smoke", "--seeds", "0"], "no seeds at all"),
+        (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
+        (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
+        (["run", "smoke", "--budget", "30"], "'30' is no duration above zero"),
+        (["run", "smoke", "--devices", "cuda:98", "cuda:99"], "there is no device 'cuda:98'"),
+        (
+            ["run", "small", "--only", "method=dsp", "--only", "kind=complexity", "--only", "seed=1"],
+            "no cell of the scale small fulfils",
+        ),
+        (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
+        (["train", "--epocs", "3"], "No such option"),
+        (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
+        (["train", "-k", "0"], "accumulation k=0 is outside 1..32"),
+        (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
+        (["train", "--model", "revnet19"], "no model 'revnet19'; did you mean revnet18"),
+        (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
+        (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
+        (["train", "--drops", "9"], "drops are rising epochs"),
+        (["train", "--batch-size", "0"], "batch_size must be at least 1"),
+        (["train", "--image-size", "12"], "image_size must be a multiple of 8 for digits, got 12"),
+        (["train", "--batch-size", "2000"], "batch_size 2000 exceeds the 1437 training samples"),
+        (["train", "--device", "gpu"], "there is no device 'gpu'"),
+        (["train", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
+        (["run", "smoke", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
+    ],
+)
+def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_dry_run_lists_the_chosen_cells_with_their_states(tmp_path):
+    done = digits_cell(method=DSP)
+    record = Record.of(done, tmp_path)
+    record.begin({}, {})
+    for epoch in range(1, done.epochs + 1):
+        record.append({"epoch": epoch})
+    record.finish({"test_accuracy": 95.0})
+    only = ("--only", "method=dsp,delayed-gradients", "--only", "model=revnet18", "--only", "accumulation=1")
+    result = call("run", "smoke", "--dry-run", "-v", "--records", tmp_path, "--only", "kind=training", *only)
+    assert result.exit_code == 0
+    assert sorted(line.strip().split("-k1-")[0] for line in result.output.splitlines() if "-k1-" in line) == [
+        "digits-revnet18-w8-delayed-gradients",
+        "digits-revnet18-w8-dsp",
+    ]
+    assert f"{done.name}: done" in result.output
+    assert result.output.count("not run") == 1
+
+
+def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
+    given = []
+
+    def run_grid(cells, settings, *, retry_failed):
+        given.append((cells, settings, retry_failed))
+        states = {}
+        for cell, accuracy in zip(cells, (95.0, 20.0, None), strict=True):
+            record = Record.of(cell, settings.root)
+            record.begin({}, {})
+            if accuracy is None:
+                record.fail("diverged", "nan")
+            else:
+                for epoch in range(1, cell.epochs + 1):
+                    record.append({"epoch": epoch})
+                record.finish({"test_accuracy": accuracy})
+            states[cell] = record.state()
+        return runner.Outcome(states)
+
+    monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
+    only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
+    result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
+    [(cells, settings, retry_failed)] = given
+    assert [cell.accumulation for cell in cells] == [1, 4, 32]
+    assert (settings.jobs, settings.threads, settings.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
+    assert f"3 cells of the scale smoke -> {tmp_path} (3 workers of 1 thread each)\n" in result.stderr
+    assert "WARNING: 1 cell at k = 1 and 4 not above 90 % test accuracy" in result.output
+    assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
+    assert "WARNING: 1 cell diverged" in result.output
+    assert result.exit_code == 0
+
+
+def test_train_leaves_a_record_and_a_model_and_says_how_it_goes(tmp_path):
+    output, events = tmp_path / "out", tmp_path / "events"
+    result = call("train", *QUICK, "--output", output, "--tensorboard", events)
+    assert result.exit_code == 0, result.output
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("digits-revnet18-w2-petra-k2-s0 -> ")
+    assert lines[1].startswith("epoch 1/2  loss ")
+    assert all(word in lines[2] for word in ("epoch 2/2", "accuracy", "images/s", "0:00 left"))
+    record = Record.load(output)
+    assert record.cell.scale == "custom"
+    assert record.state().status is Status.DONE
+    assert f"test accuracy {record.result()['test_accuracy']:.2f} %" in result.stdout
+    assert torch.load(output / "model.pt", weights_only=True)
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    accuracies = [event.value for event in accumulator.Scalars("test_accuracy")]
+    assert accuracies == pytest.approx([line["test_accuracy"] for line in record.metrics()])
+
+
+def test_train_in_a_folder_of_another_cell_is_refused(tmp_path):
+    assert call("train", *QUICK, "--output", tmp_path).exit_code == 0
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    result = call("train", *QUICK, "--seed", 5, "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "another cell: seed 0, not 5" in result.output
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_train_that_diverges_says_where_and_ends_with_1(tmp_path):
+    result = call("train", *QUICK, "--learning-rate", "1e18", "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "diverged" in result.output
+    assert "micro-batch" in result.output
+    assert (tmp_path / "result.json").exists()
+
+
+def test_the_rule_gives_the_learning_rate_unless_it_is_set():
+    settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
+    by_rule = train.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
+    assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
+    assert by_rule.stem == "cifar"
+    changes = {"model": "revvit_tiny", "width": None, "optimizer": "adamw", "image_size": 16}
+    transformer = train.cell_by_hand(settings | changes | {"drops": "", "stem": None, "learning_rate": None})
+    assert (transformer.stem, transformer.width) == ("patch2", 192)
+    samples = transformer.batch_size * transformer.accumulation
+    assert transformer.learning_rate == pytest.approx(2.5e-4 * (samples / 256) ** 0.5)
+    by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
+    assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
+    arguments = [sys.executable, "-m", "reproduce", "train", *QUICK, "--epochs", "500", "--output", str(tmp_path)]
+    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert "saved, the same command goes on from there" in said
+    assert "Traceback" not in said
+    record = Record.load(tmp_path)
+    assert record.state().status is Status.PARTIAL
+    assert record.checkpoint.exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_there_is_a_bar_with_epoch_loss_accuracy_speed_and_time_left():
+    stream = Terminal()
+    bar = TrainingBar(SMALL, stream)
+    bar.tick(1, 33, None)
+    bar.epoch({"epoch": 1, "train_loss": 1.5, "test_accuracy": 50.0, "images_per_second": 1000.0})
+    bar._bar.mininterval = 0
+    for done in range(2, 20):
+        bar.tick(done, 33, torch.tensor(1.25))
+    bar.close()
+    text = stream.getvalue()
+    assert "epoch 1/3  loss 1.5000  accuracy 50.00 %" in text
+    last = text.split("\r")[-1]
+    assert "epoch 2/3, 50.00 %" in last
+    assert "loss 1.2500" in last
+    assert "images/s" in last
+    assert "<" in last  # tqdm's elapsed<left
+
+
+def test_an_epoch_without_a_loss_is_no_error():
+    stream = io.StringIO()
+    bar = TrainingBar(SMALL, stream)
+    bar.tick(1, 33, None)
+    bar.epoch({"epoch": 1, "train_loss": None, "test_accuracy": 50.0, "images_per_second": 1000.0})
+    assert "loss none yet" in stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_grid_shows_what_came_out_and_what_is_left(terminal):
+    stream = Terminal() if terminal else io.StringIO()
+    bar = GridBar(4, stream)
+    bar.left = lambda: "at least 2:05 left"
+    bar.finish("old", "95 %", worker=None)
+    bar.show(0, "one", 0.5)
+    bar.finish("one", "96 %", worker=0)
+    bar.show(1, "two", 0.25)
+    bar.finish("two", "diverged (epoch 1 of 3)", worker=1)
+    bar.close()
+    text = stream.getvalue()
+    assert "[2/4] one: 96 % (at least 2:05 left)" in text
+    assert "[3/4] two: diverged (epoch 1 of 3)" in text
+    assert "old" not in text
+    assert ("\r" in text) is terminal
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3725, "1:02:05")])
+def test_clock(seconds, text):
+    assert clock(seconds) == text

@@ -1,0 +1,119 @@
+"""The plan of `run --dry-run`, from real folders: states, locks, damage and recorded speeds; nothing is changed."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from petra_core.methods import BACKPROPAGATION, PETRA
+from reproduce.commands.cli import main
+from reproduce.grids import scales
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import digits_cell
+from reproduce.records import locks, provenance
+from reproduce.records.record import Record
+from tests import fake_records
+from tests.processes import FORKED
+from tests.reproduce.records.test_locks import be_machine
+
+ARGUMENTS = (
+    "run",
+    "smoke",
+    "--dry-run",
+    "--tables",
+    "accuracy",
+    "--models",
+    "revnet18",
+    "--methods",
+    "petra,backpropagation",
+    "--jobs",
+    "1",
+)
+CELLS = [digits_cell(method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Of six cells one is done, one partial, one diverged, one damaged; the speed is this machine's."""
+    here = provenance.environment(torch.device("cpu")) | {"threads": 1}
+    monkeypatch.setattr(fake_records, "ENVIRONMENT", here)
+    fake_records.train(CELLS[0], tmp_path, 95.0)
+    fake_records.train(CELLS[1], tmp_path, 95.0, epochs=1)
+    fake_records.train(CELLS[2], tmp_path, 95.0, epochs=1).fail("diverged", "nan")
+    damaged = fake_records.train(CELLS[3], tmp_path, 95.0, epochs=1)
+    (damaged.path / "config.json").write_text("{")
+    return tmp_path
+
+
+def call(root, *more):
+    return CliRunner().invoke(main, [*ARGUMENTS, "--records", str(root), *more])
+
+
+def test_the_table(root):
+    before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+    result = call(root)
+    assert result.exit_code == 1, "a damaged record is a problem"
+    [row] = [line for line in result.output.splitlines() if line.startswith("  digits")]
+    # 3 epochs of one cell and 4 of two others are left, at 1.5 s of training and 0.1 s of evaluation
+    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 1 1 1 2 1 18 s"
+    assert f"PROBLEM {CELLS[3].slug}: " in result.output
+    assert "Left: 3 cells, 18 s of one worker, at the speeds recorded on this device." in result.output
+    assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before
+
+
+def test_failed_cells_are_left_to_run_if_they_are_to_be_retried(root):
+    text = call(root, "--retry-failed").output
+    assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
+    assert "failed" not in text.splitlines()[0]
+
+
+def test_on_another_kind_of_device_the_time_is_unknown(root):
+    assert "the time of all of them is unknown" in call(root, "--threads", "2").output
+
+
+def test_another_precision_means_other_cells_under_the_same_table(root):
+    text = call(root, "--precision", "bf16").output
+    assert text.splitlines()[1] == "accuracy:"
+    [row] = [line for line in text.splitlines() if line.startswith("  digits")]
+    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
+
+
+def _hold(name, path, ready, release):
+    be_machine(name, stale=1000)
+    with locks.hold(path):
+        ready.set()
+        release.wait()
+
+
+def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
+    ready, release = FORKED.Event(), FORKED.Event()
+    path = Record.of(CELLS[1], root).path
+    process = FORKED.Process(target=_hold, args=("beta", path, ready, release))
+    process.start()
+    try:
+        assert ready.wait(120)
+        text = call(root, "-v").output
+        assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last sign of life " in text
+        assert f"{CELLS[1].name}: 1 of 4 epochs, locked by process {process.pid} on beta" in text
+    finally:
+        release.set()
+        process.join()
+    assert "LOCKED" not in call(root).output
+
+
+def test_every_cell_of_every_scale_has_a_place_in_the_plan(tmp_path):
+    for name in scales.SCALES:
+        result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
+        assert result.exit_code == 0
+        [total] = [line for line in result.output.splitlines() if line.startswith("in all")]
+        assert int(total.split()[2]) == len(grid_of(name).cells)
+        assert len(result.output.splitlines()) < 120
+
+
+@pytest.mark.parametrize(
+    ("seeds", "note"), [("3", "have no other seeds than 0"), ("1000000000", "have no other seeds than 0"), ("1", "")]
+)
+def test_seeds_that_there_are_not_are_told(tmp_path, seeds, note):
+    arguments = ["run", "paper", "--dry-run", "--datasets", "imagenet", "--tables", "table2", "--seeds", seeds]
+    said = CliRunner().invoke(main, [*arguments, "--records", str(tmp_path)], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert (note in said.stderr) if note else not said.stderr

@@ -1,0 +1,254 @@
+"""The .beton writer: FFCV's format, the same bytes always, and no half of a file."""
+
+import errno
+import io
+import resource
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reproduce.data import beton
+from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageError, write_beton
+from reproduce.data.errors import DataError
+from reproduce.records.storage import StorageFullError
+from tests.conftest import ROOT
+
+SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; of the latter a page holds two and a part of a third
+
+
+def raw_images(samples: int = 7, height: int = 6, width: int = 5) -> RawImages:
+    pixels = np.random.default_rng(0).integers(256, size=(samples, 3, height, width), dtype=np.uint8)
+    return RawImages(pixels, np.arange(samples) % 3)
+
+
+def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
+    """Something like a photograph: JPEG files of noise are as large as raw ones."""
+    coarse = np.random.default_rng(seed).integers(256, size=(4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def jpegs(tmp_path: Path) -> JpegFiles:
+    """Files of several sizes and modes, one of them no JPEG file for all its name."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    paths = [folder / f"{number}.JPEG" for number in range(6)]
+    smooth(40, 60, 0).save(paths[0])
+    smooth(31, 17, 1).convert("L").save(paths[1])
+    smooth(25, 33, 2).convert("CMYK").save(paths[2])
+    smooth(20, 20, 3).save(paths[3], "PNG")
+    smooth(48, 30, 4).save(paths[4], progressive=True)
+    smooth(1, 1, 5).save(paths[5])
+    return JpegFiles(paths, [0, 1, 2, 0, 1, 2])
+
+
+def stored(file: Beton, number: int) -> bytes:
+    return file.path.read_bytes()[file.places[number] : file.places[number] + file.sizes[number]]
+
+
+def test_raw_images_come_back(tmp_path: Path) -> None:
+    images = raw_images()
+    write_beton(tmp_path / "a.beton", images)
+    file = Beton(tmp_path / "a.beton")
+    back = file.raw()
+    assert len(file) == 7
+    assert np.array_equal(back.pixels, images.pixels)
+    assert np.array_equal(back.labels, images.labels)
+
+
+def test_images_that_fill_more_than_a_page(tmp_path: Path) -> None:
+    images = raw_images(*SHAPES[1])
+    write_beton(tmp_path / "a.beton", images)
+    file = Beton(tmp_path / "a.beton")
+    assert (file.places // beton.PAGE == (file.places + file.sizes - 1) // beton.PAGE).all()
+    assert np.array_equal(file.raw().pixels, images.pixels)
+
+
+class Samples:
+    """What FFCV's writer wants to be given."""
+
+    def __init__(self, images: RawImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images.labels)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        return self.images.pixels[number].transpose(1, 2, 0), int(self.images.labels[number])
+
+
+def test_raw_files_are_those_that_ffcv_writes(tmp_path: Path) -> None:
+    """In a process of its own: FFCV's writer forks, which the tests' process, full of threads, must not do."""
+    if find_spec("ffcv") is None:
+        pytest.skip("FFCV is not installed")
+    program = """
+import sys
+from pathlib import Path
+from ffcv.fields import IntField, RGBImageField
+from ffcv.writer import DatasetWriter
+from tests.reproduce.data.test_beton import SHAPES, Samples, raw_images
+for number, shape in enumerate(SHAPES):
+    fields = {"image": RGBImageField(), "label": IntField()}
+    path = str(Path(sys.argv[1]) / f"{number}.beton")
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(Samples(raw_images(*shape)))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    for number, shape in enumerate(SHAPES):
+        write_beton(tmp_path / "ours.beton", raw_images(*shape))
+        assert (tmp_path / "ours.beton").read_bytes() == (tmp_path / f"{number}.beton").read_bytes()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_file_does_not_depend_on_the_number_of_workers(tmp_path: Path, jpegs: JpegFiles, workers: int) -> None:
+    many = JpegFiles(list(jpegs.paths) * 20, list(jpegs.labels) * 20)
+    write_beton(tmp_path / "one.beton", many)
+    write_beton(tmp_path / "several.beton", many, workers=workers)
+    assert (tmp_path / "one.beton").read_bytes() == (tmp_path / "several.beton").read_bytes()
+
+
+def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, jpegs: JpegFiles) -> None:
+    write_beton(tmp_path / "a.beton", jpegs)
+    file = Beton(tmp_path / "a.beton")
+    assert file.labels.tolist() == list(jpegs.labels)
+    for number, path in enumerate(jpegs.paths):
+        data = stored(file, number)
+        with Image.open(path) as source, Image.open(io.BytesIO(data)) as image:
+            assert (file.heights[number], file.widths[number]) == (source.height, source.width)
+            assert image.format == "JPEG"
+            if number in (2, 3):  # CMYK, PNG
+                assert image.mode == "RGB"
+                difference = np.asarray(image).astype(int) - np.asarray(source.convert("RGB"))
+                assert abs(difference).mean() < 4
+            else:
+                assert data == path.read_bytes()
+
+
+def test_progress_counts_samples(tmp_path: Path, jpegs: JpegFiles) -> None:
+    steps: list[int] = []
+    write_beton(tmp_path / "a.beton", jpegs, progress=steps.append)
+    assert sum(steps) == 6
+
+
+def test_an_unreadable_image_is_named_and_leaves_nothing(tmp_path: Path, jpegs: JpegFiles) -> None:
+    data = jpegs.paths[4].read_bytes()
+    jpegs.paths[4].write_bytes(data[: len(data) // 2])
+    with pytest.raises(UnreadableImageError, match=r"4\.JPEG: cannot be read as an image \(.+--skip-unreadable"):
+        write_beton(tmp_path / "a.beton", jpegs)
+    assert [file.name for file in tmp_path.iterdir()] == ["images"]
+
+
+def test_unreadable_images_can_be_left_out(tmp_path: Path, jpegs: JpegFiles) -> None:
+    jpegs.paths[0].write_bytes(b"")
+    jpegs.paths[2].write_bytes(b"no image at all")
+    jpegs.paths[3].unlink()
+    left_out: list[UnreadableImageError] = []
+    write_beton(tmp_path / "a.beton", jpegs, workers=2, on_unreadable=left_out.append)
+    assert [error.path.name for error in left_out] == ["0.JPEG", "2.JPEG", "3.JPEG"]
+    file = Beton(tmp_path / "a.beton")
+    assert file.labels.tolist() == [1, 1, 2]
+    assert stored(file, 2) == jpegs.paths[5].read_bytes()
+
+
+def test_nothing_to_write_is_an_error(tmp_path: Path, jpegs: JpegFiles) -> None:
+    with pytest.raises(ValueError, match="no images to write"):
+        write_beton(tmp_path / "a.beton", JpegFiles([], []))
+    for path in jpegs.paths:
+        path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match="not one of 6 can be read"):
+        write_beton(tmp_path / "a.beton", jpegs, on_unreadable=lambda _: None)
+    assert not list(tmp_path.glob("a.beton*"))
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    (tmp_path / "a.beton").write_bytes(b"before")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000_000, before[1]))
+    try:
+        with pytest.raises(StorageFullError, match=r"no room to write .+a\.beton \(File too large\)"):
+            write_beton(tmp_path / "a.beton", raw_images(*SHAPES[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "a.beton").read_bytes() == b"before"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.beton"]
+
+
+def test_too_little_room_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    with pytest.raises(StorageFullError, match=r"it needs 0 MB, and 0 MB are free") as caught:
+        write_beton(tmp_path / "a.beton", raw_images())
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda data: data[:10], "it has 10 bytes"),
+        (lambda data: data[:-1], "7 samples and a table at .+ make .+ bytes, it has"),
+        (lambda data: data + b"\0", "7 samples and a table"),
+        (lambda data: data[: len(data) // 2], "7 samples and a table"),
+        (lambda data: b"\x03" + data[1:], "expected format version 2, got 3"),
+        (lambda data: b"\x02\0\x03" + data[3:], "expected 2 fields, got 3"),
+        (lambda data: data[:25] + b"jmage" + data[30:], r"expected the fields .+'jmage'"),
+        (lambda data: data[:-8] + b"\x01" + data[-7:], "a raw image has not 3 bytes for each pixel"),
+        (lambda data: data[:-16] + b"\xff" * 5 + data[-11:], "samples and table name different places"),
+        (lambda data: data[:-24] + b"\0" + data[-23:], "the table does not have every sample once"),
+        (lambda data: bytes(len(data)), "expected format version 2, got 0"),
+    ],
+    ids=["tiny", "cut", "longer", "half", "version", "fields", "name", "size", "place", "sample", "zeros"],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "a.beton"
+    write_beton(path, raw_images())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=f"a.beton: not a whole .beton file of images and labels: {problem}"):
+        Beton(path)
+
+
+def test_a_flipped_bit_in_the_structure_is_an_error_or_harmless(tmp_path: Path) -> None:
+    """Whatever a damaged file says, no place outside it is believed."""
+    path = tmp_path / "a.beton"
+    write_beton(path, raw_images())
+    whole = path.read_bytes()
+    refused = 0
+    for position in [*range(60), *range(1064, 1100), *range(2080, 2260), *range(len(whole) - 7 * 24, len(whole))]:
+        for bit in (0x01, 0x80):
+            with path.open("r+b") as file:
+                file.seek(position)
+                file.write(bytes([whole[position] ^ bit]))
+            try:
+                damaged = Beton(path)
+                assert (damaged.places >= 0).all()
+                assert (damaged.places + damaged.sizes <= len(whole)).all()
+            except DataError:
+                refused += 1
+            with path.open("r+b") as file:
+                file.seek(position)
+                file.write(whole[position : position + 1])
+    assert refused > 500  # the rest are labels, and bytes without a meaning
+
+
+def test_files_of_several_sizes_are_not_raw_images(tmp_path: Path, jpegs: JpegFiles) -> None:
+    write_beton(tmp_path / "a.beton", jpegs)
+    with pytest.raises(DataError, match="expected raw images of one size, got 6 JPEG files and images of 6 sizes"):
+        Beton(tmp_path / "a.beton").raw()
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"a\.beton"):
+        Beton(tmp_path / "a.beton")
+
+
+def test_wrong_images_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"pixels are uint8 \[N, 3, H, W\], got uint8 \[2, 4, 4, 3\]"):
+        RawImages(np.zeros((2, 4, 4, 3), np.uint8), np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=r"labels are int64 \[2\], got int64 \[3\]"):
+        RawImages(np.zeros((2, 3, 4, 4), np.uint8), np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="got 1 files and 2 labels"):
+        JpegFiles([Path("a")], [0, 1])

@@ -1,0 +1,156 @@
+"""The benchmark of PaReprop runs and leaves a record; its table has published gains where they belong, and marked."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import noxfile
+from benchmarks import pareprop as script
+from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
+from reproduce import published
+from reproduce.exhibits import pareprop
+from reproduce.published import Mark
+from reproduce.records.benchmarks import Benchmark, read
+from reproduce.records.results import Results
+from reproduce.show.content import Section, Table, Tone
+from tests.reproduce.records.test_benchmark_records import benchmark
+
+TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --budget 1 --threads 2 --device cpu"
+RUN = script.Run("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def shown(*records: Benchmark) -> Section:
+    return pareprop.section(Results((), (), records))
+
+
+def tables(section: Section) -> dict[str, Table]:
+    return {block.key: block for block in section.blocks if isinstance(block, Table)}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
+    """A tiny run, as it is read from its record."""
+    root, threads = tmp_path_factory.mktemp("records"), torch.get_num_threads()
+    found = script.main([*TINY.split(), "--find", "--record", "--records", str(root)])
+    torch.set_num_threads(threads)
+    assert read(root / "benchmarks" / "pareprop.json") == found
+    return found
+
+
+def test_it_measures_every_method(measured: Benchmark) -> None:
+    assert {len(s.values) for s in measured.series if s.quantity == pareprop.THROUGHPUT} == {3}
+    assert [comparison.aim for comparison in measured.comparisons] == ["", "", ""], "aims are for GPUs"
+    largest = {(s.name, s.quantity): s.values[0] for s in measured.series if s.group == "revvit_micro2"}
+    assert len(largest) == 6
+    assert all(value > 0 for value in largest.values())
+
+
+def test_a_record_is_shown_with_where_it_ran(measured: Benchmark) -> None:
+    section = shown(measured)
+    throughput, batches = (tables(section)[f"pareprop-{name}"] for name in ("throughput", "batches"))
+    assert [row[0].text for row in (*throughput.rows, *batches.rows)] == ["revvit_micro2"] * 2
+    assert "not to be compared with the published gains" in throughput.caption
+    assert "2 threads of" in section.coverage
+    (finding,) = section.findings
+    assert "of 1 setting" in finding.text
+
+
+@pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)
+def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: Any) -> None:
+    torch.set_num_threads(1)
+    run = dataclasses.replace(RUN, method=method)
+    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.foretold(run), rel=0.25)
+
+
+def test_a_second_graph_is_foretold_and_largest_batches_are_found_from_a_line() -> None:
+    plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
+    assert script.foretold(plain) < script.foretold(RUN)
+    limit = script.foretold(dataclasses.replace(RUN, batch=37))
+    assert abs(script.by_a_line(RUN, limit) - 37) <= 1
+
+
+def test_unknown_networks_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no network 'revvit_nano'; there are revvit_micro"):
+        dataclasses.replace(RUN, network="revvit_nano").stages()
+
+
+def test_an_odd_number_of_threads_cannot_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--threads", "3"])
+    assert "--threads 3: PaReprop shares them between two" in capsys.readouterr().err
+
+
+def test_published_gains_keep_their_marks() -> None:
+    rows = published.read("pareprop")
+    assert {row.mark for row in rows if row["gain_percent"]} == {Mark.SECOND_HAND}
+    assert {row["family"] for row in rows if row.mark is Mark.UNKNOWN} == {"RevRoBERTa"}
+    assert all(bool(row["gain_percent"] or row["statement"]) == (row.mark is not Mark.UNKNOWN) for row in rows)
+    assert [pareprop.gain_of(n) for n in ("revswin_giant", "revswin_micro", "revvit_tiny")] == [19.3, None, None]
+    found = tables(shown())["pareprop-published"]
+    assert len(found.rows) == len(rows)
+    assert {row[-1].mark for row in found.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
+
+
+def test_without_a_record_it_says_so() -> None:
+    section = shown(benchmark())  # one of something else
+    assert list(tables(section)) == ["pareprop-published"]
+    assert section.findings[0].tone is Tone.MISSING
+    assert section.coverage.endswith("not run")
+
+
+def renamed(measured: Benchmark, name: str) -> Benchmark:
+    """The same of another network."""
+    series, comparisons = (
+        tuple(dataclasses.replace(one, group=one.group.replace("revvit_micro2", name)) for one in every)
+        for every in (measured.series, measured.comparisons)
+    )
+    return dataclasses.replace(measured, series=series, comparisons=comparisons)
+
+
+@pytest.mark.parametrize(
+    ("network", "entry", "mark"),
+    [
+        ("revswin_tiny", "+4.8", Mark.SECOND_HAND),
+        ("revswin_micro", "\N{EN DASH}", None),
+        ("revvit_base", "about equal", Mark.SECOND_HAND),
+        ("revroberta_base", "unknown", Mark.UNKNOWN),
+    ],
+)
+def test_a_published_gain_stands_beside_its_own_size_alone(
+    network: str, entry: str, mark: Mark | None, measured: Benchmark
+) -> None:
+    table = tables(shown(renamed(measured, network)))["pareprop-throughput"]
+    place = [column.name for column in table.columns].index("published")
+    (row,) = table.rows
+    assert (row[place].text, row[place].mark) == (entry, mark)
+
+
+def test_the_session_measures_then_writes_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noxfile, "install", lambda *_: None)
+
+    class Session:
+        def __init__(self, *posargs: str) -> None:
+            self.posargs = list(posargs)
+            self.commands: list[tuple[str, ...]] = []
+
+        def run(self, *command: str, **_: object) -> None:
+            self.commands.append(command[2:])
+
+    def commands(*options: str) -> list[tuple[str, ...]]:
+        session = Session(*options)
+        noxfile.reproduce_pareprop.func(session)
+        return session.commands
+
+    assert commands() == [("benchmarks.pareprop", "--record"), ("reproduce", "report")]
+    own = ("--record", "pareprop-h200", "--records", "here")
+    assert commands(*own) == [("benchmarks.pareprop", *own), ("reproduce", "report", "--records", "here")]
+    assert commands("--help") == [("benchmarks.pareprop", "--record", "--help")]

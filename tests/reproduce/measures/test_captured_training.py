@@ -1,0 +1,72 @@
+"""Cells trained from recorded steps: as plainly, up to rounding; stopped and gone on with, to the same bits."""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from petra_core import Pipeline
+from petra_core.devices import captured
+from petra_core.devices.captured import CapturedTicks
+from reproduce.measures.context import Stopped
+from reproduce.teams.team import UnsupportedError
+from tests.petra_core.devices.test_captured import Recorder
+from tests.reproduce.measures.test_training import SMALL, StopAfter, recorded, run
+
+pytestmark = pytest.mark.convolutions
+
+STREAMS = 3
+
+
+@pytest.fixture
+def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps are recorded on the CPU; counts the streams that were asked for."""
+    asked: list[int] = []
+
+    def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
+        asked.append(streams)
+        return CapturedTicks(pipeline, Recorder())
+
+    monkeypatch.setattr(captured, "cuda", cuda)
+    return asked
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / "model.pt", weights_only=True)
+    return found
+
+
+def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
+    tmp_path: Path, recorded_steps: list[int]
+) -> None:
+    plainly, _ = run(SMALL, tmp_path / "plain")
+    assert recorded_steps == []
+    otherwise, _ = run(SMALL, tmp_path / "other", cuda_graphs=STREAMS)
+    assert recorded_steps == [STREAMS]  # once: as soon as the pipeline was full
+    plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
+    for name, tensor in plain.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+    assert [entry.get("cuda_graphs") for entry in otherwise.environments()] == [STREAMS]
+    assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
+
+
+def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[int]) -> None:
+    train = partial(run, SMALL, cuda_graphs=STREAMS)
+    train(tmp_path / "whole")
+    stop = StopAfter(26)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", should_stop=stop.should_stop, observer=stop)
+    train(tmp_path / "parts")
+    assert len(recorded_steps) == 3
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    whole = weights(tmp_path / "whole")
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / "parts").items())
+
+
+def test_a_method_that_cannot_be_recorded_is_refused_before_it_trains(tmp_path: Path) -> None:
+    cell = dataclasses.replace(SMALL, method="DELAYED_GRADIENTS")
+    with pytest.raises(UnsupportedError, match="--cuda-graphs: ticks of DELAYED_GRADIENTS cannot be recorded"):
+        run(cell, tmp_path, cuda_graphs=STREAMS)

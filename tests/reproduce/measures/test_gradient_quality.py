@@ -1,0 +1,149 @@
+"""The three gradients of Figures 5 and 6 against brute force, and the measures between them."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from petra_core import Stage, merge, methods, models
+from petra_core.methods import Method
+from reproduce.measures.gradient_quality import GradientQuality, compare, rows
+from reproduce.measures.names import MEASURES, PAIRS
+from reproduce.measures.probe import Values
+from tests import toys
+from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
+from tests.reference import RULES, History, Sgd, simulate
+
+pytestmark = pytest.mark.convolutions
+
+PIPELINED = [method for method in methods.ALL if method.pipelined]
+RATE = 0.1
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+def measured(stages: Sequence[Stage], method: Method, data: Batches, *, k: int = 1, rate: float = RATE) -> Values:
+    return toys.measured(GradientQuality(every=1), stages, method, data, rate=rate, k=k)
+
+
+def toy_networks() -> dict[str, list[Stage]]:
+    net = toys.network(6)
+    return {
+        "toy": toys.network(6),
+        "merged": [net[0], merge(net[1:3]), *net[3:]],
+        "head only": toys.network(1),
+        "chain": [stage.double() for stage in models.chain(3, num_classes=toys.CLASSES, channels=3)],
+    }
+
+
+@pytest.mark.parametrize("name", toy_networks())
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_where_weights_do_not_change_all_three_are_equal(method: Method, name: str) -> None:
+    torch.manual_seed(0)
+    values = measured(toy_networks()[name], method, toys.batches(14), rate=0.0)
+    assert set(values) == {f"{a}/{b}/{measure}" for a, b in PAIRS for measure in MEASURES}
+    for key, of_stages in values.items():
+        expected = 0.0 if key.endswith("relative_error") else 1.0
+        assert of_stages == pytest.approx([expected] * len(of_stages), abs=1e-9), key
+
+
+def brute_force(history: History, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
+    """The gradient at stage j of the whole network, in which stage i has its weights of ticks[i]."""
+    model = plain(stages)
+    names = iter(name for name, _ in model.named_parameters())
+    leaves: dict[str, Tensor] = {}
+    of_stage: list[Tensor] = []
+    for i, tick in enumerate(ticks):
+        for part in history.weights[tick][i]:
+            for tensor in part.values():
+                leaf = leaves[next(names)] = tensor.clone().requires_grad_()
+                if i == j:
+                    of_stage.append(leaf)
+    x, y = data[m]
+    return list(torch.autograd.grad(F.cross_entropy(functional_call(model, leaves, (x,)), y), of_stage))
+
+
+def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
+    """The measures once more, spelled out."""
+    found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
+    for x, y in ((x.numpy().ravel(), y.numpy().ravel()) for x, y in zip(a, b, strict=True) if y.ndim >= 2):
+        found["cosine"].append(float(x @ y / math.sqrt(x @ x) / math.sqrt(y @ y)))
+        found["norm_ratio"].append(float(math.sqrt(x @ x) / math.sqrt(y @ y)))
+        found["relative_error"].append(float(math.sqrt((x - y) @ (x - y)) / math.sqrt(y @ y)))
+    return {measure: float(np.mean(values)) for measure, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "norm", "k"), [("b r r r h", False, 1), ("b r r b r h", True, 3), ("br rr brr rh", False, 3)]
+)
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_the_three_gradients_are_those_of_their_definitions(method: Method, pattern: str, norm: bool, k: int) -> None:
+    stages = network(pattern, norm=norm)
+    last = len(stages) - 1
+    data = batches(2 * last + 5)
+    history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: RATE), data, range(len(data)))
+    followed = range(len(data) - 2 * last)
+    found = measured(pipeline_of(stages, method, k).stages, method, data, k=k)
+    for j in range(len(stages)):
+        expected: dict[str, list[float]] = {key: [] for key in found}
+        for m in followed:
+            gradients = {
+                "method": [gradient for part in history.gradients[j, m] for gradient in part.values()],
+                "delayed": brute_force(history, stages, data, m, j, [m + i for i in range(len(stages))]),
+                "end_to_end": brute_force(history, stages, data, m, j, [m + 2 * last - j] * len(stages)),
+            }
+            for a, b in PAIRS:
+                for measure, value in by_numpy(gradients[a], gradients[b]).items():
+                    expected[f"{a}/{b}/{measure}"].append(value)
+        for key, values in expected.items():
+            assert found[key][j] == pytest.approx(np.mean(values), rel=1e-9, abs=1e-11), (key, j)
+    # The comparison means something: at every stage but the head the three differ, as far as they can.
+    for (a, b), j in itertools.product(PAIRS, range(last)):
+        if method in (methods.PETRA, methods.DSP) or b == "end_to_end":
+            assert found[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_delayed_gradients_are_the_delayed_gradient_to_the_bit(k: int) -> None:
+    values = measured(toy_networks()["merged"], methods.DELAYED_GRADIENTS, toys.batches(20), k=k)
+    assert values["method/delayed/relative_error"] == [0.0] * 5
+    assert values["method/end_to_end/relative_error"] == values["delayed/end_to_end/relative_error"]
+    assert min(values["delayed/end_to_end/relative_error"][:-1]) > 1e-3  # type: ignore[type-var]
+
+
+def test_at_the_head_nothing_is_delayed_but_its_input() -> None:
+    for method in PIPELINED:
+        values = measured(toy_networks()["toy"], method, toys.batches(20))
+        assert values["method/delayed/relative_error"][-1] == 0.0
+        assert values["method/end_to_end/relative_error"][-1] > 1e-3  # type: ignore[operator]
+
+
+def test_the_measures_by_hand() -> None:
+    a = {"weight": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "bias": torch.tensor([1.0])}
+    b = {"weight": torch.tensor([[0.0, 0.0], [0.0, 2.0]]), "bias": torch.tensor([-9.0])}
+    assert compare(a, b) == pytest.approx({"cosine": 4 / 5, "norm_ratio": 5 / 2, "relative_error": 13**0.5 / 2})
+
+
+def test_tensors_of_one_dimension_and_zero_gradients_are_left_out() -> None:
+    ones, zeros, bias = torch.ones(2, 2), torch.zeros(2, 2), torch.ones(2)
+    assert compare({"bias": bias}, {"bias": -bias}) == dict.fromkeys(MEASURES)
+    assert compare({"w": zeros}, {"w": zeros}) == dict.fromkeys(MEASURES)
+    # No direction, but a length: the cosine alone is not defined.
+    assert compare({"w": zeros}, {"w": ones}) == {"cosine": None, "norm_ratio": 0.0, "relative_error": 1.0}
+    both = compare({"w": 2 * ones, "dead": zeros, "b": bias}, {"w": ones, "dead": zeros, "b": -bias})
+    assert both == pytest.approx({"cosine": 1.0, "norm_ratio": 2.0, "relative_error": 1.0})
+    assert compare({"w": torch.full((2, 2), math.inf)}, {"w": ones}) == dict.fromkeys(MEASURES)
+
+
+def test_rows_are_a_long_table() -> None:
+    line = {"epoch": 3, "probes": 2, "measured": {"method/delayed/cosine": [0.5, None]}}
+    assert list(rows(line)) == [
+        {"epoch": 3, "stage": 0, "a": "method", "b": "delayed", "measure": "cosine", "value": 0.5},
+        {"epoch": 3, "stage": 1, "a": "method", "b": "delayed", "measure": "cosine", "value": None},
+    ]

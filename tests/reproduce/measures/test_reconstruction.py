@@ -1,0 +1,139 @@
+"""Errors of rebuilt inputs: against brute force, against inversion by hand, and at depths where they show."""
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
+from petra_core.methods import Method
+from petra_core.models.permutation import PixelUnshuffleStage
+from reproduce.measures.names import CAUSES, OF
+from reproduce.measures.probe import Values
+from reproduce.measures.reconstruction import Reconstruction, rounding_errors, rows
+from tests import toys
+from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
+from tests.reference import RULES, Sgd, simulate
+
+pytestmark = pytest.mark.convolutions
+
+REBUILDING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
+
+
+def measured(
+    stages: Sequence[Stage], method: Method, data: Sequence[tuple[Tensor, Tensor]], *, rate: float, k: int = 1
+) -> Values:
+    return toys.measured(Reconstruction(every=1), stages, method, data, rate=rate, k=k)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("pattern", ["b r r r h", "b r r b r h", "br rr brr rh"])
+@pytest.mark.parametrize("method", REBUILDING, ids=str)
+def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pattern: str, k: int) -> None:
+    stages, data, rate = network(pattern, norm=False), batches(18), 0.1
+    last = len(stages) - 1
+    history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
+    found = measured(pipeline_of(stages, method, k).stages, method, data, rate=rate, k=k)
+    followed = range(len(data) - 2 * last)
+    for j, word in enumerate(pattern.split()):
+        if word[0] != "r":
+            assert all(of_stages[j] is None for of_stages in found.values())
+            continue
+        errors = []
+        for m in followed:
+            true, rebuilt = history.inputs[m, j, 0], history.rebuilt[m, j, 0]
+            streams = [(torch.cat(rebuilt), torch.cat(true)), *zip(rebuilt, true, strict=True)]
+            errors.append([float((r - t).norm() / t.norm()) for r, t in streams])
+        expected = torch.tensor(errors, dtype=torch.float64).mean(0).tolist()
+        assert [found[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        assert expected[0] > 1e-5 or j == last  # forward and backward of the head are of one tick
+        assert found["rounding/input"][j] < 1e-14  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("method", REBUILDING, ids=str)
+def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
+    net = [*toys.network(4)[:3], PixelUnshuffleStage(2), ReversibleStage(toys.residual(8)), toys.head(8)]
+    net = [merge([net[0]]), net[1], merge(net[2:4]), *(stage.double() for stage in net[4:])]
+    values = measured(net, method, toys.batches(14), rate=0.0)
+    assert set(values) == {f"{cause}/{of}" for cause in CAUSES for of in OF}
+    for j in (1, 2, 3):
+        for of in OF:
+            assert values[f"training/{of}"][j] == pytest.approx(values[f"rounding/{of}"][j], rel=0.5, abs=1e-16)
+            assert values[f"training/{of}"][j] < 1e-14  # type: ignore[operator]
+    assert [values["training/input"][j] for j in (0, 4)] == [None, None]
+
+
+def test_at_the_top_of_a_run_x_is_exact_to_the_bit() -> None:
+    """Above stages 2 and 5 of the toy an input is kept and handed down; y~ is a copy of x, so F is evaluated at it."""
+    values = measured(toys.network(7), methods.PETRA, toys.batches(20), rate=0.1)
+    invertible = [j for j, stage in enumerate(toys.network(7)) if stage.invertible]
+    assert invertible == [1, 2, 4, 5]
+    for j, exact in ((1, False), (2, True), (4, False), (5, True)):
+        assert (values["training/x"][j] == 0.0) == exact
+        assert values["training/x_tilde"][j] > 1e-4  # type: ignore[operator]
+
+
+def chain(depth: int) -> tuple[list[Stage], Tensor]:
+    torch.manual_seed(depth)
+    return models.chain(depth, num_classes=10, channels=8, stem_stride=2), torch.randn(8, 3, 16, 16)
+
+
+def test_rounding_by_hand() -> None:
+    stages, images = chain(3)
+    found = rounding_errors(stages, images)
+    with torch.no_grad():
+        inputs = [stages[0](images)]
+        for stage in stages[1:4]:
+            inputs.append(stage(inputs[-1]))
+        y, y_tilde = inputs[3]
+        for j in (3, 2, 1):
+            y, y_tilde = y_tilde, y - stages[j].residual(y_tilde)
+            x, x_tilde = inputs[j - 1]
+            whole = (torch.cat([y, y_tilde]) - torch.cat([x, x_tilde])).norm() / torch.cat([x, x_tilde]).norm()
+            expected = [whole, (y - x).norm() / x.norm(), (y_tilde - x_tilde).norm() / x_tilde.norm()]
+            assert [found[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
+    assert sorted(found) == [1, 2, 3]
+
+
+def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
+    """Why the engine keeps streams in float32: in bfloat16 a chain of thirty stages rebuilds noise."""
+    stages, images = chain(30)
+    single, half = (rounding_errors(stages, images, streams) for streams in (None, torch.bfloat16))
+    for errors, top, bottom in ((single, (1e-9, 3e-7), (3e-7, 1e-3)), (half, (3e-4, 1e-2), (0.05, 10.0))):
+        assert top[0] < errors[30]["input"] < top[1]
+        assert bottom[0] < errors[1]["input"] < bottom[1]
+    # Not at every stage, but over every ten.
+    assert all(single[j]["input"] < single[j - 10]["input"] for j in range(11, 31))
+
+
+def test_a_kept_input_ends_a_run() -> None:
+    torch.manual_seed(0)
+    stages = models.revnet(18, num_classes=10, width=4)
+    rebuilt = [j for j, stage in enumerate(stages) if stage.invertible]
+    assert sorted(rounding_errors(stages, torch.randn(4, 3, 16, 16))) == rebuilt
+    net = [toys.stem(2), BufferedStage(nn.Identity()), toys.head(2)]
+    assert rounding_errors(net, torch.randn(2, 3, 6, 6)) == {}
+
+
+def test_with_newer_weights_the_error_grows_with_depth_and_rate() -> None:
+    errors = {}
+    for depth, rate in itertools.product((2, 8), (1e-4, 1e-2)):
+        stages, _ = chain(depth)
+        x, y = torch.randn(8, 3, 16, 16), torch.randint(10, (8,))
+        errors[depth, rate] = measured(stages, methods.PETRA, [(x, y)] * (2 * depth + 8), rate=rate)["training/input"][
+            1
+        ]
+    for depth in (2, 8):
+        assert errors[depth, 1e-2] > 10 * errors[depth, 1e-4]
+    for rate in (1e-4, 1e-2):
+        assert errors[8, rate] > 2 * errors[2, rate]
+
+
+def test_rows_are_a_long_table() -> None:
+    line = {"epoch": 1, "probes": 2, "measured": {"training/x": [None, 0.25]}}
+    assert list(rows(line)) == [
+        {"epoch": 1, "stage": 0, "cause": "training", "of": "x", "value": None},
+        {"epoch": 1, "stage": 1, "cause": "training", "of": "x", "value": 0.25},
+    ]

@@ -1,0 +1,409 @@
+"""Training one cell: it learns, stops anywhere, goes on bitwise, and every bad end is written down."""
+
+import contextlib
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+import torch
+
+from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core.checks import Losses
+from petra_core.distributed.replicas import Replicas
+from petra_core.methods import ALL
+from petra_core.models import sequential
+from reproduce.cells import networks
+from reproduce.data.digits import digits
+from reproduce.measures import training
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.record import Record, Status
+from reproduce.records.storage import StorageFullError
+from reproduce.running.execution import execute
+from reproduce.teams.team import ALONE, UnsupportedError
+from reproduce.teams.trace_file import TraceFile
+from tests.reproduce.cells.test_cells import TRAINING
+from tests.reproduce.records.test_records import full_disk
+
+pytestmark = pytest.mark.convolutions
+
+# 11 micro-batches an epoch: fewer than the 18 ticks that one needs, so that epochs overlap in the pipeline.
+SMALL = dataclasses.replace(
+    TRAINING, image_size=8, width=2, batch_size=128, epochs=3, drops=(2,), accumulation=2, learning_rate=0.1
+)
+# In half the time, where it needs no stage that changes shapes.
+CHAIN = dataclasses.replace(SMALL, model="chain5", stem="stride2", width=4)
+TIMES = ("train_seconds", "evaluation_seconds", "images_per_second")
+BATCHES = 11
+
+
+class StopAfter(Observer):
+    """Orders a stop after so many ticks."""
+
+    def __init__(self, ticks: int) -> None:
+        self.left = ticks
+
+    def tick(self, done, total, loss):
+        self.left -= 1
+
+    def should_stop(self) -> bool:
+        return self.left <= 0
+
+
+def run(cell, folder, **context):
+    record = Record(folder, cell)
+    state = execute(record, Context(model_file=folder / "model.pt", **context))
+    return record, state
+
+
+def without_times(values):
+    return {key: value for key, value in values.items() if key not in TIMES}
+
+
+def recorded(folder):
+    """All that a finished record says, times apart."""
+    metrics = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return metrics, without_times(json.loads((folder / "result.json").read_text()))
+
+
+def outcome(folder):
+    """The same, and the weights' bytes."""
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    return *recorded(folder), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+
+
+def small(method):
+    """The RevNet for PETRA, the chain for the others."""
+    return dataclasses.replace(SMALL if method == "PETRA" else CHAIN, method=method)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Outcomes of uninterrupted runs of `small`, by method."""
+    folders = {}
+
+    def of(method):
+        if method not in folders:
+            folders[method] = tmp_path_factory.mktemp(method)
+            run(small(method), folders[method])
+        return outcome(folders[method])
+
+    return of
+
+
+def test_a_cell_trains_to_a_result(tmp_path):
+    cell = dataclasses.replace(SMALL, batch_size=16, width=4, method="BACKPROPAGATION", epochs=2, drops=())
+    record, state = run(cell, tmp_path)
+    assert state.status is Status.DONE
+    result, metrics = record.result(), record.metrics()
+    assert [line["epoch"] for line in metrics] == [1, 2]
+    assert result["test_accuracy"] == metrics[-1]["test_accuracy"] > 80
+    assert result["micro_batches"] == 2 * 89
+    assert len(result["stages"]) == 10
+    assert metrics[0]["train_loss"] > metrics[1]["train_loss"]
+    assert metrics[1]["learning_rate"] == cell.learning_rate
+    assert not record.checkpoint.exists()
+
+
+def test_the_model_left_behind_is_the_plain_network_with_the_recorded_accuracy(tmp_path):
+    record, _ = run(SMALL, tmp_path)
+    plain = sequential(networks.build(SMALL, 10))
+    plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    test = digits(8).test
+    with torch.no_grad():
+        predicted = plain.eval()(test.normalised(test.pixels)).argmax(1)
+    assert 100 * (predicted == test.labels).double().mean().item() == pytest.approx(record.result()["test_accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("method", "ticks"),
+    [(method.name, ticks) for method in ALL for ticks in (15, 2 * BATCHES + 4)]
+    + [("PETRA", ticks) for ticks in (1, BATCHES, 3 * BATCHES)],
+)
+def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ticks):
+    """Ticks: while the pipeline is still filling in epoch 2; in the last epoch; the first; the ends of two epochs."""
+    cell = small(method)
+    stop = StopAfter(ticks)
+    with pytest.raises(Stopped, match=f"micro-batch {ticks} of 33"):
+        run(cell, tmp_path, observer=stop, should_stop=stop.should_stop)
+    assert not (tmp_path / "result.json").exists()
+    run(cell, tmp_path)
+    assert outcome(tmp_path) == whole(method)
+
+
+def test_stopped_again_and_again_it_ends_with_the_same_bits(tmp_path, whole):
+    cell = dataclasses.replace(SMALL, method="PETRA")
+    stops = 0
+    while True:
+        stop = StopAfter(5)
+        try:
+            run(cell, tmp_path, observer=stop, should_stop=stop.should_stop)
+            break
+        except Stopped:
+            stops += 1
+    assert stops == 6
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monkeypatch):
+    """The process died between the line of epoch 2 and the checkpoint after it: the line must not be there twice."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(trainer):
+        if trainer.epoch == 2:
+            raise Killed
+        save(trainer)
+
+    save = training.Trainer.save
+    monkeypatch.setattr(training.Trainer, "save", die)
+    with pytest.raises(Killed):
+        run(SMALL, tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    monkeypatch.undo()
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
+    stop = StopAfter(2 * BATCHES)
+    with pytest.raises(Stopped):
+        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    (tmp_path / "checkpoint.pt").unlink()
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch):
+    """Evaluation takes the mean of all replicas' statistics; saved there, it would be what training goes on from."""
+    evaluating = []
+
+    @contextlib.contextmanager
+    def averaged(self, model):
+        evaluating.append(True)
+        yield
+        evaluating.clear()
+
+    save = training.Trainer.save
+
+    def see(self):
+        assert not evaluating
+        save(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replicas, "averaged_statistics", averaged)
+        patch.setattr(training.Trainer, "save", see)
+        with pytest.raises(Stopped, match="in the evaluation after epoch 1 of 3"):
+            run(SMALL, tmp_path, should_stop=lambda: bool(evaluating))
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+def test_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
+    run(SMALL, tmp_path)
+    monkeypatch.setattr(training, "Trainer", None)
+    _, state = run(SMALL, tmp_path)
+    assert state.status is Status.DONE
+
+
+def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append((trainer.epoch, trainer.batch)))
+    run(dataclasses.replace(SMALL, epochs=1, drops=()), tmp_path, checkpoint_seconds=0.0)
+    assert saved == [(0, batch) for batch in range(1, BATCHES + 1)]
+
+
+def test_the_pipeline_is_full_between_epochs_and_drained_at_the_end(tmp_path, monkeypatch):
+    in_flight = []
+    evaluate = Pipeline.evaluate
+
+    def spy(pipeline, images):
+        in_flight.append(pipeline.in_flight)
+        return evaluate(pipeline, images)
+
+    monkeypatch.setattr(Pipeline, "evaluate", spy)
+    record, _ = run(SMALL, tmp_path)
+    assert in_flight == [11, 18, 0]
+    # The first epoch's losses come 9 ticks late; the drain brings the last 9.
+    assert all(line["train_loss"] is not None for line in record.metrics())
+
+
+def test_an_epoch_in_which_no_loss_came_out_says_so(tmp_path):
+    record, _ = run(dataclasses.replace(SMALL, batch_size=300), tmp_path)  # 4 micro-batches, 9 ticks to the head
+    assert [line["train_loss"] is None for line in record.metrics()] == [True, True, False]
+
+
+def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
+    seen = {}
+    step = Pipeline.step
+
+    def spy(pipeline, images, labels):
+        if pipeline.micro_batches == 0:
+            weights = torch.cat([parameter.detach().flatten() for parameter in pipeline.model.parameters()])
+            seen[pipeline.method.name] = (weights, images.clone(), labels.clone())
+        return step(pipeline, images, labels)
+
+    monkeypatch.setattr(Pipeline, "step", spy)
+    for number, (method, seed) in enumerate([("PETRA", 0), ("DSP", 0), ("BACKPROPAGATION", 1)]):
+        cell = dataclasses.replace(SMALL, method=method, seed=seed, epochs=1, drops=())
+        run(cell, tmp_path / str(number))
+    assert all(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["DSP"], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["BACKPROPAGATION"], strict=True))
+
+
+def test_the_process_is_left_as_it_was(tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    inside = []
+
+    class Watch(Observer):
+        def tick(self, done, total, loss):
+            flags = torch.are_deterministic_algorithms_enabled(), allocation.fill_uninitialized_memory
+            inside.append((*flags, torch.backends.cudnn.benchmark))
+
+    allocation = torch.utils.deterministic
+    run(SMALL, tmp_path, observer=Watch())
+    assert set(inside) == {(True, False, False)}, "deterministic kernels, and no pass over memory that is not needed"
+    assert torch.equal(torch.rand(3), expected)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert allocation.fill_uninitialized_memory
+
+
+def test_bf16_is_another_result(tmp_path, whole):
+    cell = dataclasses.replace(SMALL, precision="bf16")
+    record, state = run(cell, tmp_path)
+    assert state.status is Status.DONE
+    assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
+
+
+def test_messages_in_bf16_are_another_result(tmp_path, whole):
+    record, state = run(dataclasses.replace(SMALL, messages="bf16"), tmp_path)
+    assert state.status is Status.DONE
+    assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
+
+
+def test_replicas_need_processes(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
+        run(dataclasses.replace(SMALL, replicas=3), tmp_path)
+
+
+def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path):
+    cell = dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0)
+    record, state = run(cell, tmp_path)
+    assert state.status is Status.FAILED
+    assert state.reason == "diverged"
+    result = record.result()
+    assert result["micro_batch"] > 0
+    assert 0 <= result["stage"] < 10
+    assert f"micro-batch {result['micro_batch']}" in result["detail"]
+    state = checkpoint.load(record.checkpoint)
+    assert state["epoch"] >= 1
+    assert all(
+        bool(torch.isfinite(tensor).all()) for worker in state["workers"] for tensor in worker["module"].values()
+    )
+
+
+def test_divergence_among_losses_that_nobody_has_looked_at_is_recorded(tmp_path, monkeypatch):
+    """As on a GPU, where they are looked at in groups: the mean of an epoch with such a loss is no number."""
+    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    record, state = run(dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0), tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert record.result()["stage"] is None
+    assert "cannot be told any more which stage it comes from" in record.result()["detail"]
+
+
+def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch):
+    drain = Pipeline.drain
+
+    def broken(pipeline):
+        losses = drain(pipeline)
+        with torch.no_grad():
+            next(pipeline.stages[4].parameters()).fill_(float("inf"))
+        return losses
+
+    monkeypatch.setattr(Pipeline, "drain", broken)
+    record, state = run(SMALL, tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert record.result()["stage"] == 4
+
+
+def test_a_trace_of_recorded_steps_is_refused(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
+        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, ALONE))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried …"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    ids=["cuda", "cpu"],
+)
+def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_path, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(Pipeline, "step", fail)
+    record, state = run(SMALL, tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "out of memory")
+    assert str(error) in record.result()["detail"]
+
+    error = RuntimeError("something else")
+    record.retry()
+    with pytest.raises(RuntimeError, match="something else"):
+        run(SMALL, tmp_path)
+    assert record.state().status is Status.PARTIAL
+
+
+def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):
+    # 158 TB for one convolution: more than the address space, so refused whatever the system promises.
+    _, state = run(dataclasses.replace(SMALL, width=2**21), tmp_path)
+    assert state.reason == "out of memory"
+
+
+def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole):
+    stop = StopAfter(15)
+    with pytest.raises(Stopped):
+        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    good = (tmp_path / "checkpoint.pt").read_bytes()
+    with full_disk(10_000), pytest.raises(StorageFullError, match=r"no room to write .*checkpoint.pt"):
+        run(SMALL, tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == good
+    assert not list(tmp_path.glob("*.tmp"))
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
+@pytest.mark.parametrize("harm", ["truncated", "foreign", "no checkpoint at all"])
+def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path, harm):
+    stop = StopAfter(15)
+    with pytest.raises(Stopped):
+        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    file = tmp_path / "checkpoint.pt"
+    if harm == "truncated":
+        file.write_bytes(file.read_bytes()[:-1000])
+    elif harm == "foreign":
+        checkpoint.save(file, {"identity": "f"})
+    else:
+        file.write_text("hello")
+    before = file.read_bytes()
+    with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
+        run(SMALL, tmp_path)
+    assert file.read_bytes() == before
+
+
+def test_the_observer_hears_of_every_tick_and_epoch(tmp_path):
+    calls = Counter()
+
+    class Count(Observer):
+        def tick(self, done, total, loss):
+            calls["ticks"] += 1
+            calls["losses"] += loss is not None
+            assert (done, total) == (calls["ticks"], 33)
+
+        def epoch(self, metrics):
+            calls["epochs"] += 1
+            assert metrics["epoch"] == calls["epochs"]
+
+    run(SMALL, tmp_path, observer=Count())
+    assert calls == {"ticks": 33, "losses": 33 - 9, "epochs": 3}

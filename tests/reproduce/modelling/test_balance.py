@@ -1,0 +1,160 @@
+"""From the costs of stages to a cut, to what is printed of it, and to the files."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+from petra_core import methods
+from petra_core.prediction.simulation import Cost, Link
+from reproduce.cells.kinds import CellError
+from reproduce.commands.cli import main
+from reproduce.commands.partition import plan_lines
+from reproduce.commands.quantities import bandwidth, memory, time
+from reproduce.grids.smoke import digits_cell
+from reproduce.measures import stage_costs
+from reproduce.modelling import balance
+from reproduce.teams.sharing import Shares
+from tests.reproduce.exhibits.test_table5 import made_up
+
+CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four stages of which the first takes as long as the others together; who times them is not asked."""
+    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
+
+
+def test_what_a_network_really_costs_gives_a_cut() -> None:
+    threads = torch.get_num_threads()
+    sizes = balance.balanced(CELL, 2, torch.device("cpu"), threads=1)
+    assert len(sizes) == 2
+    assert sum(sizes) == 4
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("costs")
+def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
+    found = balance.measured(balance.of_training(CELL), torch.device("cpu"))
+    assert found.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
+    assert balance.balanced(CELL, 2, torch.device("cpu"), threads=1) == (1, 3)
+    assert (found.even(2).partition, found.even(2).slowest) == ((2, 2), 12)
+    assert found.best(2).speedup == 2
+    assert found.replicated(3, Link()).replicas == (2, 1)
+    with pytest.raises(CellError, match="each of 5 devices needs a stage"):
+        found.best(5)
+    with pytest.raises(CellError, match="stays below 10 bytes a device"):
+        found.best(2, limit=10)
+    timeline = found.simulated(found.best(2), Link(), 40)
+    assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
+    for history, bound in zip(found.holding(timeline), found.best(2).bytes, strict=True):
+        assert 0 < history.peak <= bound
+
+
+@pytest.mark.usefixtures("costs")
+@pytest.mark.parametrize(("sizes", "replicas"), [((2, 2), (1, 1)), ((1, 3), (4, 4)), ((4,), (4,))])
+def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...], replicas: tuple[int, ...]) -> None:
+    found = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
+    plan = dataclasses.replace(found.even(len(sizes)), partition=sizes, replicas=replicas)
+    text = "\n".join(plan_lines("it", found, plan, Link()))
+    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
+    steady = found.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
+    assert printed == pytest.approx(steady, rel=0.02)
+
+
+def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([1.0, 2.0, 1.0, 1.0])["stages"])
+    cell = dataclasses.replace(CELL, method="DSP")  # keeps what it waits with
+    found = balance.measured(balance.of_training(cell), torch.device("cpu"))
+    free = found.replicated(5, Link())
+    assert Shares.of(free.partition, free.replicas) == Shares.of((1, 1, 1, 1), (1, 2, 1, 1))
+    assert free.bytes[0] > found.held[0], "its micro-batches take longer to come back"
+    simulated = found.holding(found.simulated(free, Link(), 60))[0].peak
+    assert found.held[0] < simulated <= free.bytes[0]
+    assert found.replicated(5, Link(), free.bytes[0]) == free
+    limited = found.replicated(5, Link(), free.bytes[0] - 1)
+    assert max(limited.bytes) < free.bytes[0]
+    assert limited.slowest > free.slowest
+    with pytest.raises(CellError, match="stays below 10 bytes a device"):
+        found.replicated(5, Link(), 10)
+
+
+@pytest.mark.usefixtures("costs")
+def test_the_command(tmp_path: Path) -> None:
+    arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
+    files = ["--svg", str(tmp_path / "gantt.svg"), "--trace", str(tmp_path / "trace.json")]
+    said = CliRunner().invoke(
+        main, [*arguments, *files, "--replicate", "--memory-limit", "1GB"], catch_exceptions=False
+    )
+    assert said.exit_code == 0
+    for line in (
+        "even: 2,1,1",
+        "expected: 1.50 times one device, efficiency 50%",
+        "simulated: 12000.000 ms a micro-batch, 1.50 times one device, efficiency 50%",
+        "balanced: 1,1,2",
+        "simulated: 9000.000 ms a micro-batch, 2.00 times one device, efficiency 67%",
+        "with replicas: 2x2,2",
+        "simulated: 6000.000 ms a micro-batch, 3.00 times one device, efficiency 100%",
+        "to train so: --processes 3 --partition 1,1,2",
+        "with replicas: --processes 3 --partition 2x2,2",
+    ):
+        assert line in said.output.splitlines()
+    more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output
+    assert "to train so: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
+    assert "2: stages 2..3" in (tmp_path / "gantt.svg").read_text()
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.usefixtures("costs")
+def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(
+        "reproduce.commands.train.launch",
+        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,  # type: ignore[func-returns-value]
+    )
+    arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
+    monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
+    said = CliRunner().invoke(main, arguments)
+    assert said.exit_code == 0
+    assert "--partition balanced is 1,3, from what the stages cost here and now" in said.output
+    assert started == [(2, [*arguments, "--partition", "1,3"])]
+
+
+def test_with_fewer_turns_than_an_update_takes_there_is_one_all_the_same() -> None:
+    tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
+    said = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert "to train so: --processes 2" in said.output
+
+
+def test_a_wrong_command_line_is_told() -> None:
+    def fails(*arguments: str) -> str:
+        said = CliRunner().invoke(main, ["partition", *arguments])
+        assert said.exit_code == 2
+        return said.output
+
+    assert "--processes 100: the network has 10 stages" in fails("--processes", "100")
+    assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
+    assert "model 'revnet19'" in fails("--model", "revnet19")
+    assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [(memory, "8GB", 8e9), (memory, "1.5 gib", 1.5 * 2**30), (bandwidth, "10Gbit/s", 1.25e9), (time, "50us", 5e-5)],
+)
+def test_quantities(read: Callable[[str], float], text: str, value: float) -> None:
+    assert read(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"])
+def test_what_is_no_quantity(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no memory"):
+        memory(text)

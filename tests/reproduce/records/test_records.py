@@ -1,0 +1,358 @@
+"""Records: only a valid result counts as done; what cannot be understood is named and left alone."""
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.records import provenance
+from reproduce.records.record import LockedError, Record, RecordError, Status, scan
+from reproduce.records.storage import StorageFullError, write_atomically
+from tests.processes import FORKED
+from tests.reproduce.cells.test_cells import COMPLEXITY, TRAINING
+
+CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
+ENVIRONMENT = {"python": "3.11"}
+CODE = {"commit": "abc", "clean": True}
+
+
+@pytest.fixture
+def record(tmp_path):
+    return Record.of(CELL, tmp_path)
+
+
+def begun(record, epochs=0):
+    record.begin(ENVIRONMENT, CODE)
+    for epoch in range(epochs):
+        record.append({"epoch": epoch, "test_accuracy": 0.1 + 0.2 * epoch})
+    return record
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def test_the_states_of_a_record_in_the_order_of_its_life(record):
+    assert str(record.state()) == "not run"
+    begun(record, epochs=2)
+    assert record.state().status is Status.PARTIAL
+    assert str(record.state()) == "2 of 3 epochs"
+    record.checkpoint.write_bytes(b"x")
+    record.append({"epoch": 2, "test_accuracy": 0.5})
+    record.finish({"test_accuracy": 0.5})
+    assert record.state().status is Status.DONE
+    assert record.result()["test_accuracy"] == 0.5
+    assert [line["epoch"] for line in record.metrics()] == [0, 1, 2]
+    assert not record.checkpoint.exists()
+
+
+def test_a_failure_is_a_result_with_a_reason_and_keeps_the_checkpoint(record):
+    begun(record, epochs=1).checkpoint.write_bytes(b"x")
+    record.fail("diverged", "loss of micro-batch 7 is nan", {"micro_batch": 7})
+    assert record.state().status is Status.FAILED
+    assert str(record.state()) == "diverged (epoch 2 of 3)"
+    assert record.checkpoint.exists()
+    record.retry()
+    assert str(record.state()) == "1 of 3 epochs"
+    with pytest.raises(ValueError, match="not a failed cell"):
+        record.retry()
+
+
+def test_the_folder_is_plain_text_with_the_whole_configuration(record):
+    begun(record)
+    config = json.loads((record.path / "config.json").read_text())
+    assert config["cell"] == json.loads(json.dumps(CELL.to_dict()))
+    assert record.path.name == CELL.name
+    assert record.path.parent.name == "smoke"
+    assert Record.load(record.path).cell == CELL
+
+
+def test_a_cell_without_epochs_is_begun_then_done(tmp_path):
+    record = begun(Record.of(COMPLEXITY, tmp_path))
+    assert str(record.state()) == "begun"
+    record.finish({"bytes": 3})
+    assert str(record.state()) == "done"
+
+
+def test_environments_and_codes_are_kept_once_each(record):
+    begun(record).begin(ENVIRONMENT, CODE)
+    assert record.environments() == [ENVIRONMENT]
+    assert record.codes() == [CODE]
+    record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
+    record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
+    assert record.environments() == [ENVIRONMENT, ENVIRONMENT | {"threads": 2}]
+    assert record.codes() == [CODE, {"commit": "abc", "clean": False, "diff": "diff-2.patch"}]
+    assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
+
+
+def test_a_line_cut_off_by_a_kill_is_not_an_epoch(record):
+    begun(record, epochs=2)
+    with (record.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "test_acc')
+    assert str(record.state()) == "2 of 3 epochs"
+    record.keep_metrics(2)
+    record.append({"epoch": 2, "test_accuracy": 0.5})
+    assert [line["epoch"] for line in record.metrics()] == [0, 1, 2]
+
+
+def test_metrics_are_cut_back_to_the_checkpoint_byte_for_byte(record):
+    begun(record, epochs=1)
+    before = (record.path / "metrics.jsonl").read_bytes()
+    record.append({"epoch": 1, "test_accuracy": 1 / 3})
+    record.keep_metrics(1)
+    assert (record.path / "metrics.jsonl").read_bytes() == before
+    with pytest.raises(RecordError, match="has 1 lines, but the checkpoint was saved after 2"):
+        record.keep_metrics(2)
+
+
+def damage(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def edit(name, **changes):
+    def apply(folder):
+        values = json.loads((folder / name).read_text())
+        values.update(changes)
+        (folder / name).write_text(json.dumps(values))
+
+    return apply
+
+
+def edit_cell(folder):
+    values = json.loads((folder / "config.json").read_text())
+    values["cell"]["seed"] = 7
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("harm", "file", "message", "foreign"),
+    [
+        (damage("result.json", '{"schema": 1,'), "result.json", "is damaged", False),
+        (damage("result.json", ""), "result.json", "is damaged", False),
+        (damage("result.json", "[]"), "result.json", "expected a JSON object, got list", False),
+        (edit("result.json", schema=99), "result.json", "format 99, this version reads format 1", True),
+        (edit("result.json", identity="f"), "result.json", "result of another cell", False),
+        (edit("result.json", status="nearly"), "result.json", "status 'nearly'", False),
+        (edit("config.json", schema=None), "config.json", "format None", True),
+        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows", True),
+        (edit_cell, "config.json", "edited by hand", False),
+        (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json", False),
+        (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged", False),
+        (
+            damage("metrics.jsonl", "{}\n5\n{}\n"),
+            "metrics.jsonl",
+            "line 2 is damaged: expected a JSON object, got 5",
+            False,
+        ),
+        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None", False),
+        (
+            edit("result.json", status="failed", reason="diverged", detail=7),
+            "result.json",
+            "failed cell and has the detail 7",
+            False,
+        ),
+        (
+            lambda folder: [(folder / "metrics.jsonl").unlink(), (folder / "metrics.jsonl").mkdir()],
+            "metrics.jsonl",
+            "cannot be read: Is a directory",
+            False,
+        ),
+        (
+            damage("metrics.jsonl", '{"epoch": 0}\n'),
+            "metrics.jsonl",
+            "has 1 lines, but the finished cell has 3 epochs",
+            False,
+        ),
+    ],
+)
+def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, message, foreign):
+    begun(record, epochs=3).finish({"test_accuracy": 0.5})
+    harm(record.path)
+    before = snapshot(record.path)
+    with pytest.raises(RecordError, match=message) as caught:
+        record.state()
+    assert caught.value.path == record.path / file
+    assert caught.value.foreign is foreign
+    assert str(record.path / file) in str(caught.value)
+    assert "move the folder away" in str(caught.value)
+    assert snapshot(record.path) == before
+    found = scan(tmp_path)
+    assert (len(found.records), len(found.problems)) == (0, 1)
+
+
+def test_a_folder_with_another_cell_is_refused_with_the_difference(record):
+    begun(record)
+    other = Record(record.path, dataclasses.replace(CELL, width=8))
+    with pytest.raises(RecordError, match="another cell: width 4, not 8"):
+        other.begin(ENVIRONMENT, CODE)
+
+
+def test_scan_finds_all_and_one_damaged_record_does_not_hide_the_others(tmp_path):
+    for seed in range(3):
+        begun(Record.of(dataclasses.replace(CELL, seed=seed), tmp_path), epochs=seed)
+    (Record.of(CELL, tmp_path).path / "config.json").write_text("{")
+    found = scan(tmp_path)
+    assert [str(state) for _, state in found.records] == ["1 of 3 epochs", "2 of 3 epochs"]
+    assert [problem.path.name for problem in found.problems] == ["config.json"]
+
+
+def _hold(record, ready, release):
+    with record.lock():
+        ready.set()
+        release.wait()
+
+
+def test_a_cell_is_held_by_one_process_and_free_when_that_is_killed(record):
+    ready, release = FORKED.Event(), FORKED.Event()
+    process = FORKED.Process(target=_hold, args=(record, ready, release))
+    process.start()
+    assert ready.wait(60)
+    with pytest.raises(LockedError, match="another process"), record.lock():
+        pass
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with record.lock():
+        assert record.state().status is Status.NOT_RUN
+
+
+@contextmanager
+def full_disk(room: int = 100):
+    """Files can grow to `room` bytes only: the operating system itself refuses the rest, in the middle of a write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record):
+    begun(record, epochs=3).finish({"note": "x" * 200})
+    other = begun(Record.of(dataclasses.replace(CELL, seed=9), tmp_path), epochs=1)
+    before = snapshot(record.path), snapshot(other.path)
+    line = {"epoch": 1, "note": "x" * 200}
+    with pytest.raises(StorageFullError, match=r"no room to write .*metrics.jsonl .* same command again"), full_disk():
+        other.append(line)
+    with pytest.raises(StorageFullError, match=r"result.json"), full_disk():
+        other.finish(line)
+    assert (snapshot(record.path), snapshot(other.path)) == before
+    assert record.state().status is Status.DONE
+    assert str(other.state()) == "1 of 3 epochs"
+
+
+def test_a_full_disk_does_not_hurt_the_file_that_is_replaced(tmp_path):
+    file = tmp_path / "result.json"
+    write_atomically(file, b"old")
+    with pytest.raises(StorageFullError), full_disk():
+        write_atomically(file, b"x" * 200)
+    assert snapshot(tmp_path) == {"result.json": b"old"}
+
+
+def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "missing" / "file", b"")
+
+
+def test_the_environment_is_json_without_folders_and_hosts():
+    values = provenance.environment(torch.device("cpu"))
+    text = json.dumps(values)
+    assert values["packages"].keys() >= {"torch", "numpy", "scikit-learn"}
+    assert values["threads"] == torch.get_num_threads()
+    assert str(Path.home()) not in text
+    assert os.uname().nodename not in text
+
+
+def _repository(folder: Path) -> None:
+    git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A small checkout that `provenance` takes for its own."""
+    (tmp_path / "reproduce").mkdir()
+    file = tmp_path / "reproduce" / "provenance.py"
+    file.write_text("one\n")
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "__file__", str(file))
+    for cached in (provenance.code, provenance._history):
+        cached.cache_clear()
+    yield tmp_path
+    for cached in (provenance.code, provenance._history):
+        cached.cache_clear()
+
+
+def test_the_code_is_the_commit_and_what_was_changed(checkout):
+    _repository(checkout)
+    entry, patch = provenance.code()
+    assert len(entry["commit"]) == 40
+    assert entry["clean"]
+    assert patch == ""
+
+    provenance.code.cache_clear()
+    (checkout / "reproduce" / "provenance.py").write_text("two\n")
+    (checkout / "reproduce" / "new.py").write_text("")
+    entry, patch = provenance.code()
+    assert not entry["clean"]
+    assert entry["untracked"] == ["reproduce/new.py"]
+    assert "-one\n+two\n" in patch
+
+
+def test_a_record_that_is_written_anew_is_no_change_of_the_code(checkout):
+    record = checkout / "reports" / "records" / "benchmarks" / "race.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    _repository(checkout)
+    record.write_text('{"faster": true}')
+    entry, patch = provenance.code()
+    assert entry["clean"]
+    assert patch == ""
+
+
+def test_code_is_found_again_in_a_history_that_was_rewritten(checkout):
+    _repository(checkout)
+    entry, _ = provenance.code()
+    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    assert list(entry["sources"]) == ["reproduce"]  # the folders that there are
+    assert provenance.in_history(entry["commit"], entry["sources"]) == entry["commit"]
+
+    subprocess.run([*git, "commit", "-q", "--amend", "-m", "other words, the same code"], check=True)
+    provenance.code.cache_clear()
+    provenance._history.cache_clear()
+    now = provenance.code()[0]["commit"]
+    assert now != entry["commit"]
+    assert provenance.in_history(entry["commit"], entry["sources"]) == now
+    assert provenance.in_history(entry["commit"]) == ""  # an older record does not know its sources
+    assert provenance.in_history(entry["commit"], {"reproduce": "0" * 40}) == ""
+
+
+def test_a_history_that_is_cut_off_is_not_known(checkout, tmp_path_factory, monkeypatch):
+    assert provenance.in_history("0" * 40) is None  # no repository
+    _repository(checkout)
+    provenance._history.cache_clear()
+    assert provenance.in_history("0" * 40) == ""
+    clone = tmp_path_factory.mktemp("clone") / "shallow"
+    subprocess.run(["git", "clone", "-q", "--depth=1", checkout.as_uri(), str(clone)], check=True)
+    monkeypatch.setattr(provenance, "ROOT", clone)
+    monkeypatch.setattr(provenance, "__file__", str(clone / "reproduce" / "provenance.py"))
+    provenance._history.cache_clear()
+    assert provenance.in_history("0" * 40) is None
+
+
+def test_without_git_the_record_says_so(checkout, monkeypatch):
+    entry, patch = provenance.code()
+    assert entry["commit"] is None
+    assert "not run from a git checkout" in entry["note"]
+    assert patch == ""
+
+    provenance.code.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    assert "git is not installed" in provenance.code()[0]["note"]

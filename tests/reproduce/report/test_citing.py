@@ -1,0 +1,72 @@
+"""The paper and the suite can be cited from the report, and from CITATION.cff (Citation File Format 1.2.0)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from reproduce import published
+from reproduce.grids.smoke import digits_cell
+from reproduce.records.results import read
+from reproduce.report import citing
+from tests import fake_records
+from tests.conftest import ROOT
+
+CFF = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+COMMIT = fake_records.CLEAN["commit"]
+REQUIRED = {"cff-version", "message", "title", "authors"}
+KNOWN = REQUIRED | {"abstract", "commit", "contact", "date-released", "doi", "identifiers", "keywords", "license"}
+KNOWN |= {"license-url", "preferred-citation", "references", "repository", "repository-artifact", "repository-code"}
+KNOWN |= {"type", "url", "version"}
+
+
+def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_path: Path) -> None:
+    other = {**fake_records.DIRTY, "commit": "f" * 40}
+    fake_records.train(digits_cell(seed=0), tmp_path, 90.0, code=other, patch="x\n")
+    for seed in (1, 2):
+        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0)
+    fake_records.train(digits_cell(seed=3), tmp_path, 90.0, epochs=1, code={**fake_records.CLEAN, "commit": "0" * 40})
+    text = citing.entries(read(tmp_path))
+    assert f"version = {{{{0.1.0, commit {COMMIT}; 0.1.0, commit {'f' * 40} with changes}}}}" in text
+    assert "rivaud2025petra" in text
+    assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_without_a_known_commit_it_asks_for_it(tmp_path: Path, begun: bool) -> None:
+    if begun:
+        unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
+        fake_records.train(digits_cell("chain8", methods.DSP), tmp_path, 90.0, code=unknown)
+    assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path))
+
+
+def test_of_many_commits_a_few_are_named(tmp_path: Path) -> None:
+    for seed in range(5):
+        code = {**fake_records.CLEAN, "commit": str(seed) * 40}
+        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, code=code)
+    assert "; and 2 more (see Provenance)}}" in citing.entries(read(tmp_path))
+
+
+def test_the_citation_file_has_what_the_format_requires_and_nothing_that_it_does_not_know() -> None:
+    keys = re.findall(r"^([a-z-]+):", CFF, re.M)
+    assert set(keys) >= REQUIRED
+    assert set(keys) <= KNOWN
+    assert len(keys) == len(set(keys))
+    assert "\ncff-version: 1.2.0\n" in f"\n{CFF}"
+    assert re.findall(r"^type: (.+)$", CFF, re.M) == ["software"]
+    assert "\t" not in CFF
+    # Every author of the suite is an entity with a name or a person; a reference needs type, title and authors too.
+    (reference,) = re.findall(r"^references:\n((?:  .+\n)+)", CFF, re.M)
+    assert len(re.findall(r"^  - type: conference-paper$", reference, re.M)) == 1
+    assert {"type", "title", "authors"} <= set(re.findall(r"^  [- ] ([a-z-]+):", reference, re.M))
+
+
+def test_the_citation_file_and_the_report_name_the_same_paper_and_authors() -> None:
+    assert f'title: "{published.PAPER_TITLE}"' in CFF
+    people = list(zip(re.findall(r"family-names: (.+)", CFF), re.findall(r"given-names: (.+)", CFF), strict=True))
+    named = re.search(r"author    = \{(.+?)\}", published.PAPER_CITATION, re.S)
+    assert named is not None
+    assert [", ".join(person) for person in people] == re.split(r"\s+and\s+", named[1])
+    assert "arXiv:2406.02052" in CFF
+    assert "year: 2025" in CFF

@@ -1,0 +1,61 @@
+"""Running a cell: what is said where it goes on otherwise than it began."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reproduce.measures.context import Stopped
+from tests.reproduce.measures.test_training import SMALL, StopAfter, run
+
+
+class Told(StopAfter):
+    """Stops after so many ticks, and keeps what it was told."""
+
+    def __init__(self, ticks: int) -> None:
+        super().__init__(ticks)
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def told(folder: Path) -> list[str]:
+    """What is said in one tick more."""
+    observer = Told(1)
+    with pytest.raises(Stopped):
+        run(SMALL, folder, observer=observer, should_stop=observer.should_stop)
+    return observer.notices
+
+
+def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
+    """Let the record say that it ran in so many threads, one number after the other."""
+    file = folder / "environment.json"
+    values = json.loads(file.read_text())
+    values["entries"] = [{**values["entries"][0], "threads": number, "device": device} for number in threads]
+    file.write_text(json.dumps(values))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a run that was stopped after a tick, in one thread as all tests are."""
+    assert told(tmp_path) == []
+    return tmp_path
+
+
+def test_going_on_with_another_number_of_threads_is_told(folder: Path) -> None:
+    assert told(folder) == []
+    ran_on(folder, 3)
+    [words] = told(folder)
+    assert words.startswith(f"WARNING: {folder} goes on with --threads 1, after 3: its result will have other bits")
+    assert words.endswith("it began with --threads 3")
+    [words] = told(folder)  # whoever began it has one more chance to see it
+    assert "goes on with --threads 1, after 3 and 1: " in words
+
+
+def test_nothing_is_told_where_no_bit_depends_on_threads(folder: Path) -> None:
+    ran_on(folder, 3, device="an accelerator")
+    assert told(folder) == []
+    ran_on(folder, 3)
+    (folder / "checkpoint.pt").unlink()  # then it begins anew
+    assert told(folder) == []

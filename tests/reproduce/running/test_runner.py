@@ -1,0 +1,339 @@
+"""The grid: killed, stopped, shared or damaged, the same command ends with the same records."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from petra_core import methods
+from reproduce.cells.kinds import CellError, TrainingCell
+from reproduce.exhibits import accuracy
+from reproduce.grids import scales, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.records.record import Record, State, Status
+from reproduce.records.storage import StorageFullError
+from reproduce.running import runner, worker
+from reproduce.running.budget import Budget
+from reproduce.running.runner import Outcome, run_grid
+from reproduce.running.worker import Settings, work
+from tests.processes import Command, children, wait_for
+from tests.reproduce.measures.test_training import SMALL, recorded
+
+CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
+
+
+def settings(root, **changes):
+    return Settings(**{"root": root, "jobs": 1, **changes})
+
+
+def work_here(cells, root, should_stop=lambda: False):
+    """One worker in this process; returns what it reported, without the shares."""
+    messages = []
+    work(cells, settings(root), lambda *message: messages.append(message), should_stop)
+    return [message for message in messages if message[0] != "share"]
+
+
+def records(root):
+    """What the finished records of a grid say, times apart."""
+    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+
+
+def lines(root):
+    """Finished epochs of the whole grid."""
+    return sum(len(file.read_text().splitlines()) for file in root.glob("*/*/metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the grid, run without a disturbance."""
+    root = tmp_path_factory.mktemp("whole")
+    assert [message[:2] for message in work_here(CELLS, root)] == [("end", 0), ("end", 1), ("end", 2)]
+    assert len(records(root)) == 3
+    return root
+
+
+def grid(cells, root, jobs, budget=None):
+    """Run the grid as a command does, in this process; its workers are forked from it."""
+    runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+    sys.exit(run_grid(cells, settings(root, jobs=jobs, budget=budget)).exit_code)
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start the grid as a command of its own, in a process group of its own."""
+    with contextlib.ExitStack() as started:
+
+        def start(cells=CELLS, **how):
+            arguments = (cells, tmp_path, how.get("jobs", 1), how.get("budget"))
+            return started.enter_context(contextlib.closing(Command(grid, *arguments)))
+
+        yield start
+
+
+@pytest.mark.slow
+def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
+    killed = command(jobs=2)
+    wait_for(lambda: lines(tmp_path) >= 2)
+    os.killpg(killed.pid, signal.SIGKILL)  # the workers too, each in the middle of a cell
+    assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
+    killed.said()
+    again = command(jobs=2)
+    said = again.said()
+    assert again.returncode == 0, said
+    assert "[3/3]" in said
+    assert records(tmp_path) == records(whole)
+    assert not list(tmp_path.glob("*/*/checkpoint.pt"))
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
+    process = command()
+    wait_for(lambda: lines(tmp_path) >= 1)
+    process.send_signal(signal.SIGKILL)  # the parent alone
+    process.said()
+    left = Record.of(CELLS[0], tmp_path)
+
+    def is_free():
+        try:
+            with left.lock():
+                return True
+        except Exception:
+            return False
+
+    wait_for(is_free)
+    assert len(records(tmp_path)) < 3
+    work_here(CELLS, tmp_path)
+    assert records(tmp_path) == records(whole)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
+    process = command()
+    wait_for(lambda: lines(tmp_path) >= 1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    said = process.said()
+    assert process.returncode == 130
+    assert "stopping: every worker finishes its tick" in said
+    assert "Traceback" not in said
+    assert len(records(tmp_path)) < 3
+    work_here(CELLS, tmp_path)
+    assert records(tmp_path) == records(whole)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, command):
+    cells = [dataclasses.replace(CELLS[0], epochs=12, drops=()), *CELLS]
+    first = Record.of(cells[0], tmp_path).path
+
+    def holds(pid):
+        return any(os.path.realpath(f"/proc/{pid}/fd/{fd}") == str(first / "record.lock") for fd in opened(pid))
+
+    def opened(pid):
+        return os.listdir(f"/proc/{pid}/fd")
+
+    process = command(cells, jobs=2)
+    wait_for((first / "metrics.jsonl").exists)
+    os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
+    said = process.said()
+    # The survivor takes over the dead worker's cell too, from its checkpoint.
+    assert process.returncode == 0, said
+    assert all(Record.of(cell, tmp_path).state().status is Status.DONE for cell in cells)
+    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
+
+
+@pytest.mark.slow
+def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
+    """The worker is a process that starts Python, as outside of tests."""
+    cells = [small.cell(), CELLS[0], small.cell(seed=1), *CELLS[1:]]
+    result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
+    assert result.exit_code == 1
+    assert list(result.problems) == [cells[0], cells[2]]
+    assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
+    assert records(tmp_path) == records(whole)
+
+
+class Clock:
+    """Real time, until a file is there: then most of an hour has gone by."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __call__(self):
+        return time.monotonic() + 3595 * self.file.exists()
+
+
+@pytest.mark.slow
+def test_the_budget_stops_all_workers_and_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
+    long = dataclasses.replace(CELLS[0], epochs=4000, drops=())
+    leap = tmp_path / "leap"
+    process = command([long, *CELLS], jobs=2, budget=Budget(3600, clock=Clock(leap)))
+    wait_for((Record.of(long, tmp_path).path / "metrics.jsonl").exists)
+    leap.touch()
+    started = time.monotonic()
+    said = process.said()
+    assert time.monotonic() - started < 5 + 15  # on a machine that is busy with other things too
+    assert process.returncode == 3, said
+    assert said.count("the time budget of 60 min ends") == 1
+    assert Record.of(long, tmp_path).checkpoint.exists()
+    work_here(CELLS, tmp_path)
+    assert records(tmp_path) == records(whole)
+
+
+def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
+    held = Record.of(CELLS[0], tmp_path)
+    order = []
+    release = threading.Event()
+
+    def report(message, index, *_):
+        if message == "end":
+            order.append(index)
+            if len(order) == 2:
+                release.set()
+
+    def hold(ready):
+        with held.lock():
+            ready.set()
+            release.wait()
+
+    ready = threading.Event()
+    holder = threading.Thread(target=hold, args=(ready,))
+    holder.start()
+    ready.wait()
+    work(CELLS, settings(tmp_path), report, lambda: False)
+    holder.join()
+    assert order == [1, 2, 0]
+    assert records(tmp_path) == records(whole)
+
+
+def test_told_to_stop_it_takes_no_other_cell(tmp_path):
+    assert work_here(CELLS, tmp_path, should_stop=lambda: True) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_grid_starts_no_worker(whole, monkeypatch):
+    monkeypatch.setattr(runner, "_supervise", None)
+    assert run_grid(CELLS, settings(whole)).exit_code == 0
+
+
+def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    file = Record.of(CELLS[1], tmp_path).path / "result.json"
+    file.write_text("{")
+    shutil.rmtree(Record.of(CELLS[2], tmp_path).path)
+    messages = work_here(CELLS, tmp_path)
+    assert [message[:2] for message in messages] == [("end", 0), ("problem", 1), ("end", 2)]
+    assert str(file) in messages[1][2]
+    assert file.read_text() == "{"
+
+    result = run_grid(CELLS, settings(tmp_path))
+    assert result.exit_code == 1
+    assert list(result.problems) == [CELLS[1]]
+    assert "is damaged" in result.problems[CELLS[1]]
+
+
+def test_an_unexpected_error_does_not_stop_the_others(tmp_path, monkeypatch):
+    execute = worker.execute
+
+    def fail_once(record, context):
+        if record.cell == CELLS[0]:
+            raise ZeroDivisionError("a slip")
+        return execute(record, context)
+
+    monkeypatch.setattr(worker, "execute", fail_once)
+    messages = work_here(CELLS[:2], tmp_path)
+    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
+    assert "ZeroDivisionError: a slip" in messages[0][2]
+
+
+def test_a_full_disk_ends_the_worker(tmp_path, monkeypatch):
+    def fail(record, context):
+        raise StorageFullError(28, "no room")
+
+    monkeypatch.setattr(worker, "execute", fail)
+    assert [message[:2] for message in work_here(CELLS, tmp_path)] == [("full", 0)]
+
+
+def test_exit_codes():
+    done, diverged, memory = (
+        State(Status.DONE),
+        State(Status.FAILED, 0, 1, "diverged"),
+        State(Status.FAILED, 0, 1, "out of memory"),
+    )
+    partial = State(Status.PARTIAL, 1, 2)
+    a, b = CELLS[:2]
+    assert Outcome({a: done, b: diverged}).exit_code == 0
+    assert Outcome({a: done, b: memory}).exit_code == 1
+    assert Outcome({a: done, b: partial}).exit_code == 1
+    assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
+    assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
+    assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+    assert Outcome({a: done, b: partial}, budget_ended=True).exit_code == 3
+    assert Outcome({a: done, b: partial}, signal=signal.SIGINT, budget_ended=True).exit_code == 130
+    assert Outcome({a: done, b: diverged}, budget_ended=True).exit_code == 0
+
+
+def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
+    record = Record.of(CELLS[0], tmp_path)
+    record.begin({}, {})
+    record.fail("out of memory", "no more")
+    monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
+    started = []
+    assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
+    assert started == []
+    run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)
+    assert started == [CELLS[:1]]
+    assert record.state().status is Status.PARTIAL
+
+
+# --- the smoke scale
+
+
+def test_smoke_is_every_method_on_both_reversible_networks_and_what_compares_with_them():
+    cells = [cell for cell in accuracy.cells("smoke") if isinstance(cell, TrainingCell)]
+    every = {(model, m.name, k) for model in ("revnet18", "chain8") for m in methods.ALL for k in (1, 4)}
+    far = {(model, m, 32) for model in ("revnet18", "chain8") for m in ("PETRA", "BACKPROPAGATION")}
+    plain = {("resnet18", "BACKPROPAGATION", k) for k in (1, 4)}
+    assert Counter((cell.model, cell.method, cell.accumulation) for cell in cells) == Counter(every | far | plain)
+    assert {(cell.scale, cell.seed) for cell in cells} == {("smoke", 0)}
+
+
+def test_smoke_compares_like_with_like():
+    """Within a network only method, k, seed and the rate that follows from k differ."""
+    varied = {"method", "accumulation", "seed", "learning_rate"}
+    for network in DIGITS_NETWORKS:
+        cells = [cell.to_dict() for cell in accuracy.cells("smoke") if getattr(cell, "model", "") == network]
+        same = [{key: value for key, value in cell.items() if key not in varied} for cell in cells]
+        assert all(cell == same[0] for cell in same)
+        assert len({cell["learning_rate"] / cell["accumulation"] for cell in cells}) == 1
+
+
+def test_an_unknown_scale_lists_the_near_ones():
+    with pytest.raises(CellError, match="did you mean smoke"):
+        grid_of("smokey")
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "status", "accuracy", "short"),
+    [
+        (1, Status.DONE, 90.1, False),
+        (1, Status.DONE, 90.0, True),
+        (4, Status.DONE, 20.0, True),
+        (32, Status.DONE, 20.0, False),
+        (1, Status.FAILED, None, True),
+        (1, Status.PARTIAL, None, False),
+    ],
+)
+def test_what_falls_short(accumulation, status, accuracy, short):
+    scale = scales.by_name("smoke")
+    cell = digits_cell(accumulation=accumulation)
+    assert scale.falls_short(cell, State(status), accuracy) is short

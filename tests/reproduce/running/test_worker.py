@@ -1,0 +1,140 @@
+"""A worker: what it does with cells that it cannot run, and when its time ends."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from petra_core import methods
+from reproduce.cells.kinds import GradientsCell
+from reproduce.grids import paper, small
+from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.records.locks import LockLostError
+from reproduce.records.record import Record, State, Status
+from reproduce.running import worker
+from reproduce.running.budget import Budget
+from reproduce.running.execution import execute
+from reproduce.running.worker import Settings, work
+from tests.fake_records import complexity_cell
+from tests.reproduce.measures.test_training import SMALL, recorded
+
+METHODS = ("PETRA", "DSP", "BACKPROPAGATION")
+CELLS = [dataclasses.replace(SMALL, method=method) for method in METHODS]
+PROBED = GradientsCell(
+    **{**{name: value for name, value in CELLS[0].to_dict().items() if name != "kind"}, "probe_every": 4}
+)
+
+
+def reports(cells, root, **settings):
+    """What one worker in this process reports, without the shares."""
+    messages = []
+    settings = Settings(root, jobs=1, data_root=root / "data", **settings)
+    work(cells, settings, lambda *message: messages.append(message), lambda: False)
+    return [message for message in messages if message[0] != "share"]
+
+
+def records(root):
+    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+
+
+def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
+    missing = [small.cell(seed=seed) for seed in range(2)]
+    found = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
+    assert [message[:2] for message in found] == [("problem", 0), ("end", 1), ("problem", 2), ("end", 3)]
+    assert "python -m reproduce data prepare cifar10" in found[0][2]
+    assert found[0][2] == found[2][2], "so that it can be told once"
+    assert Record.of(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
+
+
+def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
+    monkeypatch.setattr("reproduce.data.sources._verified", lambda folder: None)
+    [(message, index, text)] = reports([paper.cell()], tmp_path)
+    assert (message, index) == ("problem", 0)
+    assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
+
+
+class Ticks(Budget):
+    """Time that is counted in looks at the clock."""
+
+    def __init__(self, ticks):
+        self._now = 0.0
+        super().__init__(ticks, clock=self._tick)
+
+    def _tick(self):
+        self._now += 1
+        return self._now
+
+
+@pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])
+def test_in_pieces_of_a_budget_a_cell_ends_with_the_same_record(tmp_path, cell):
+    whole = tmp_path / "whole"
+    assert [message[0] for message in reports([cell], whole)] == ["end"]
+    pieces, root = 0, tmp_path / "pieces"
+    while not records(root):
+        pieces += 1
+        ended = reports([cell], root, budget=Ticks(18))
+        assert ended[-1][0] in ("budget", "end")
+        assert pieces < 20
+    assert pieces > 2
+    assert records(root) == records(whole)
+
+
+def test_with_no_time_left_no_cell_is_begun(tmp_path):
+    assert reports(CELLS, tmp_path, budget=Budget(1)) == [("budget", 0)]
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_what_cannot_be_interrupted_and_does_not_fit_is_left_and_the_others_run(tmp_path):
+    long = complexity_cell(methods.PETRA)
+    found = reports([long, CELLS[0]], tmp_path, budget=Budget(300, {long.name: 1000.0}))
+    assert [message[:2] for message in found] == [("end", 1), ("budget", 0)]
+
+
+def test_without_a_limit_nothing_is_said_of_time(tmp_path):
+    assert [message[0] for message in reports(CELLS[:1], tmp_path)] == ["end"]
+
+
+def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
+    executed = []
+
+    def lose_once(record, context):
+        executed.append(record.cell)
+        if len(executed) == 1:
+            raise LockLostError("beta has taken this cell over")
+        return State(Status.DONE)
+
+    monkeypatch.setattr(worker, "execute", lose_once)
+    found = reports(CELLS[:1], tmp_path)
+    assert [message[:2] for message in found] == [("notice", 0), ("end", 0)]
+    assert "beta" in found[0][2]
+
+
+class StopInEvaluation(Observer):
+    """Orders a stop in the middle of the evaluation of an epoch: at the first look after its last tick's."""
+
+    def __init__(self, at):
+        self.at, self.looks = at, 0
+
+    def tick(self, done, total, loss):
+        self.looks = 0
+        self.done = done
+
+    def should_stop(self):
+        self.looks += 1
+        return self.done == self.at and self.looks == 2
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_stop_in_the_middle_of_an_evaluation_goes_on_bitwise(tmp_path, epoch):
+    """Of ImageNet an evaluation takes minutes: nobody waits that long for Ctrl-C or the end of the budget."""
+    whole, halted = Record(tmp_path / "whole", SMALL), Record(tmp_path / "halted", SMALL)
+    execute(whole, Context(model_file=whole.path / "model.pt"))
+    observer = StopInEvaluation(11 * epoch)
+    with pytest.raises(Stopped):
+        execute(halted, Context(observer=observer, should_stop=observer.should_stop))
+    assert len(halted.metrics()) == epoch - 1
+    execute(halted, Context(model_file=halted.path / "model.pt"))
+    assert recorded(halted.path) == recorded(whole.path)
+    ours, theirs = (torch.load(record.path / "model.pt", weights_only=True) for record in (halted, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

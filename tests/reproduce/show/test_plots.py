@@ -1,0 +1,49 @@
+"""Drawings: the same bytes for the same data, ids that do not repeat, and words for who cannot see them."""
+
+from xml.etree import ElementTree
+
+from matplotlib.figure import Figure
+
+from petra_core import methods
+from reproduce.show import plots
+
+
+def drawing(key: str) -> str:
+    with plots.style():
+        figure = Figure(figsize=(3, 2))
+        panel = figure.subplots()
+        panel.plot([0, 1, 5], [0, 2, 1], "o-", clip_on=True)
+        panel.set(xlim=(0, 2), title="a < b")
+        return plots.to_svg(figure, key=key, title="Title & more", description="What is seen.")
+
+
+def test_the_same_data_gives_the_same_bytes_without_a_date() -> None:
+    assert drawing("one") == drawing("one")
+    assert "<metadata" not in drawing("one")
+    assert "<style" not in drawing("one")
+
+
+def test_ids_are_of_the_drawing_and_every_reference_has_its_target() -> None:
+    first, second = (ElementTree.fromstring(drawing(key)) for key in ("one", "two"))
+    ids = [{e.get("id") for e in root.iter() if e.get("id")} for root in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for element in first.iter():
+        for name, value in element.attrib.items():
+            if value.startswith(("#one", "url(#one")) and name != "style":
+                assert value.removeprefix("url(").strip("#)") in ids[0]
+
+
+def test_it_has_a_name_a_description_and_text_that_is_text() -> None:
+    root = ElementTree.fromstring(drawing("one"))
+    title, description = root[0], root[1]
+    assert (title.text, description.text) == ("Title & more", "What is seen.")
+    assert root.get("role") == "img"
+    assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+    assert "a < b" in [element.text for element in root.iter(f"{{{plots.SVG}}}text")]
+
+
+def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
+    assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.KNOWN)
+    assert len(set(plots.COLOURS.values())) == len(methods.KNOWN)
+    assert len(set(plots.DASHES.values())) == len(methods.KNOWN) - 1  # backpropagation and PETRA are both solid

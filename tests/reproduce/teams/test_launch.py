@@ -1,0 +1,311 @@
+"""`train --processes`: the same weights as one process, whoever is killed, and an end with one clear message."""
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from petra_core import checkpoint
+from reproduce.records.record import Record
+from reproduce.teams import launch
+from reproduce.teams.launch import LOST, MARKS, first_to_tell, leaving_at_once
+from reproduce.teams.processes import Processes
+from reproduce.teams.team import UnsupportedError
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
+
+CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
+#: Without --threads: what is promised of the results of several processes is promised of what is there by default.
+OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
+
+pytestmark = pytest.mark.slow
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `python -m reproduce` with arguments, in processes that are forked."""
+    with contextlib.ExitStack() as started:
+
+        def begin(*arguments: str, **environment: str) -> Command:
+            return started.enter_context(contextlib.closing(Command(reproduce, *arguments, **environment)))
+
+        yield begin
+
+
+def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Python as it is started from a shell: where that is the point, since each process takes seconds to import."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=PATIENCE)[1]
+
+
+def outcome(output: Path) -> tuple[Any, Any]:
+    """Weights, and metrics without times."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    timed = ("train_seconds", "evaluation_seconds", "images_per_second")
+    metrics = [{name: value for name, value in line.items() if name not in timed} for line in lines]
+    return checkpoint.load(output / "model.pt"), metrics
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    output = tmp_path_factory.mktemp("alone") / "run"
+    with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
+        text = process.said()
+        assert process.returncode == 0, text
+        assert f" -> {output} (1 thread)\n" in text
+    return outcome(output)
+
+
+def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
+    weights, metrics = outcome(output)
+    assert_bitwise_equal(weights, expected[0])
+    assert metrics == expected[1]
+    assert not (output / "checkpoint").exists()
+    assert not (output / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_one_is_killed_all_start_again_and_end_the_same(
+    tmp_path: Path, start: Start, alone: tuple[Any, Any], victim: int
+) -> None:
+    process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
+    wait_for((tmp_path / "checkpoint" / "latest.json").exists)
+    os.kill(children(process.pid)[victim], signal.SIGKILL)
+    text = process.said()
+    assert process.returncode == 0, text
+    assert f" -> {tmp_path} (2 processes of 1 thread each)\n" in text
+    assert "all start again from the last checkpoint (1 of 3)" in text
+    [message] = [line for line in text.splitlines() if "lost" in line and "all start again" not in line]
+    assert message.startswith(f"rank {1 - victim}: ")
+    assert_same(tmp_path, alone)
+    [environment] = Record.load(tmp_path).environments()
+    assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
+
+
+def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
+    tmp_path: Path, start: Start, alone: tuple[Any, Any]
+) -> None:
+    for processes, partition in (("2", "3,3"), ("3", "2,2,2")):
+        sharing = ("--processes", processes, "--partition", partition)
+        running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
+        before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
+        latest = tmp_path / "checkpoint" / "latest.json"
+        wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called at once
+        running.send_signal(signal.SIGINT)
+        text = running.said()
+        assert running.returncode == 130, text
+        assert "saved, the same command goes on from there" in text
+    last = start("train", *OPTIONS, "--output", str(tmp_path))
+    text = last.said()
+    assert last.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
+    process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
+    text = said(process)
+    assert process.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path, start: Start) -> None:
+    undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
+    text = undisturbed.said()
+    assert undisturbed.returncode == 0, text
+    assert text.count("epoch 3/3") == 1, "one of the processes reports"
+    other = tmp_path / "b"
+    sharing = ("--replicas", "2", "--processes", "2", "--partition", "3,3")
+    process = start("train", *OPTIONS, "--output", str(other), *sharing)
+    wait_for((other / "checkpoint" / "latest.json").exists)
+    os.kill(children(process.pid)[2], signal.SIGKILL)
+    text = process.said()
+    assert process.returncode == 0, text
+    assert "all start again from the last checkpoint (1 of 3)" in text
+    assert_same(other, outcome(tmp_path / "a"))
+    assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
+    assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
+
+
+FAULTY = """
+from petra_core.worker import Worker
+whole = Worker.backward
+def backward(self, micro_batch):
+    if micro_batch == 20 and self.index == 4:
+        raise KeyError("a fault")
+    return whole(self, micro_batch)
+Worker.backward = backward
+"""
+
+
+def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: Path) -> None:
+    """The processes are those of Python, as a user starts them."""
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    more = ("--output", str(tmp_path / "run"), "--processes", "2")
+    process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
+    team = wait_for(lambda: len(found := children(process.pid)) == 2 and found)
+    text = said(process)
+    assert process.returncode == 1, text
+    assert text.count("Traceback") == 1
+    last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line
+    assert last == ["KeyError: 'a fault'", "in backward 20 of stage 4", "on rank 1"]
+    assert "lost" not in text
+    assert not any(Path(f"/proc/{pid}").exists() for pid in team)
+
+
+def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
+    wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
+    sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
+    process = start("train", *wild, "--output", str(tmp_path), *sharing)
+    first = wait_for(lambda: children(process.pid))
+    text = process.said()
+    assert process.returncode == 1
+    assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
+    assert "it comes from stage " in text
+    assert "Traceback" not in text
+    assert text.count("Error") == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+
+
+def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    team = [
+        start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
+        for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
+    ]
+    texts = [process.said() for process in team]
+    assert [process.returncode for process in team] == [1, 1]
+    for text in texts:
+        assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
+        assert "; threads 2, rank 0 has 1\n" in text
+
+
+def end(last: str, group: bool) -> None:
+    atexit.register(os.abort)  # what threads of the group may do while Python ends
+    if group:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with leaving_at_once():
+        exec(last)
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "text"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(75)", 75, ""),
+        ("sys.exit('a message')", 1, "a message\n"),
+        ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
+    ],
+)
+def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
+    with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
+        shown = process.said()
+        assert process.returncode == code, shown
+        assert shown.endswith(text)
+    with contextlib.closing(Command(end, last, False)) as process:
+        shown = process.said()
+        assert process.returncode == -signal.SIGABRT, shown
+        assert text.removeprefix("[rank0]: ") in shown
+
+
+def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
+    """One that is killed while all meet: the others have lost it, and all start again."""
+    where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
+    process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
+    text = process.said()
+    assert process.returncode == LOST, text
+    assert text.startswith("the processes of the run did not all meet: one of them has died, or has been silent")
+    assert "Traceback" not in text
+
+
+def compare(rank: int) -> None:
+    team = object.__new__(Processes)
+    team.size = 2
+    team.compare("3 epochs and 5 micro-batches")
+    with pytest.raises(UnsupportedError, match=r"rank 1 would go on from 1 epochs, rank 0 from 0 epochs: .* all "):
+        team.compare(f"{rank} epochs")
+
+
+def test_processes_that_would_go_on_from_different_places_are_refused() -> None:
+    in_processes(2, compare)
+
+
+@pytest.mark.parametrize(
+    ("codes", "received", "verdict"),
+    [
+        ([0, 0], [], 0),
+        ([0, 0], [signal.SIGTERM], 0),  # which came when all had finished
+        ([130, 143], [signal.SIGINT], 130),
+        ([-9, LOST], [], LOST),
+        ([LOST, 1], [], 1),
+        ([None, 2], [], 2),
+    ],
+)
+def test_one_exit_code_for_all(codes: list[int | None], received: list[int], verdict: int) -> None:
+    assert launch._verdict(codes, received) == verdict
+
+
+def test_a_terminal_that_is_closed_ends_all() -> None:
+    waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
+    command = [sys.executable, "-c", waiting + "time.sleep(600)"]
+    team = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in team:
+        assert process.stdout is not None
+        process.stdout.readline()  # until it is ready
+        process.stdout.close()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a CI may run all with `nohup`
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
+        assert launch._watch(team) == 128 + signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [process.wait() for process in team] == [7, 7]
+
+
+def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong, message in (
+        (("--cuda-graphs", "4"), "is for CUDA devices"),
+        (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
+    ):
+        process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
+        text = process.said()
+        assert process.returncode == 2
+        assert " ".join(text.split()).count(message) == 1
+
+
+def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # by the agent
+    monkeypatch.delenv(MARKS, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(kept.port))
+    assert first_to_tell()
+    assert first_to_tell()  # nothing says that torchrun keeps a store there
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert [first_to_tell() for _ in range(3)] == [True, False, False]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert [first_to_tell() for _ in range(2)] == [True, False]
+    monkeypatch.setenv("MASTER_PORT", "no port")
+    assert first_to_tell()

@@ -1,0 +1,68 @@
+"""`train --trace`: a Chrome trace of the full pipeline, and the same weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from petra_core import checkpoint
+from reproduce.commands.cli import main
+from tests.compare import assert_bitwise_equal
+from tests.reproduce.teams.test_launch import Start, start
+
+__all__ = ["start"]  # the fixture
+
+STAGES, TRACED = 4, 5
+OPTIONS = [
+    *("train", "--model", "chain2", "--stem", "stride2", "--width", "2", "--batch-size", "64", "--epochs", "1"),
+    *("--threads", "1", "-k", "2", "--learning-rate", "0.02"),
+]
+
+
+def trained(output: Path, *more: str) -> Any:
+    found = CliRunner().invoke(main, [*OPTIONS, "--output", str(output), *more])
+    assert found.exit_code == 0, found.output
+    return checkpoint.load(output / "model.pt")
+
+
+def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "deeper" / "trace.json"
+    traced = trained(tmp_path / "traced", "--trace", str(file), "--trace-micro-batches", str(TRACED))
+    assert_bitwise_equal(traced, trained(tmp_path / "plain"))
+    events = json.loads(file.read_text())["traceEvents"]
+    first = 2 * STAGES
+    assert [event["name"] for event in events if (event["cat"], event["args"]["stage"]) == ("F", 0)] == [
+        f"F{m}" for m in range(first, first + TRACED)
+    ]
+    assert sum(event["cat"] == "B" for event in events) == STAGES * TRACED
+
+
+def test_a_run_that_is_shorter_leaves_what_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    trained(tmp_path / "run", "--trace", str(file), "--trace-micro-batches", "1000")
+    numbers = {event["args"]["micro_batch"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the training set's last whole micro-batch
+
+
+def test_a_run_that_ends_before_its_pipeline_is_full_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    more = ("--batch-size", "600", "--output", str(tmp_path / "run"), "--trace", str(file))
+    found = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert found.exit_code == 0, found.output
+    assert "--trace: nothing was traced: the run was over before its pipeline was full" in found.output
+    assert not file.exists()
+
+
+@pytest.mark.slow
+def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None:
+    file = tmp_path / "trace.json"
+    sharing = ("--processes", "2", "--partition", "2,2")
+    more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
+    process = start(*OPTIONS, *sharing, *more)
+    text = process.said()
+    assert process.returncode == 0, text
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    assert any(event["cat"] == "wait" for event in events)
