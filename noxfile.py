@@ -41,8 +41,8 @@ ASV_SOME_FAILED = 2  # exit code of `asv run`
 # The benchmarks whose figures are the same on every machine, but for the last digits of numerical errors.
 HISTORY = r"^(cost|numerics|engine\.Calls|memory\.(Stages|Narrow|Paper)|checkpoints\.Checkpoints\.track)"
 
-# Exit codes of `reproduce run` with something to report; any other failure is one of the command itself.
-SOME_FAILED, BUDGET_ENDED = 1, 3
+# Exit code of `reproduce run` with something to report; any other failure is one of the command itself.
+SOME_FAILED = 1
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -100,10 +100,10 @@ def known_to_pkg_config(library: str) -> bool:
         return False
 
 
-def reproduce(session: nox.Session, *arguments: str, success_codes: Sequence[int] = (0,)) -> None:
+def reproduce(session: nox.Session, *arguments: str) -> None:
     """`python -m reproduce` with these arguments."""
     # On Ctrl-C a run finishes its tick and saves. Without this setting nox would kill it after 0.3 seconds.
-    session.run("python", "-m", "reproduce", *arguments, interrupt_timeout=None, success_codes=success_codes)
+    session.run("python", "-m", "reproduce", *arguments, interrupt_timeout=None)
 
 
 def run_and_report(session: nox.Session, scale: str, *chosen: str) -> None:
@@ -112,10 +112,8 @@ def run_and_report(session: nox.Session, scale: str, *chosen: str) -> None:
     Not after Ctrl-C, nor where nothing was run.
     """
     options = session.posargs
-    # A limit that was asked for is no failure.
-    succeeded = (0, BUDGET_ENDED)
     try:
-        reproduce(session, "run", scale, *chosen, *options, success_codes=succeeded)
+        reproduce(session, "run", scale, *chosen, *options)
     except CommandFailed as failure:
         if failure.return_code == SOME_FAILED and "--dry-run" not in options:
             reproduce(session, "report", *records_option(options))
@@ -147,7 +145,7 @@ def reproduce_smoke(session: nox.Session) -> None:
 
 @nox.session(name="reproduce-small")
 def reproduce_small(session: nox.Session) -> None:
-    """CIFAR-10 with narrow networks in a few epochs, then the report: `-- --data-root DIR --budget 2h`."""
+    """CIFAR-10 with narrow networks in a few epochs, then the report: `-- --data-root DIR --dry-run`."""
     install(session)
     run_and_report(session, "small")
 

@@ -5,7 +5,7 @@ This module exports conjunction, count.
 
 from collections.abc import Sequence
 
-__all__ = ["conjunction", "count"]
+__all__ = ["conjunction", "count", "duration"]
 
 
 def count(amount: int, noun: str) -> str:
@@ -16,3 +16,12 @@ def count(amount: int, noun: str) -> str:
 def conjunction(words: Sequence[str]) -> str:
     """One; one and two; one, two and three."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def duration(seconds: float) -> str:
+    """About how long, in the unit that suits it: "45 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

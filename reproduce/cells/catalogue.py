@@ -181,6 +181,8 @@ IMAGENET = Dataset(
     ),
 )
 
+#: The module of Python that the text of `PYDOC` is of; a record names its checksum.
+SOURCE = "pydoc_data.topics"
 PYDOC = Dataset(
     name="pydoc",
     title="the topics of Python's language reference",

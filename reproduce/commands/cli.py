@@ -1,7 +1,7 @@
 """The command line: `run` a grid, `train` one cell, share it by a `partition`, see to `report`, `data` and `records`.
 
-Exit codes: 0 all that was asked for is there; 1 something failed; 2 the command line is wrong; 3 the time budget ended
-first; 130 stopped by Ctrl-C. After 3 and 130 the same command goes on.
+Exit codes: 0 all that was asked for is there; 1 something failed; 2 the command line is wrong; 130 stopped by
+Ctrl-C, after which the same command goes on.
 """
 
 import click

@@ -34,9 +34,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     if outcome.problems:
         say_loudly(f"{_cells(outcome.problems)} without a result", list(_once_each(outcome.problems.items())))
     unfinished = [f"{c.slug}: {s}" for c, s in outcome.states.items() if not s.final and c not in outcome.problems]
-    if unfinished and outcome.budget_ended:
-        click.echo(f"\nThe time budget ended: {_cells(unfinished)} left; the same command goes on.")
-    elif unfinished:
+    if unfinished:
         say_loudly(f"{_cells(unfinished)} unfinished; the same command goes on", unfinished)
     memory = [cell.slug for cell, state in outcome.states.items() if state.reason == "out of memory"]
     if memory:

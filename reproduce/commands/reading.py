@@ -1,9 +1,9 @@
 """What a plan is made of, read from the records: states, locks, and the speeds recorded on this kind of device.
 
-This module exports kind_of_device, read_plan, recorded_times.
+This module exports kind_of_device, read_plan.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
@@ -14,7 +14,7 @@ from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.speed import Device, Speeds
 from reproduce.running.planning import Item, Plan
 
-__all__ = ["kind_of_device", "read_plan", "recorded_times"]
+__all__ = ["kind_of_device", "read_plan"]
 
 
 def kind_of_device(name: str, threads: int) -> Device:
@@ -44,14 +44,6 @@ def read_plan(
     for cell, exhibit in _first_exhibits(cells, scale).items():
         groups.setdefault(exhibit, []).append(items[cell])
     return Plan(groups, workers)
-
-
-def recorded_times(cells: Iterable[Cell], root: Path, where: Device) -> dict[str, float]:
-    """Seconds that whole cells take on such a device, by name, as far as comparable ones are recorded under `root`."""
-    speeds = speed.recorded(scan(root).records)
-    whole = {cell: State(Status.NOT_RUN, epochs=cell.epochs_expected) for cell in cells}
-    times = {cell.name: speeds.left(cell, state, where) for cell, state in whole.items()}
-    return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 
 def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed: bool) -> Item:

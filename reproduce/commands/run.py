@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from reproduce import durations
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands.common import (
@@ -25,23 +24,14 @@ from reproduce.commands.common import (
     data_workers_of,
 )
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
-from reproduce.commands.reading import kind_of_device, read_plan, recorded_times
+from reproduce.commands.reading import kind_of_device, read_plan
 from reproduce.grids import selection
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
-from reproduce.running.budget import Budget
 from reproduce.words import count
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """A duration such as `30m`, in seconds."""
-    try:
-        return None if value is None else durations.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command(cls=GroupedCommand)
@@ -92,17 +82,9 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     help="Only show the plan: what is done, what is locked, hours left by recorded speed.",
 )
 @HOW("-v", "--verbose", is_flag=True, show_default=False, help="With --dry-run: every cell on a line of its own.")
-@HOW(
-    "--budget",
-    metavar="DURATION",
-    callback=_seconds,
-    help="Stop and save within this time, such as 30m, 2h or 1h30m; exit code 3.",
-)
 @HOW("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @click.help_option("-h", "--help")
-@click.pass_obj
 def run(
-    started: float | None,
     scale: str,
     tables: Sequence[str],
     models: Sequence[str],
@@ -124,7 +106,6 @@ def run(
     compiled: bool,
     dry_run: bool,
     verbose: bool,
-    budget: float | None,
     checkpoint_minutes: float,
 ) -> None:
     """Run all cells of SCALE that have no result yet.
@@ -153,7 +134,6 @@ def run(
     from reproduce.running.runner import run_grid
     from reproduce.running.worker import Settings
 
-    expected = recorded_times(chosen, root, kind)
     settings = Settings(
         root=root,
         jobs=workers,
@@ -164,8 +144,6 @@ def run(
         data_workers=data_workers or data_workers_of(workers),
         cuda_graphs=cuda_graphs,
         compiled=compiled,
-        budget=None if budget is None else Budget(budget, expected, started),
-        expected=expected,
     )
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)

@@ -7,7 +7,7 @@ once, at its first place, and the last tenth is for validation.
 The text is another one in every version of Python. Its SHA-256 goes into every result, a run does not go on with
 another text, and tables never put results of two texts together.
 
-This module exports SOURCE, Corpus, pydoc, split, without_repetitions.
+This module exports Corpus, pydoc, split, without_repetitions.
 """
 
 import hashlib
@@ -17,9 +17,8 @@ from pathlib import Path
 
 from reproduce.data.errors import DataError
 
-__all__ = ["SOURCE", "Corpus", "pydoc", "split", "without_repetitions"]
+__all__ = ["Corpus", "pydoc", "split", "without_repetitions"]
 
-SOURCE = "pydoc_data.topics"
 VALIDATION = 0.1  # of the text, at its end
 
 

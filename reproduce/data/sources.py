@@ -169,7 +169,7 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     except ValueError as error:
         raise DataError(Path(PYDOC.name), str(error), "Choose a smaller batch, or shorter sequences") from error
     provenance = manifest.built_in(PYDOC.name) | {
-        "files": {corpus.SOURCE: whole.sha256},
+        "files": {catalogue.SOURCE: whole.sha256},
         "bytes": [len(whole.train), len(whole.test)],
         "unigram": text.unigram(whole.train, test.hidden())._asdict(),
     }

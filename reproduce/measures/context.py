@@ -34,9 +34,6 @@ class Observer:
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """An epoch has ended, with these metrics."""
 
-    def saved(self, seconds: float) -> None:
-        """A checkpoint was written, which took so long."""
-
     def notice(self, text: str) -> None:
         """Something has happened that a person should know."""
 

@@ -305,7 +305,6 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint: the full pipeline, the position, and the sums of the epoch under way."""
-        started = time.monotonic()
         self._record.check_held()
         pipeline = self.pipeline.state_dict()
         workers = pipeline.pop("workers")
@@ -324,7 +323,6 @@ class Trainer:
         }
         self._context.team.save(self._record, self.pipeline.micro_batches, common, workers)
         self._saved = time.monotonic()
-        self._context.observer.saved(self._saved - started)
 
     def resume(self) -> None:
         """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
-from reproduce.data.corpus import SOURCE
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
 from reproduce.records.record import Record, RecordError, State, Status, scan

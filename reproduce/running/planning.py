@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from petra_core import methods
-from reproduce import durations
 from reproduce.cells.kinds import Cell
 from reproduce.records.locks import Holder
 from reproduce.records.record import State
-from reproduce.words import count
+from reproduce.words import count, duration
 
 __all__ = ["Item", "Plan", "listing", "table"]
 
@@ -151,7 +150,7 @@ def _left(items: Sequence[Item]) -> str:
         return "-"
     if not known:
         return "unknown"
-    return f"{'at least ' if len(known) < len(waiting) else ''}{durations.words(sum(known))}"
+    return f"{'at least ' if len(known) < len(waiting) else ''}{duration(sum(known))}"
 
 
 def _time(plan: Plan) -> str:
@@ -165,8 +164,8 @@ def _time(plan: Plan) -> str:
     if known:
         least = "at least " if unknown else ""
         busy = min(plan.workers, len(waiting))
-        share = f", {least}{durations.words(sum(known) / busy)} with {busy} workers" if busy > 1 else ""
-        text += f", {least}{durations.words(sum(known))} of one worker{share}, at the speeds recorded on this device"
+        share = f", {least}{duration(sum(known) / busy)} with {busy} workers" if busy > 1 else ""
+        text += f", {least}{duration(sum(known))} of one worker{share}, at the speeds recorded on this device"
     if unknown:
         text += (
             f"; the time of {unknown if known else 'all'} of them is unknown: nothing comparable is recorded on this "
@@ -193,5 +192,5 @@ def _words(item: Item) -> str:
     if item.column == "locked":
         return f"{text}, locked by {item.holder}"
     if item.ours:
-        text += f", {'time unknown' if item.seconds is None else f'{durations.words(item.seconds)} left'}"
+        text += f", {'time unknown' if item.seconds is None else f'{duration(item.seconds)} left'}"
     return text

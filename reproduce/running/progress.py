@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from torch import Tensor
@@ -78,14 +78,11 @@ class TrainingBar(Observer):
 
 
 class GridBar:
-    """A grid of cells: how many are finished, what came out, what runs now and time left.
+    """A grid of cells: how many are finished, what came out, what runs now.
 
     Args:
         total: cells.
         stream: where to; the bar is drawn if it is a terminal.
-
-    Attributes:
-        left: says how long it still takes; empty words where nobody knows.
 
     """
 
@@ -94,7 +91,6 @@ class GridBar:
         self._total = total
         self._finished = 0
         self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, share done
-        self.left: Callable[[], str] = str
         self._bar: tqdm[Any] | None = None
         if self._stream.isatty():
             self._bar = tqdm(
@@ -111,7 +107,7 @@ class GridBar:
         self._finished += 1
         if worker is not None:
             self._running.pop(worker, None)
-            self.say(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}{self._left()}")
+            self.say(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}")
         self._draw()
 
     def say(self, text: str) -> None:
@@ -129,11 +125,7 @@ class GridBar:
     def _draw(self) -> None:
         if self._bar is not None:
             self._bar.n = self._finished + sum(share for _, share in self._running.values())
-            self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()) + self._left())
-
-    def _left(self) -> str:
-        words = self.left()
-        return f" ({words})" if words else ""
+            self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()))
 
 
 class Observers(Observer):

@@ -19,18 +19,13 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from reproduce import durations
 from reproduce.cells.kinds import Cell
 from reproduce.records.locks import LockedError
 from reproduce.records.record import Record, RecordError, State, Status
-from reproduce.records.speed import alike
 from reproduce.running import worker
-from reproduce.running.forecast import Forecast
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS, Settings
-
-BUDGET_ENDED = 3  # exit code
 
 
 @dataclass
@@ -41,14 +36,12 @@ class Outcome:
         states: state of each cell that could be read, in the order of the grid.
         problems: cells that could not be run or read, with the reason.
         signal: number of the signal that stopped the run, 0 if none did.
-        budget_ended: whether there was no time for all of it.
 
     """
 
     states: dict[Cell, State] = field(default_factory=dict)
     problems: dict[Cell, str] = field(default_factory=dict)
     signal: int = 0
-    budget_ended: bool = False
 
     @property
     def complete(self) -> bool:
@@ -58,12 +51,10 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 if every cell has a result, 128 + signal if stopped, 3 if the time budget ended first, otherwise 1."""
+        """0 if every cell has a result, 128 + signal if stopped, otherwise 1."""
         if self.complete:
             return 0
-        if self.signal:
-            return 128 + self.signal
-        return BUDGET_ENDED if self.budget_ended else 1
+        return 128 + self.signal if self.signal else 1
 
 
 def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
@@ -153,11 +144,6 @@ class _Listener:
         self._cells, self._settings, self._outcome, self._bar, self._stop = cells, settings, outcome, bar, stop
         self._running: dict[int, Cell] = {}
         self._finished: set[int] = set()
-        shares = [outcome.states[cell].epochs_done / max(cell.epochs_expected, 1) for cell in cells]
-        kinds = {cell: alike(cell) for cell in cells}
-        before = {kinds[cell]: settings.expected[cell.name] for cell in cells if cell.name in settings.expected}
-        self._forecast = Forecast([kinds[cell] for cell in cells], shares, min(settings.jobs, len(cells)), before)
-        bar.left = self._forecast.words
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
@@ -181,13 +167,11 @@ class _Listener:
 
     def _share(self, number: int, index: int, share: float) -> None:
         self._running[number] = self._cells[index]
-        self._forecast.at(index, share)
         self._bar.show(number, self._cells[index].slug, share)
 
     def _end(self, number: int, index: int, state: State) -> None:
         if index not in self._finished:
             self._finished.add(index)
-            self._forecast.end(index, whole=state.status is Status.DONE)
             cell = self._cells[index]
             self._bar.finish(cell.slug, _words(Record.of(cell, self._settings.root), state), worker=number)
 
@@ -196,7 +180,6 @@ class _Listener:
 
     def _problem(self, number: int, index: int, text: str) -> None:
         """Told once: a data set that is missing is missing for all cells."""
-        self._forecast.end(index, whole=False)
         cell, problems = self._cells[index], self._outcome.problems
         if text not in problems.values():
             self._bar.say(f"PROBLEM {cell.slug}: {text}")
@@ -205,12 +188,6 @@ class _Listener:
     def _full(self, number: int, index: int, text: str) -> None:
         self._problem(number, index, text)
         self._stop.set()
-
-    def _budget(self, number: int, index: int) -> None:
-        budget = self._settings.budget
-        if budget is not None and not self._outcome.budget_ended:
-            self._outcome.budget_ended = True
-            self._bar.say(f"the time budget of {durations.words(budget.seconds)} ends: what is unfinished is saved")
 
 
 def _note_death(process: BaseProcess, cell: Cell | None, outcome: Outcome, bar: GridBar) -> None:

@@ -8,8 +8,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -26,7 +26,6 @@ from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageFullError
-from reproduce.running.budget import Budget
 from reproduce.running.execution import execute
 from reproduce.teams.team import UnsupportedError
 
@@ -46,8 +45,6 @@ class Settings:
         threads: of each.
         devices: worker number n trains on the n-th of them, from the first again where there are more workers.
         checkpoint_seconds, data_root, data_workers, cuda_graphs, compiled: see `reproduce.measures.context.Context`.
-        budget: time that the run may take, if limited.
-        expected: seconds that whole cells take, by name, as far as it is known from before.
 
     """
 
@@ -60,33 +57,23 @@ class Settings:
     data_workers: int = 1
     cuda_graphs: int = 0
     compiled: bool = False
-    budget: Budget | None = None
-    expected: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Reporter(Observer):
-    """Tells the parent how far a cell is, now and then, and the budget what takes how long."""
+    """Tells the parent how far a cell is, now and then."""
 
-    def __init__(self, report: Report, index: int, budget: Budget | None) -> None:
-        self._report, self._index, self._budget = report, index, budget
+    def __init__(self, report: Report, index: int) -> None:
+        self._report, self._index = report, index
         self._last = 0.0
 
     def begin(self) -> None:
         self._report("share", self._index, 0.0)
-        if self._budget is not None:
-            self._budget.begin()
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        if self._budget is not None:
-            self._budget.ticked()
         now = time.monotonic()
         if now - self._last >= REPORT_SECONDS:
             self._last = now
             self._report("share", self._index, done / total)
-
-    def saved(self, seconds: float) -> None:
-        if self._budget is not None:
-            self._budget.saved(seconds)
 
     def notice(self, text: str) -> None:
         self._report("notice", self._index, text)
@@ -128,31 +115,22 @@ def work(
         cells: the grid.
         settings: how to run it.
         report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
-            ("notice", index, text) or, when nothing more can be done, ("full", index, text) for a full disk and
-            ("budget", index) for the end of the time.
+            ("notice", index, text) or, when nothing more can be done, ("full", index, text) for a full disk.
         should_stop: asked after every tick.
         device: to train on; the first of the settings' unless given.
 
     """
     device = device_of(0, settings) if device is None else device
-    budget = settings.budget
-
-    def enough() -> bool:
-        return (budget is not None and budget.ended) or should_stop()
-
     left = list(range(len(cells)))
     while left:
-        held, too_long = [], []
+        held = []
         for index in left:
             if should_stop():
                 return
-            if budget is not None and not budget.allows(cells[index]):
-                too_long.append(index)
-                continue
             context = Context(
                 device=device,
-                should_stop=enough,
-                observer=_Reporter(report, index, budget),
+                should_stop=should_stop,
+                observer=_Reporter(report, index),
                 checkpoint_seconds=settings.checkpoint_seconds,
                 data_root=settings.data_root,
                 data_workers=settings.data_workers,
@@ -163,18 +141,13 @@ def work(
                 if not _attempt(cells[index], settings, context, report, index):
                     held.append(index)
             except Stopped:
-                if not should_stop():
-                    report("budget", index)
                 return
             except StorageFullError as error:
                 report("full", index, str(error))
                 return
-        if too_long and not held:
-            report("budget", too_long[0])
-            return
-        if len(held) + len(too_long) == len(left):
+        if len(held) == len(left):
             time.sleep(POLL_SECONDS)
-        left = sorted(held + too_long)
+        left = held
 
 
 def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, index: int) -> bool:

@@ -1,6 +1,6 @@
-"""Write down what the report says, one text file a section: findings, and of every table columns, entries and CSV.
+"""Write down what the report says, one text file a section: findings, and of every table columns and entries.
 
-    python -m tests.golden.dump reports/records tests/golden
+    python -m tests.golden.dump reports/records tests/golden [SECTION...]
 
 Guards a change of how the report is made: `git diff tests/golden` afterwards shows every entry that differs.
 """
@@ -35,8 +35,6 @@ def lines_of_block(block: Block) -> Iterator[str]:
             yield "  " + " | ".join(entry.text + (f"[{entry.mark.value}]" if entry.mark else "") for entry in row)
         for note in block.notes:
             yield f"  note {note}"
-        yield "csv"
-        yield block.csv()
     elif isinstance(block, Figure):
         yield f"figure {block.key}: {block.title}"
     elif isinstance(block, Listing):
@@ -45,13 +43,15 @@ def lines_of_block(block: Block) -> Iterator[str]:
         yield f"paragraph {block}"
 
 
-def main(records: Path, output: Path) -> None:
-    """Write the files."""
+def main(records: Path, output: Path, *keys: str) -> None:
+    """Write the files of these sections; of all, if none is named."""
     results = read(records, [cell for name in scales.SCALES for cell in grid_of(name).cells])
     for make in SECTIONS:
+        if keys and make.__module__.rpartition(".")[2] not in keys:
+            continue
         section = make(results)
         (output / f"{section.key}.txt").write_text("\n".join(lines_of(section)) + "\n")
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproduce.words import conjunction, count
+from reproduce.words import conjunction, count, duration
 
 
 @pytest.mark.parametrize(("amount", "shown"), [(0, "0 cells"), (1, "1 cell"), (2, "2 cells")])
@@ -16,3 +16,11 @@ def test_count(amount: int, shown: str) -> None:
 )
 def test_conjunction(words: list[str], shown: str) -> None:
     assert conjunction(words) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (360_000, "100.0 h")],
+)
+def test_duration(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

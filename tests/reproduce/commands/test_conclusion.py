@@ -1,15 +1,12 @@
 """The end of a run: every kind of bad news is told once, and the exit code says which it was."""
 
-import signal
-
 import pytest
 
 from reproduce.commands.conclusion import conclude
 from reproduce.grids.scales import Scale
 from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import State, Status
-from reproduce.running.runner import BUDGET_ENDED, Outcome
-from tests.fake_records import train
+from reproduce.running.runner import Outcome
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
@@ -39,24 +36,6 @@ def test_a_missing_data_set_is_told_once(end):
     assert said.count("not prepared") == 1
     assert f"{CELLS[3].slug}: result.json: is damaged" in said
     assert "unfinished" not in said, "they were told already"
-
-
-def test_the_end_of_the_budget_is_no_warning(end):
-    code, text, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), budget_ended=True))
-    assert code == BUDGET_ENDED == 3
-    assert "The time budget ended: 4 cells left; the same command goes on." in text
-    assert said == ""
-
-
-def test_ctrl_c_wins_over_the_budget(end):
-    assert end(Outcome(dict.fromkeys(CELLS, NOT_RUN), signal=signal.SIGINT, budget_ended=True))[0] == 130
-
-
-def test_what_was_finished_within_the_budget_is_finished(end, tmp_path):
-    state = train(CELLS[0], tmp_path, 95.0).state()
-    code, text, _ = end(Outcome({CELLS[0]: state}, budget_ended=True))
-    assert code == 0
-    assert "Nothing is missing: 1 cell with a result" in text
 
 
 def test_failures_are_told_by_their_kind(end):

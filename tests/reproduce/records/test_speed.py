@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from petra_core import methods
-from reproduce.commands.reading import recorded_times
 from reproduce.grids.smoke import digits_cell
 from reproduce.records import speed
 from reproduce.records.record import Record, State, Status, scan
@@ -38,14 +37,6 @@ def test_finished_and_partial_cells_tell_the_time_of_comparable_ones(tmp_path, e
         assert left(speeds, other) == pytest.approx(4 * EPOCH)
     longer = dataclasses.replace(CELL, epochs=40)
     assert left(speeds, longer) == pytest.approx(40 * EPOCH)
-
-
-def test_times_of_whole_cells_are_found_by_name_for_the_device_at_hand(tmp_path):
-    fake_records.train(CELL, tmp_path, 95.0, epochs=1)
-    others = [digits_cell(seed=5), digits_cell("resnet18", methods.PETRA, 1)]
-    found = recorded_times([CELL, *others], tmp_path, HERE)
-    assert found == {cell.name: pytest.approx(4 * EPOCH) for cell in (CELL, others[0])}
-    assert recorded_times([CELL], tmp_path, ("another GPU", "", 1)) == {}
 
 
 def test_what_is_finished_of_a_cell_is_not_left():

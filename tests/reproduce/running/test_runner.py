@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -23,7 +22,6 @@ from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
-from reproduce.running.budget import Budget
 from reproduce.running.runner import Outcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
@@ -62,10 +60,10 @@ def whole(tmp_path_factory):
     return root
 
 
-def grid(cells, root, jobs, budget=None):
+def grid(cells, root, jobs):
     """Run the grid as a command does, in this process; its workers are forked from it."""
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
-    sys.exit(run_grid(cells, settings(root, jobs=jobs, budget=budget)).exit_code)
+    sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def command(tmp_path):
     with contextlib.ExitStack() as started:
 
         def start(cells=CELLS, **how):
-            arguments = (cells, tmp_path, how.get("jobs", 1), how.get("budget"))
+            arguments = (cells, tmp_path, how.get("jobs", 1))
             return started.enter_context(contextlib.closing(Command(grid, *arguments)))
 
         yield start
@@ -159,33 +157,6 @@ def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
-    assert records(tmp_path) == records(whole)
-
-
-class Clock:
-    """Real time, until a file is there: then most of an hour has gone by."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __call__(self):
-        return time.monotonic() + 3595 * self.file.exists()
-
-
-@pytest.mark.slow
-def test_the_budget_stops_all_workers_and_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
-    long = dataclasses.replace(CELLS[0], epochs=4000, drops=())
-    leap = tmp_path / "leap"
-    process = command([long, *CELLS], jobs=2, budget=Budget(3600, clock=Clock(leap)))
-    wait_for((Record.of(long, tmp_path).path / "metrics.jsonl").exists)
-    leap.touch()
-    started = time.monotonic()
-    said = process.said()
-    assert time.monotonic() - started < 5 + 15  # on a machine that is busy with other things too
-    assert process.returncode == 3, said
-    assert said.count("the time budget of 60 min ends") == 1
-    assert Record.of(long, tmp_path).checkpoint.exists()
-    work_here(CELLS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 
@@ -277,9 +248,6 @@ def test_exit_codes():
     assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
-    assert Outcome({a: done, b: partial}, budget_ended=True).exit_code == 3
-    assert Outcome({a: done, b: partial}, signal=signal.SIGINT, budget_ended=True).exit_code == 130
-    assert Outcome({a: done, b: diverged}, budget_ended=True).exit_code == 0
 
 
 def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):

@@ -1,21 +1,19 @@
 """A worker: what it does with cells that it cannot run, and when its time ends."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
-from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import paper, small
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
-from reproduce.running.budget import Budget
 from reproduce.running.execution import execute
 from reproduce.running.worker import Settings, work
-from tests.fake_records import complexity_cell
 from tests.reproduce.measures.test_training import SMALL, recorded
 
 METHODS = ("PETRA", "DSP", "BACKPROPAGATION")
@@ -25,11 +23,11 @@ PROBED = GradientsCell(
 )
 
 
-def reports(cells, root, **settings):
+def reports(cells, root, should_stop=lambda: False, **settings):
     """What one worker in this process reports, without the shares."""
     messages = []
     settings = Settings(root, jobs=1, data_root=root / "data", **settings)
-    work(cells, settings, lambda *message: messages.append(message), lambda: False)
+    work(cells, settings, lambda *message: messages.append(message), should_stop)
     return [message for message in messages if message[0] != "share"]
 
 
@@ -54,45 +52,18 @@ def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, mo
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
 
 
-class Ticks(Budget):
-    """Time that is counted in looks at the clock."""
-
-    def __init__(self, ticks):
-        self._now = 0.0
-        super().__init__(ticks, clock=self._tick)
-
-    def _tick(self):
-        self._now += 1
-        return self._now
-
-
 @pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])
-def test_in_pieces_of_a_budget_a_cell_ends_with_the_same_record(tmp_path, cell):
+def test_in_pieces_a_cell_ends_with_the_same_record(tmp_path, cell):
     whole = tmp_path / "whole"
     assert [message[0] for message in reports([cell], whole)] == ["end"]
     pieces, root = 0, tmp_path / "pieces"
     while not records(root):
         pieces += 1
-        ended = reports([cell], root, budget=Ticks(18))
-        assert ended[-1][0] in ("budget", "end")
+        asked = itertools.count()
+        reports([cell], root, should_stop=lambda asked=asked: next(asked) > 9)
         assert pieces < 20
     assert pieces > 2
     assert records(root) == records(whole)
-
-
-def test_with_no_time_left_no_cell_is_begun(tmp_path):
-    assert reports(CELLS, tmp_path, budget=Budget(1)) == [("budget", 0)]
-    assert not list(tmp_path.rglob("config.json"))
-
-
-def test_what_cannot_be_interrupted_and_does_not_fit_is_left_and_the_others_run(tmp_path):
-    long = complexity_cell(methods.PETRA)
-    found = reports([long, CELLS[0]], tmp_path, budget=Budget(300, {long.name: 1000.0}))
-    assert [message[:2] for message in found] == [("end", 1), ("budget", 0)]
-
-
-def test_without_a_limit_nothing_is_said_of_time(tmp_path):
-    assert [message[0] for message in reports(CELLS[:1], tmp_path)] == ["end"]
 
 
 def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
@@ -127,7 +98,7 @@ class StopInEvaluation(Observer):
 
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_a_stop_in_the_middle_of_an_evaluation_goes_on_bitwise(tmp_path, epoch):
-    """Of ImageNet an evaluation takes minutes: nobody waits that long for Ctrl-C or the end of the budget."""
+    """Of ImageNet an evaluation takes minutes: nobody waits that long for Ctrl-C."""
     whole, halted = Record(tmp_path / "whole", SMALL), Record(tmp_path / "halted", SMALL)
     execute(whole, Context(model_file=whole.path / "model.pt"))
     observer = StopInEvaluation(11 * epoch)
