@@ -8,8 +8,6 @@ show and is the same in every run. On CUDA the allocator's own statistics are re
 
 What is allocated before the context is entered is not counted, so everything of interest is made inside it. And the
 system's word is asked of a fresh process, which has not yet kept anything of what was measured before.
-
-This module exports Allocations, in_fresh_process.
 """
 
 import json

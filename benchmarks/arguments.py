@@ -1,8 +1,6 @@
 """What is named on a benchmark's command line: methods, networks and counts, each an argparse type.
 
 Something unknown is refused before anything is measured, with what was expected.
-
-This module exports CLASSES, NETWORKS, add_methods, add_networks, count, method_name, network, network_name.
 """
 
 import argparse

@@ -20,8 +20,6 @@ stage on two devices is hardly faster than on one: nearly every micro-batch wait
 staleness: the delay of stage j, b_j - f_j micro-batches, grows with the replicas of the stages above.
 
 An update takes the mean over k micro-batches of all replicas, so k is a multiple of r.
-
-This module exports ages, check_replicas, of_stages.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A pipeline whose stages all live in one process hands messages over itself. Where other ranks own some of the stages, it
 gives a channel what goes to them and asks it for what comes from them; nothing else differs. Both sides know from the
 schedule which messages a tick brings, so nothing is announced and nobody is asked.
-
-This module exports Channel.
 """
 
 import abc

@@ -1,7 +1,4 @@
-"""What a pipeline checks: its stages, micro-batches and states, and where a loss that is not finite comes from.
-
-This module exports STATE_FORMAT, Losses, Shapes, check_channel, check_stages, check_state, check_weights, non_finite.
-"""
+"""What a pipeline checks: its stages, micro-batches and states, and where a loss that is not finite comes from."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

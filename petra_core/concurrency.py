@@ -26,8 +26,6 @@ is enqueued before the tick ends, since an R comes before the B beside it. (Writ
 `torch.cuda.Stream.wait_stream` and `Tensor.record_stream`; no GPU has run it yet.)
 
 In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
-
-This module exports Act, InOrder, Sent, SideBySide, conductor, new_stream.
 """
 
 import contextlib

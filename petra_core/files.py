@@ -1,7 +1,4 @@
-"""Files written whole or not at all.
-
-This module exports replacing.
-"""
+"""Files written whole or not at all."""
 
 import os
 from collections.abc import Iterator

@@ -18,8 +18,6 @@ of its magnitude, and that is the error of the rebuilt x~, which is rounded once
 below reads it as the place at which to evaluate F. So errors add up from one reversible stage to the next below, until
 a stage that keeps its input ends the row: bf16 messages are for few reversible stages in a row, or for methods that
 keep their inputs and have no such error.
-
-This module exports check_messages, narrowed, widened.
 """
 
 import torch

@@ -9,8 +9,6 @@ whose number therefore sets the learning rate of all stages.
 
 Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
 any optimizer.
-
-This module exports LearningRateSchedule, OptimizerFactory, adamw, learning_rate, set_rate, sgd.
 """
 
 import functools

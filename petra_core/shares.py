@@ -1,7 +1,4 @@
-"""How the stages of a network are shared among ranks: consecutive runs, and no rank without a stage.
-
-This module exports even_partition, in_turn, owned, places, run_name, runs.
-"""
+"""How the stages of a network are shared among ranks: consecutive runs, and no rank without a stage."""
 
 from collections.abc import Sequence
 from itertools import accumulate

@@ -2,9 +2,6 @@
 
 Whether a network of some size fits images of some size is arithmetic. It is apart from the networks themselves, so that
 who only asks (a command line, the plan of a grid) does not wait for torch.
-
-This module exports REVMVIT, REVROBERTA, REVSWIN, REVVIT, HierarchicalSize, TransformerSize, find_size, patch_grid,
-window_grids.
 """
 
 import difflib

@@ -20,8 +20,6 @@ that F reads, since the other only passes through an addition.
 
 The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
 serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
-
-This module exports Stage, ReversibleStage, BufferedStage, HeadStage, in_evaluation_mode, merge.
 """
 
 import abc

@@ -1,7 +1,4 @@
-"""Words for numbers and lists.
-
-This module exports conjunction, count.
-"""
+"""Words for numbers and lists."""
 
 from collections.abc import Sequence
 

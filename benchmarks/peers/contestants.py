@@ -9,8 +9,6 @@ The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage
 so all compute the same function of the same weights, and must agree in every gradient. A block without a partner, as
 most of a RevNet-18, is a pair whose G is zero, before the swap. What is not reversible (stem, head, the blocks of a
 RevNet that change shape) is a plain module for all. Every package is used with its defaults.
-
-This module exports CONTESTANTS, Contestant, Trainer.
 """
 
 import itertools

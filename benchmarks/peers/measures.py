@@ -9,8 +9,6 @@
 
 The usual way to ask what is kept for a backward, hooks on autograd's saved tensors, would favour the packages: RevTorch
 and memcnn keep tensors beside autograd, where no hook sees them. So all tensors are counted.
-
-This module exports MEMORY_FORMATS, OPTIMIZER, Setting, Task, allocated, correctness, gradients, process_growth, timed.
 """
 
 import copy

@@ -21,8 +21,6 @@ fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random
 
 What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
 `cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
-
-This module exports CapturedTicks, Record, Spread, check, cuda.
 """
 
 import contextlib

@@ -7,8 +7,6 @@ graph. Blocks of the same shapes share what was compiled.
 
 Compiled functions round differently. They are made at the first evaluation of each kind (forward, rebuilt graph,
 evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed.
-
-This module exports compile_functions.
 """
 
 from collections.abc import Sequence

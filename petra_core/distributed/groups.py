@@ -1,7 +1,4 @@
-"""Groups of ranks, and the error of a rank that lost another: what all traffic over torch.distributed shares.
-
-This module exports CPU, PATIENCE, ChannelError, new_group.
-"""
+"""Groups of ranks, and the error of a rank that lost another: what all traffic over torch.distributed shares."""
 
 from collections.abc import Sequence
 from datetime import timedelta

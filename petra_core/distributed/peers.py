@@ -2,8 +2,6 @@
 
 The layout of messages is agreed once, by a header before the first (`petra_core.distributed.layout`); from then on
 tensors alone travel. Receives are posted ahead, sends are kept until they have arrived.
-
-This module exports Inlet, Outlet, Peer.
 """
 
 from collections import deque

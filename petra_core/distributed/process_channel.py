@@ -39,8 +39,6 @@ A neighbour that is silent for longer than `patience` is taken for lost, whether
 Results depend on the order of each stage's own actions and on the contents of the messages alone, never on timing:
 they are, bit for bit, those of one process. What is sent has the strides that it has in one process too, because other
 strides may mean other kernels, which round differently.
-
-This module exports ProcessChannel.
 """
 
 import contextlib

@@ -21,8 +21,6 @@ the batch would, but for the statistics of BatchNorm: each replica normalises wi
 keeps its own running ones. Running statistics are needed for evaluation only, where their mean over the replicas takes
 their place (`averaged_statistics`). It is what statistics moved by the mean of all replicas' would be, and training is
 not touched by it.
-
-This module exports Replicas.
 """
 
 import contextlib

@@ -14,8 +14,6 @@ epoch and again after its evaluation, is another folder.
 
 A part is any nest of tensors and plain data, kept as the bytes of `petra_core.checkpoint`: with a checksum, and read
 back without running code.
-
-This module exports Folder.
 """
 
 import contextlib

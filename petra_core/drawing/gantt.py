@@ -4,8 +4,6 @@
 others is seen only on an axis of time. Simulated timelines and traces of real runs are drawn by the same routine, so
 the two can be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there
 is room.
-
-This module exports to_svg.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ so what is seen is what was executed.
 The SVG is self-contained and may stand in a page any number of times (`petra_core.drawing.svg`). Widths within a tick
 are the units of Table 1 (F 1, R 1, B 2), and each kind has its own place there, so the picture reads without its
 colours too. Every turn has its actions as a tooltip.
-
-This module exports FILL, to_svg.
 """
 
 from itertools import pairwise

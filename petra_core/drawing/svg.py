@@ -2,8 +2,6 @@
 
 Self-contained and fit to stand in a page any number of times: no ids, no style sheet, no script, and a white ground
 for pages that are dark. The title and the description are what a reader hears who cannot see the picture.
-
-This module exports INK, LANE, QUIET, RULE, canvas, line, rect, text.
 """
 
 from collections.abc import Iterable

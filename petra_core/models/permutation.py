@@ -12,8 +12,6 @@ even where inputs are stashed: its backward reads none of the input.
 
 Alone it would be a stage of the pipeline, with a tick and a delay to itself; `petra_core.stages.merge` joins it to the
 block that follows.
-
-This module exports PixelUnshuffleStage.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ torch 2.15): wrong gradients, or a process that dies somewhere later. It is the 
 that is concerned; tests/petra_core/models/test_convolutions.py holds all of them against float64.
 
 With AVX-512 and channels-last images both forms give the same bits wherever the obvious one is right.
-
-This module exports PointwiseConv2d.
 """
 
 from torch import Tensor, nn

@@ -14,8 +14,6 @@ skip of a transition is pooled like its queries, by the same weights.
 
 `base` has the layout of Rev-MViT-B and for ImageNet 39.7M parameters (published: 39M); `tiny` has the depths of
 MViTv2-T. `micro` is for images of some ten pixels on a CPU.
-
-This module exports SIZES, revmvit.
 """
 
 from collections import OrderedDict

@@ -10,8 +10,6 @@ vocabulary x C parameters more. Sequences are full, as in RoBERTa's pretraining:
 attention, and positions count from 0.
 
 The loss is the mean cross-entropy over the masked positions alone. The targets of all others are `IGNORED`.
-
-This module exports IGNORED, SIZES, VOCABULARY, masked_cross_entropy, revroberta.
 """
 
 from collections import OrderedDict

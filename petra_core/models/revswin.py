@@ -10,8 +10,6 @@
 Blocks are those of Swin, parameter for parameter. Patch merging and head read two streams, so they have more: 8 C² + 8C
 weights for each merging from C channels. Sizes tiny to large are those of Swin, huge and giant the depths and widths of
 Swin V2 (Liu et al. 2022) with the blocks of the first. `micro` is for images of some ten pixels on a CPU.
-
-This module exports SIZES, revswin.
 """
 
 import torch

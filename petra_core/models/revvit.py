@@ -7,8 +7,6 @@
 A block is two coupled functions, so a stream is as wide as that of a ViT and the blocks have as many parameters; only
 the head reads twice the channels. Sizes are those of ViT and DeiT: Rev-ViT-S has 22M and Rev-ViT-B 87M parameters for
 ImageNet, as published. `micro` is for images of some ten pixels on a CPU.
-
-This module exports SIZES, revvit.
 """
 
 from torch import nn

@@ -22,9 +22,6 @@ Attention is `scaled_dot_product_attention`, whose fused kernels save less for t
 
 Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
 distribution of deviation 0.02. LayerNorm has PyTorch's eps.
-
-This module exports DropPath, Mlp, PatchEmbedding, PositionEmbedding, SelfAttention, block_functions, drop_rates,
-initialise, join_heads, pooled_head, pre_norm, reversible_blocks, split_heads.
 """
 
 from collections import OrderedDict

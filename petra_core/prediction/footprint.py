@@ -16,8 +16,6 @@ own.
 What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
 any schedule it gives the bytes that are held at any time (`petra_core.prediction.holding`).
 `petra_core.prediction.memory` takes it from a network.
-
-This module exports Footprint, StagePrediction, graphs_at_once, joined, of_footprints.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,6 @@ not added up by a formula for each method; they are followed through the events,
     weights, their gradients, optimizer state, buffers: always
 
 which is how the engine's ledger counts (`petra_core.ledger`). Targets of the loss are left out.
-
-This module exports History, holding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The ledger (`petra_core.ledger`) measures what a run holds; here the same quanti
 running anything: shapes and graph sizes from one pass on the meta device (`footprints`), the rest from Table 1 of the
 paper (`petra_core.prediction.footprint`), so the two can be compared, and the comparison can fail. Float32 or float64
 without autocast; temporaries inside an operation are in neither.
-
-This module exports footprints, predict.
 """
 
 import copy

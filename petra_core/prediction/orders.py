@@ -15,8 +15,6 @@ Such schedules, too, are the clock's (`petra_core.ages` has the rule). A replica
 are its own, and every update, which waits for the last backward of every replica since their gradients are added up.
 
 Stages are numbered from 0, micro-batches through all batches.
-
-This module exports delays, gpipe, interleaved, merged, of_method, one_f_one_b, zero_bubble.
 """
 
 from collections.abc import Sequence

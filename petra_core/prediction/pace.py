@@ -4,8 +4,6 @@
 million of them before it has filled, so its pace is found here instead, by the same arithmetic on arrays with a place
 for every stage: what a stage does in a tick depends on what its neighbours did in the tick before, and on nothing
 later. A test holds the two to the same numbers.
-
-This module exports pace.
 """
 
 from collections.abc import Sequence

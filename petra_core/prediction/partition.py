@@ -7,8 +7,6 @@ dynamic programming over (stages, devices): quadratic in the number of stages, w
 Where one stage is heavier than a device's fair share, no cut helps. Then it may be replicated over several devices that
 take its micro-batches in turn (`petra_core.prediction.orders`): r replicas are r times as fast, less what it takes to
 add up their gradients at every update. The same dynamic programming finds cut and replicas together.
-
-This module exports Plan, assess, plan, replicated_plan.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""What a schedule costs: the share of idle turns, and the time of a micro-batch in the units of Table 1.
-
-This module exports UNITS, idle_fraction, units_per_micro_batch.
-"""
+"""What a schedule costs: the share of idle turns, and the time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
 from petra_core.schedule import Kind, Schedule, Turn

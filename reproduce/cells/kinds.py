@@ -7,9 +7,6 @@ by a rule (the learning rate) is in it as the number that came out.
 
 What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
 of a cell; it is in the record's environment (`reproduce.records.record`).
-
-This module exports Cell, CellError, near_matches, from_dict, and the kinds: TrainedCell (TrainingCell, GradientsCell,
-ReconstructionCell) and MeasuredCell (ComplexityCell, MemoryCell, StageCostCell).
 """
 
 import dataclasses

@@ -1,8 +1,6 @@
 """From a cell's words to the stages of its network.
 
 Importing this module imports no torch: that comes with the first network.
-
-This module exports build, outlined.
 """
 
 from typing import TYPE_CHECKING

@@ -3,8 +3,6 @@
 SGD's is in proportion to them (Goyal et al. 2017), which is the paper's rule. AdamW divides by the size of its
 gradients, so its rate follows their noise, and grows with the square root (Malladi et al. 2022, arXiv 2205.10287).
 Cells that differ in batch or k alone follow one rule from one reference, and only such may stand in one table.
-
-This module exports RULES, Rule, described, reference_of.
 """
 
 import math

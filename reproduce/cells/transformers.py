@@ -9,8 +9,6 @@ A stage is one block of two functions. RevSwin's windows have 7 tokens in a row 
 of patches, else the largest number below 7 that does.
 
 Without dropout and stochastic depth: a cell has no setting for them.
-
-This module exports MODELS, build, check, default_stem, default_width, reads_text, title.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""What several commands share: the kinds of their options, and errors of a command line as click shows them.
-
-This module exports COMPILED, CORES, DATA_WORKERS, FOLDER, GRAPHS, THREADS, check_files, check_writable, checked,
-data_workers_of and say_loudly.
-"""
+"""What several commands share: the kinds of their options, and errors of a command line as click shows them."""
 
 import os
 import tempfile

@@ -1,7 +1,4 @@
-"""The end of `run`: what came out, and loudly whatever is not as it should be.
-
-This module exports conclude.
-"""
+"""The end of `run`: what came out, and loudly whatever is not as it should be."""
 
 import sys
 from collections.abc import Iterable, Sized

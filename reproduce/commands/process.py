@@ -1,8 +1,6 @@
 """What `train` does in a process: alone, or as one of several that train a cell together.
 
 It is apart from the command line, which explains and refuses settings without torch.
-
-This module exports train_here.
 """
 
 import sys

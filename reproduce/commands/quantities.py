@@ -1,7 +1,4 @@
-"""Quantities as people write them: 8GB, 10Gbit/s, 50us. Each function is the type of an option.
-
-This module exports bandwidth, memory, time.
-"""
+"""Quantities as people write them: 8GB, 10Gbit/s, 50us. Each function is the type of an option."""
 
 import re
 from collections.abc import Mapping

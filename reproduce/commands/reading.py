@@ -1,7 +1,4 @@
-"""What a plan is made of, read from the records: states, locks, and the speeds recorded on this kind of device.
-
-This module exports kind_of_device, read_plan.
-"""
+"""What a plan is made of, read from the records: states, locks, and the speeds recorded on this kind of device."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ once, at its first place, and the last tenth is for validation.
 
 The text is another one in every version of Python. Its SHA-256 goes into every result, a run does not go on with
 another text, and tables never put results of two texts together.
-
-This module exports Corpus, pydoc, split, without_repetitions.
 """
 
 import hashlib

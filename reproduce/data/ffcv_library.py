@@ -1,17 +1,15 @@
 """FFCV 1.0.2 without what it does to the rest of the process. Importing this module imports FFCV.
 
-    importing it sets torch's threads to 1      saved and restored
-    so does making a Loader, starting an        the function that does it is replaced: the last of these happens in a
-    epoch, and its own thread once it runs      thread of FFCV's, some time later, and cannot be undone from outside
-    every Loader compiles for 7 to 10 s         `uncompiled`: our operations are compiled already, once for all Loaders;
-    and makes Numba complain when it is freed   FFCV's few lines between them run in Python
-    an epoch that is left early leaves a        `close` ends it
-    thread that waits for ever
-    an epoch makes streams on a GPU, current    switched off: our operations give tensors of the CPU
-    or not, if there is any
-    its import uses modules that are deprecated   the warnings are silenced
-
-This module exports Decoder, LabelDecoder, Loader, TraversalOrder, close, imdecode, uncompiled.
+importing it sets torch's threads to 1      saved and restored
+so does making a Loader, starting an        the function that does it is replaced: the last of these happens in a
+epoch, and its own thread once it runs      thread of FFCV's, some time later, and cannot be undone from outside
+every Loader compiles for 7 to 10 s         `uncompiled`: our operations are compiled already, once for all Loaders;
+and makes Numba complain when it is freed   FFCV's few lines between them run in Python
+an epoch that is left early leaves a        `close` ends it
+thread that waits for ever
+an epoch makes streams on a GPU, current    switched off: our operations give tensors of the CPU
+or not, if there is any
+its import uses modules that are deprecated   the warnings are silenced
 """
 
 import contextlib

@@ -6,8 +6,6 @@ Masking is BERT's (Devlin et al. 2019), dynamic as RoBERTa's (Liu et al. 2019): 
 15 %, and is then hidden behind the token `MASK` (80 %), replaced by a byte drawn uniformly (10 %), or left (10 %). What
 becomes of a byte is a hash of (seed, epoch, sequence, position), so it does not depend on who draws it, or when. In
 validation it is the same for all seeds, epochs and methods.
-
-This module exports FRACTION, IGNORED, MASK, TextEvaluation, TextLoader, Unigram, masked, unigram.
 """
 
 import math

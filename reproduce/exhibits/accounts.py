@@ -2,8 +2,6 @@
 
 What an exhibit needs is known by its module (`cells(scale)`), what is there by the records. A cell that two exhibits
 show is counted for both; one that was run in two precisions is one cell, unless the exhibit wants it in both.
-
-This module exports STUDIES, Account, Study, accounts, commands, keys, title.
 """
 
 from collections import Counter

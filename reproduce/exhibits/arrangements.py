@@ -3,8 +3,6 @@
 The paper's speed-up of 3.0 on 10 devices was held back by stages of unequal cost. This table shows what the remedies
 would give, each simulated from the measured costs of the same stages: the best cut, stages made one, a heavy stage on
 several devices that take its micro-batches in turn, and the whole network on every device.
-
-This module exports DEVICES, INTRODUCTION, table.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,4 @@
-"""Curves of a benchmark: a panel for each axis that was varied and each quantity, a line for each method.
-
-This module exports figure, method_of.
-"""
+"""Curves of a benchmark: a panel for each axis that was varied and each quantity, a line for each method."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,9 @@
 """The benchmark "growth" in the report: curves, exponents, and two claims that they can refute.
 
-    a tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the variance of its time over J,
-        and the upper end of the exponent's interval is at most 1.1
-    what an inner stage holds under PETRA does not grow with the delay: the interval of the exponent of its bytes
-        against J lies within ±0.02
-
-This module exports blocks, findings.
+a tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the variance of its time over J,
+    and the upper end of the exponent's interval is at most 1.1
+what an inner stage holds under PETRA does not grow with the delay: the interval of the exponent of its bytes
+    against J lies within ±0.02
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""The benchmark "memory" in the report: peaks by three counts as curves, and the largest batch under a budget.
-
-This module exports blocks, findings.
-"""
+"""The benchmark "memory" in the report: peaks by three counts as curves, and the largest batch under a budget."""
 
 from petra_core import methods
 from reproduce.exhibits.benchmark_curves import Quantity, figure, method_of

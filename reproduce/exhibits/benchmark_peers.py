@@ -2,8 +2,6 @@
 
 First where another is ahead, then everything. A contestant that was not there or failed is a row that says so. In every
 quantity less is better.
-
-This module exports blocks, findings.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 
 Beside a tick and its rival the benchmark measures one of them with the evaluations that tell it from the other. So it
 is known, from the same rounds, what ratio an engine that costs nothing would have on this machine and network.
-
-This module exports PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS, blocks, findings.
 """
 
 from reproduce.records.benchmarks import Benchmark, Comparison

@@ -1,7 +1,4 @@
-"""The runs of the study of depth: by k, number of stages and method, with what separates the methods.
-
-This module exports BREAK_POINTS, COMPARED, RULE, STEPS, Depths, Place, read_depths.
-"""
+"""The runs of the study of depth: by k, number of stages and method, with what separates the methods."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

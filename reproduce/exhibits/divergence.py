@@ -3,8 +3,6 @@
 The obvious rule, a loss that is not finite, sees little: where BatchNorm divides every activation by its own spread, a
 network whose weights have run away goes on with finite losses, and learns nothing. So a finished run is broken, too,
 if it has not learned: its training loss is not below that of a guess, or its accuracy is about that of one.
-
-This module exports RULE, broken, chance, ended, furthest.
 """
 
 import math

@@ -6,8 +6,6 @@ in the row of the very size that it was published for.
 
 Rows come from the records of `benchmarks/pareprop.py`, whose names begin with pareprop; the words that the two share
 are here.
-
-This module exports ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of, section.
 """
 
 from collections.abc import Iterator

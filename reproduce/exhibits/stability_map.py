@@ -1,7 +1,4 @@
-"""Points at which two methods were trained alike but for k, learning rate and warm-up, as a map.
-
-This module exports BREAKS, COMPARED, LARGEST, NOT_RUN, Map, Point, read_map, stable_rates.
-"""
+"""Points at which two methods were trained alike but for k, learning rate and warm-up, as a map."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

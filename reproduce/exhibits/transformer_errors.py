@@ -5,8 +5,6 @@ inside, so what holds for chains of convolutions (`reproduce.exhibits.depth`) ne
 PETRA with 4 to 48 blocks, and some micro-batches are followed (`reproduce.measures.reconstruction`), in two
 arithmetics: float32, and bfloat16 by autocast, where the functions are computed in bfloat16 and the streams between
 them stay float32. What it would mean to hold the streams, too, in bfloat16 is evaluated aside.
-
-This module exports Errors, blocks, cells.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,6 @@ Transformers are trained by AdamW. Its learning rate grows with the square root 
 al. 2022), not in proportion to them as SGD's does.
 
 The text is another one in every version of Python, so runs on different texts never stand in one table.
-
-This module exports ACCUMULATIONS, STUDIES, Study, cells, section.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""Grids: all cells of a scale, those of every table and figure together, each once.
-
-This module exports Grid, grid_of.
-"""
+"""Grids: all cells of a scale, those of every table and figure together, each once."""
 
 import math
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 300 epochs on CIFAR (drops after 150 and 225), 90 on both ImageNets (after 30, 60 and 80), 5 epochs of warm-up,
 micro-batches of 64 whose gradients are averaged over k, and the learning rate 0.1 * 64k / 256. The baselines are
 trained with one batch an update: 128 on CIFAR and ImageNet32, 256 on ImageNet.
-
-This module exports ACCUMULATIONS, BASELINE_BATCH, DATASETS, SEEDS, baseline, cell, settings.
 """
 
 from typing import Any

@@ -11,8 +11,6 @@ A scale says how close to the paper a result is; results of different scales nev
 
 How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
 figures that show them, and put together by `reproduce.grids.grid`.
-
-This module exports SCALES, Scale, by_name.
 """
 
 from collections.abc import Mapping

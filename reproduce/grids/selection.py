@@ -2,8 +2,6 @@
 
 Every condition narrows the choice; several values of one condition widen it. A value that no cell of the grid has is an
 error with the near ones, rather than a grid that is silently empty.
-
-This module exports CONDITIONS, chosen_seeds, select, with_settings.
 """
 
 import dataclasses

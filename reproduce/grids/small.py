@@ -3,8 +3,6 @@
 What is small: width 8 instead of 64, micro-batches of 32 instead of 64, 3 epochs instead of 300 (half an epoch of
 warm-up, one drop to a tenth after 2). What is the paper's: data set, augmentation, number of stages and so every
 delay, optimizer, weight decay, and the rule of the learning rate with its reference 0.1.
-
-This module exports ACCUMULATIONS, SEEDS, cell, settings.
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""The scale `smoke`: handwritten digits, networks a few channels wide, minutes on two cores.
-
-This module exports DIGITS_NETWORKS, digits_cell, digits_settings.
-"""
+"""The scale `smoke`: handwritten digits, networks a few channels wide, minutes on two cores."""
 
 from typing import Any
 

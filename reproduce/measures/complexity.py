@@ -14,8 +14,6 @@ is read:
                   (`reproduce.measures.stage_alone`)
     time          ticks of the executed schedule, units of one stage's forward (`petra_core.schedule`), and seconds of
                   the first inner stage's forward, backward and update, medians
-
-This module exports measure, measure_complexity.
 """
 
 import re

@@ -21,8 +21,6 @@ taken in float64.
 
 At the head the method's gradient is the delayed one: forward and backward are of one tick. The end-to-end one differs
 there too, since the stages below have been updated after m passed.
-
-This module exports GradientQuality, compare, exact_gradients, measure, rows.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ the system's word on how much the process has grown (`reproduce.measures.machine
 
 A configuration that does not fit is refused before it takes any memory: a system short of memory would end the process
 and whatever else runs on the machine.
-
-This module exports measure, predicted.
 """
 
 from collections.abc import Sequence

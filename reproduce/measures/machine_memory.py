@@ -6,8 +6,6 @@ system to say, which knows nothing of tensors: the resident set on a CPU, the al
 The obvious source, `ru_maxrss`, is the peak since the process began, and one process runs many cells. Linux can reset
 the peak it keeps in /proc (`VmHWM`), and memory that is kept for later, by the C library or by CUDA's allocator, is
 given back before we look: what a cell has left there is free for the next one.
-
-This module exports Witness, available, give_back.
 """
 
 import contextlib

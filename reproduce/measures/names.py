@@ -1,7 +1,4 @@
-"""Under which names records keep what was measured: for those who measure, and those who only read records.
-
-This module exports CAUSES, MEASURES, OF, PAIRS.
-"""
+"""Under which names records keep what was measured: for those who measure, and those who only read records."""
 
 __all__ = ["CAUSES", "MEASURES", "OF", "PAIRS"]
 

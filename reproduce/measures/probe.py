@@ -10,8 +10,6 @@ A probe follows some micro-batches, every so many of them. Micro-batch m of age 
 a (while a < J) and before its backward at stage 2(J-1) - a (once a >= J-1). The network is evaluated aside: running
 statistics and random numbers are as before. What has been taken for a comparison to come is part of a checkpoint, so a
 run that was stopped goes on to the same values.
-
-This module exports Finished, Probe, Subject, Values.
 """
 
 import abc

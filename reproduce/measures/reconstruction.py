@@ -13,8 +13,6 @@ of its two streams: `x`, at which F is evaluated and differentiated (the copy th
 `x_tilde`, from which F has been subtracted. Stages that keep their inputs have none (None).
 
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
-
-This module exports Reconstruction, measure, rounding_errors, rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ micro-batches are between their forward and their backward, a gradient from abov
 
 What a turn costs depends on the micro-batches that wait only through the versions of the weights: with k = 1 one that
 waits is enough for every forward to be one update older than its backward.
-
-This module exports Feed, StageAlone, Turn, feeds.
 """
 
 import time

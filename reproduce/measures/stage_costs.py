@@ -3,8 +3,6 @@
 Every stage is timed alone (`reproduce.measures.stage_alone`), one after the other: medians over turns, the first of
 which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
 process disturbed, not a machine that is busy throughout; so the load of the machine is part of the result.
-
-This module exports measure, timed.
 """
 
 import os

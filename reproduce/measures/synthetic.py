@@ -1,8 +1,6 @@
 """A network with images to measure it on: random ones, since bytes, FLOPs and seconds depend on shapes alone.
 
 So no data set has to be there, and none is in these measurements.
-
-This module exports SGD, Synthetic, micro_batch, synthetic.
 """
 
 import contextlib

@@ -7,8 +7,6 @@ well that went.
 
 Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
 foretells bytes, comes when it is called.
-
-This module exports Balance, balanced, measured, of_training.
 """
 
 from collections.abc import Callable, Mapping, Sequence

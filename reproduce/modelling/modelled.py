@@ -7,8 +7,6 @@ takes them, and the two paces that the paper compares, both simulated event by e
     pace         PETRA: a micro-batch enters at every tick
 
 Devices are taken to be equal to the one that was measured. Times are in seconds for a micro-batch.
-
-This module exports Modelled, alone, found, full, plain.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""PETRA and the pipelines that one would use instead, on a chain of equal work, simulated.
-
-This module exports BATCH, MANY, RIVALS, SIMULATED, Chain, Outcome, Rival.
-"""
+"""PETRA and the pipelines that one would use instead, on a chain of equal work, simulated."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

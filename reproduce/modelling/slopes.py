@@ -6,8 +6,6 @@ variance that a straight line y = a + b x explains. The second is needed where t
 and a head beside the blocks: then the exponent is below 1 though every block costs the same.
 
 Both by least squares over all points, every round of a measurement a point.
-
-This module exports Line, PowerLaw, line, power_law.
 """
 
 import math

@@ -10,8 +10,6 @@ run.
 
 A benchmark is written by a script in benchmarks/ and shown by `reproduce.exhibits.benchmarks`; both know only what is
 here, so a new one needs nothing more than its script.
-
-This module exports Benchmark, BenchmarkError, Comparison, Goal, Series, Spread, read, read_all, spread, write.
 """
 
 import dataclasses

@@ -10,8 +10,6 @@ one gets it.
 
 A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
 every write, tells it.
-
-This module exports Hold, Holder, LockLostError, LockedError, hold, holder.
 """
 
 import socket

@@ -15,8 +15,6 @@ To diverge is to be finished; to run out of memory is not: another machine may h
 A record appears whole: it is copied into a folder beside the records and renamed into place. One that replaces another
 is moved in file by file under the lock of the cell, the old checkpoint removed first, the new one or the result last:
 the record is valid at every moment, and after a kill the same merge goes on.
-
-This module exports Action, Verdict, merge.
 """
 
 import enum

@@ -13,8 +13,6 @@ finished run from half of one, nor what produced it. Here every cell has a folde
         record.lock        held by the process that works on the cell
 
 A file that cannot be understood is named and left alone: it may be somebody's result.
-
-This module exports LockedError, Record, RecordError, State, Status, Scan, scan.
 """
 
 import enum

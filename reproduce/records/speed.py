@@ -4,8 +4,6 @@ Times of another machine or of another network say nothing, so only cells count 
 epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads. Of
 these, those with the same batch size; of cells that have epochs, else those with any. Where there are none, the time
 is unknown.
-
-This module exports FREE, Device, Speeds, alike, device, recorded.
 """
 
 import json

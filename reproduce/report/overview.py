@@ -3,8 +3,6 @@
 Thirty findings in one list are read by nobody. Here what needs attention stands first, with the exhibit that it belongs
 to, then at what scale anything has been run, then the other findings under their exhibits: what a reader came for. A
 line for each exhibit and study, with what is missing, is long and comes last.
-
-This module exports Part, coverage, parts, scales_run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ On a screen a table that is wider than the page scrolls within itself. Paper doe
 makes everything smaller until the widest table fits, and nothing can be read any more. So a table of many columns is in
 the page a second time, for print alone, cut between its groups of columns into parts that fit, each with the leading
 columns that say what a row is.
-
-This module exports column_groups, parts.
 """
 
 from collections.abc import Sequence

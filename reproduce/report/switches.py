@@ -4,8 +4,6 @@ The page holds everything; its script hides what is not chosen. For that, every 
 as a `data-` attribute. No table says so just for this: a column stands under a group "k = 4", a row under a heading
 that ends in "k = 4" or in a table with a column "k"; what is of one scale names it in its caption ("scale “small”"),
 as readers need it anyhow.
-
-This module exports of_block, of_column, of_heading, of_row.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""Which devices a grid is run on: every worker has one of its own.
-
-This module exports DeviceError, check, check_graphs, check_there, choose, workers.
-"""
+"""Which devices a grid is run on: every worker has one of its own."""
 
 import re
 from collections.abc import Callable, Sequence

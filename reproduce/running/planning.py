@@ -5,8 +5,6 @@ and seed, under the table or figure that needs them first. Hours are sums of rec
 where nothing comparable is recorded they are unknown, and the sum is "at least" the known part.
 
 Everything here is a pure function of cells, states and recorded speeds; who reads them is `reproduce.commands.run`.
-
-This module exports Item, Plan, listing, table.
 """
 
 from collections import Counter

@@ -15,8 +15,6 @@ take it between the moment at which it was free and its use.
 A process that is still in a group when it ends leaves at once, without Python's own end: threads of torch.distributed
 may wait for processes that are gone, and one that lets go of a tensor while Python ends aborts its process, so that a
 failure that is final would be taken for a process that was killed.
-
-This module exports LOST, Failure, first_to_tell, launch, leaving_at_once, meeting_place.
 """
 
 import contextlib

@@ -7,8 +7,6 @@ version of the code or another configuration would train something that nobody a
 They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
 replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
 these are P processes all the same.
-
-This module exports Processes, join, loss.
 """
 
 import hashlib

@@ -2,9 +2,6 @@
 
 Stages too heavy for one process can be replicated: `4x2,6` are four stages over two processes, which take their
 micro-batches in turn (`petra_core.ages`), and six on a third. An even or a balanced partition has no such parts.
-
-This module exports Shares, launched, local_device, local_team_size, processes_of_replica, replicated, shares,
-team_size.
 """
 
 import os

@@ -2,8 +2,6 @@
 
 Traced is what comes after the pipeline has been filled, since the first micro-batches show caches and kernels that are
 chosen rather than the schedule. Perfetto (https://ui.perfetto.dev) and chrome://tracing open the file.
-
-This module exports TraceFile.
 """
 
 import contextlib

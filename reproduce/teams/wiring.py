@@ -11,8 +11,6 @@ GPUs has run this: what is written here of NCCL is from torch's documentation.)
 
 So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's communicators only when they are used), all
 tell each other where they are, and each decides from the same list, by a pure function.
-
-This module exports Place, Wiring, backend, decide.
 """
 
 from collections import Counter
