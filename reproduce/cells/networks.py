@@ -11,7 +11,7 @@ from reproduce.cells.kinds import MeasuredCell, TrainedCell
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["build", "outlined"]
+__all__ = ["build", "outlined", "title_of"]
 
 
 def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
@@ -35,3 +35,18 @@ def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]
 
     with torch.device("meta"):
         return build(cell, num_classes)
+
+
+def title_of(cell: TrainedCell | MeasuredCell) -> str:
+    """As tables call the cell's network: "RevNet-18, width 16"."""
+    if cell.model in transformers.MODELS:
+        return f"{transformers.title(cell.model)}, width {cell.width}"
+    family = cell.model.rstrip("0123456789")
+    depth = cell.model.removeprefix(family)
+    names = {
+        "revnet": f"RevNet-{depth}",
+        "resnet": f"ResNet-{depth}",
+        "invertible_revnet": f"Invertible RevNet-{depth}",
+        "chain": f"Reversible chain of {depth}",
+    }
+    return f"{names[family]}, width {cell.width}"

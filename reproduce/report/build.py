@@ -43,8 +43,10 @@ from reproduce.exhibits import (
     table6,
     transformers,
 )
+from reproduce.exhibits._exhibit import Exhibit, section
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, overview, paper, switches
@@ -52,18 +54,18 @@ from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 
 #: Each can be made without the others, so several processes can.
-SECTIONS: tuple[Callable[[Results], Section], ...] = (
+SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     accuracy.section,
     table1.section,
     table2.section,
     table3.section,
-    table4.section,
+    table4.EXHIBIT,
     table5.section,
     table6.section,
     figure4.section,
     figure5.section,
     figure6.section,
-    length.section,
+    length.EXHIBIT,
     depth.section,
     stability.section,
     invertible.section,
@@ -98,7 +100,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
 def render(results: Results, *, jobs: int = 1) -> str:
     """The page."""
-    sections = [make(results) for make in SECTIONS] if jobs == 1 else _side_by_side(results, jobs)
+    sections = [make_section(make, results) for make in SECTIONS] if jobs == 1 else _side_by_side(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     return (
@@ -136,7 +138,12 @@ def _receive(results: Results) -> None:
 
 
 def _make(number: int) -> Section:
-    return SECTIONS[number](_received)
+    return make_section(SECTIONS[number], _received)
+
+
+def make_section(exhibit: Exhibit | Callable[[Results], Section], results: Results) -> Section:
+    """The section of an exhibit."""
+    return section(exhibit, Frames(results)) if isinstance(exhibit, Exhibit) else exhibit(results)
 
 
 def _environment() -> jinja2.Environment:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from reproduce.exhibits._exhibit import Exhibit
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import read
-from reproduce.report.build import SECTIONS
+from reproduce.report.build import SECTIONS, make_section
 from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 
@@ -47,10 +48,11 @@ def main(records: Path, output: Path, *keys: str) -> None:
     """Write the files of these sections; of all, if none is named."""
     results = read(records, [cell for name in scales.SCALES for cell in grid_of(name).cells])
     for make in SECTIONS:
-        if keys and make.__module__.rpartition(".")[2] not in keys:
-            continue
-        section = make(results)
-        (output / f"{section.key}.txt").write_text("\n".join(lines_of(section)) + "\n")
+        name = make.key if isinstance(make, Exhibit) else make.__module__.rpartition(".")[2]
+        if not keys or name in keys:
+            section = make_section(make, results)
+            text = "\n".join(lines_of(section))
+            (output / f"{section.key}.txt").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,300 @@
+"""All records as long tables, made in one place: what every exhibit reads.
+
+The obvious way to fill a table is to filter records: model RevNet-18, method PETRA, k = 4. It shows whatever matches, a
+run with another learning rate or length included, and what was not run is not there at all. Here an exhibit asks for
+the cells of its plan, with every setting, and gets a row for each: run over whatever seeds, or not run.
+
+    runs     a row a cell, recorded or only planned; columns RUNS
+    lines    cell x point of training x stage x measure -> value; columns LINES (what probes measured)
+    parts    cell x stage x kind x of -> value; columns PARTS (bytes by what they are for, seconds, FLOPs)
+    series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
+
+`Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
+data set, a text.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pandas import DataFrame
+
+from reproduce.cells import catalogue, rates
+from reproduce.cells.base import Cell
+from reproduce.cells.kinds import ComplexityCell, MeasuredCell, MemoryCell, StageCostCell, TrainedCell
+from reproduce.cells.networks import title_of
+from reproduce.records.broken import broken
+from reproduce.records.record import State, Status
+from reproduce.records.results import Results, Run
+from reproduce.words import count
+
+__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frames", "Sheet", "averaged", "described", "settings_key"]
+
+#: Columns of `runs`, of cells that train; of others those that they have.
+RUNS = (
+    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
+    *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
+    *("precision", "loader", "arithmetic", "settings", "text"),
+    *("status", "state", "reason", "detail", "broken", "epochs_done"),
+    *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
+    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches"),
+)
+LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
+PARTS = ("cell", "stage", "kind", "of", "value")
+SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
+
+#: How far a record is, the least first.
+_ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
+_MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
+_TIMED = ("train_seconds", "images_per_second", "micro_batches")
+AVERAGED = 10  # epochs of Figure 4's accuracy
+
+
+def settings_key(cell: Cell) -> str:
+    """The configuration less what may be chosen to fit a machine (loader, precision) and less the seed."""
+    apart = ("seed", "loader", "precision")
+    return json.dumps({name: value for name, value in cell.to_dict().items() if name not in apart}, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The tables of everything under one root.
+
+    Attributes:
+        results: the records that they are made from.
+
+    """
+
+    results: Results
+
+    @cached_property
+    def runs(self) -> DataFrame:
+        """A row a cell."""
+        return DataFrame(self._rows, columns=list(RUNS))
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return [_run(run) for run in self.results.runs]
+
+    @cached_property
+    def by_name(self) -> dict[str, Run[Cell]]:
+        """The records by the names of their cells."""
+        return {run.cell.name: run for run in self.results.runs}
+
+    def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
+        """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
+        rows = [line for name in cells for line in _lines(self.by_name[name], single=single)]
+        return DataFrame.from_records(rows, columns=list(LINES))
+
+    def parts(self, cells: Iterable[str]) -> DataFrame:
+        """Bytes, seconds and FLOPs of the stages of these cells."""
+        rows = [part for name in cells for part in _parts(self.by_name[name])]
+        return DataFrame.from_records(rows, columns=list(PARTS))
+
+    @cached_property
+    def series(self) -> DataFrame:
+        """Every value of every benchmark."""
+        rows = [
+            (benchmark.name, s.group, s.name, s.quantity, s.unit, s.at, place, value)
+            for benchmark in self.results.benchmarks
+            for s in benchmark.series
+            for place, value in enumerate(s.values, start=1)
+        ]
+        return DataFrame.from_records(rows, columns=list(SERIES))
+
+    def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
+        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
+        for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
+            planned = {(settings_key(c), _seed(c)): c for c in cells if getattr(c, "dataset", "") == dataset}
+            keys = dict.fromkeys(key for key, _ in planned)
+            begun = [row for key in keys for row in self._begun.get(key, ())]
+            for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
+                own = [row for row in begun if row["arithmetic"] == arithmetic]
+                # What has not ended has no text yet, and stands with every one.
+                for text in sorted({row["text"] for row in own} - {""}) or [""]:
+                    rows = {place: _planned(cell, arithmetic) for place, cell in planned.items()}
+                    for row in sorted(own, key=lambda row: _ORDER.index(row["status"])):
+                        if row["text"] in (text, ""):
+                            rows[row["settings"], row["seed"]] = row
+                    places = list(keys)
+                    in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
+                    frame = DataFrame(in_order, columns=list(RUNS))
+                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), frame)
+
+    @cached_property
+    def _begun(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of recorded cells by their settings."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows:
+            if row["status"] != _ORDER[0]:
+                rows.setdefault(row["settings"], []).append(row)
+        return rows
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The runs of a plan that may stand in one table.
+
+    Attributes:
+        frames: all tables.
+        scale: name of the scale.
+        arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
+        dataset: name of the data set; empty for what needs none.
+        text: SHA-256 of the text that was trained on; empty for images.
+        planned: the cells.
+        runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
+            not run is a row that says so.
+
+    """
+
+    frames: Frames
+    scale: str
+    arithmetic: str
+    dataset: str
+    text: str
+    planned: tuple[Cell, ...]
+    runs: DataFrame
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a record of any of the cells."""
+        return bool((self.runs["status"] != _ORDER[0]).any())
+
+    @property
+    def done(self) -> DataFrame:
+        """The runs that are finished."""
+        return self.runs[self.runs["status"] == _ORDER[-1]]
+
+    @property
+    def key(self) -> str:
+        """For anchors: the scale, and what else tells sheets of one data set apart."""
+        arithmetic = "" if self.arithmetic == "float32" else f"-{self.arithmetic}".replace(" ", "-")
+        return self.scale + arithmetic + (f"-{self.text[:6]}" if self.text else "")
+
+    @property
+    def example(self) -> TrainedCell:
+        """The first of the cells that train."""
+        return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
+
+    @property
+    def progress(self) -> str:
+        """How many runs are finished."""
+        return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
+
+    def described(self, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+        """Scale, data set and recipe in words, less method and k.
+
+        Args:
+            network: whether to name the network with its width.
+            width: whether to name the width if not the network.
+            length: whether to name the number of epochs.
+
+        """
+        return f"{described(self.example, network=network, width=width, length=length)}, {self.arithmetic}"
+
+    def lines(self, *, single: bool = False) -> DataFrame:
+        """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
+        return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
+
+    def parts(self) -> DataFrame:
+        """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
+        return self._with_settings(self.frames.parts(self.runs["cell"]))
+
+    def _with_settings(self, frame: DataFrame) -> DataFrame:
+        settings = self.runs[["cell", "network", "model", "method", "k", "batch_size"]]
+        return frame.merge(settings, on="cell", how="left")
+
+
+def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+    """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
+    title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
+    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
+    return (
+        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
+        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
+    )
+
+
+def _seed(cell: Cell) -> int:
+    return int(cell.to_dict()["seed"])
+
+
+def _planned(cell: Cell, arithmetic: str) -> dict[str, Any]:
+    """The row of a cell that has no record."""
+    state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
+    return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
+
+
+def _run(run: Run[Cell]) -> dict[str, Any]:
+    cell, result = run.cell, run.result if run.done else {}
+    settings = cell.to_dict()
+    row: dict[str, Any] = {name: settings.get(name) for name in RUNS if name in settings}
+    row |= {"cell": cell.name, "kind": cell.kind, "k": settings.get("accumulation"), "settings": settings_key(cell)}
+    row |= {"status": run.state.status.value, "state": str(run.state), "reason": run.state.reason}
+    row |= {"detail": run.state.detail, "epochs_done": run.state.epochs_done, "text": run.text, "arithmetic": "float32"}
+    row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
+    if not isinstance(cell, TrainedCell):
+        return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
+    torchvision = " torchvision" if cell.loader == "torchvision" else ""
+    return row | {
+        "network": title_of(cell),
+        "optimizer": cell.optimizer,
+        "reference_rate": rates.reference_of(cell),
+        "arithmetic": cell.precision + torchvision,
+        "broken": broken(run),
+        "final_accuracy": _final_accuracy(cell, run) if run.done else None,
+    }
+
+
+def averaged(cell: TrainedCell) -> int:
+    """Epochs over which Figure 4 averages: the last 10 as in the paper, if so many follow the last drop; else 1."""
+    return AVERAGED if cell.epochs - max(cell.drops, default=0) >= AVERAGED else 1
+
+
+def _final_accuracy(cell: TrainedCell, run: Run[Cell]) -> float:
+    """Percent, averaged over the last epochs."""
+    last = [float(line["test_accuracy"]) for line in run.metrics[-averaged(cell) :]]
+    return sum(last) / len(last)
+
+
+def _lines(run: Run[Cell], *, single: bool) -> Iterator[tuple[Any, ...]]:
+    if not isinstance(run.cell, TrainedCell):
+        return
+    cell = run.cell.name, run.cell.seed
+    for line in run.metrics:
+        points = (line.get("measured_at") if single else None) or ([line] if line.get("probes") else [])
+        for number, point in enumerate(points):
+            # The micro-batches of an epoch are equally far apart.
+            place = line["epoch"] - 1 + (number + 0.5) / len(points)
+            head = (*cell, line["epoch"], place, point.get("probes", 1))
+            for measure, values in point["measured"].items():
+                yield from ((*head, stage, measure, value) for stage, value in enumerate(values))
+
+
+def _parts(run: Run[Cell]) -> Iterator[tuple[Any, ...]]:
+    return ((run.cell.name, *part) for part in (_stage_values(run.cell, run.result) if run.done else ()))
+
+
+def _stage_values(cell: Cell, result: dict[str, Any]) -> Iterator[tuple[int, str, str, float]]:
+    if isinstance(cell, MemoryCell):
+        for row in result["rows"]:
+            for of in ("held", "peak", "predicted"):
+                yield row["stage"], row["kind"], of, row[of]
+    elif isinstance(cell, ComplexityCell):
+        for row in result["rows"]:
+            for kind, value in row.items():
+                if kind not in ("stage", "invertible") and value is not None:
+                    yield row["stage"], kind, "held", value
+        for row in result["memory"]:
+            for of in ("predicted", "measured"):
+                yield row["stage"], row["kind"], of, row[of]
+    elif isinstance(cell, StageCostCell):
+        for row in result["stages"]:
+            for of in ("forward", "backward", "update"):
+                yield row["stage"], "seconds", of, row[of]["median"]
+    elif isinstance(cell, TrainedCell):
+        for stage, row in enumerate(result.get("stages", ())):
+            for kind, value in row.items():
+                yield stage, kind, "peak", value

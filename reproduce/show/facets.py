@@ -1,0 +1,431 @@
+"""Figures by declaration: a frame, what is on which axis, what makes panels, and layers that draw a panel's part of it.
+
+    facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
+
+Panels are seaborn's `FacetGrid`. What is drawn in them is ours where seaborn would draw what it does not know: its
+intervals are bootstrapped, other ones at every call, and not Student's; here a band is the range of the runs or the
+interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or whatever `Look`s are given
+for, the same colour and dashes in all figures.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from pandas import DataFrame, isna
+
+from petra_core import methods
+from petra_core.ledger import KINDS
+from reproduce.show import plots
+from reproduce.show.content import MINUS, Figure, short_title, signless, with_sign
+from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
+
+__all__ = [
+    "KIND_LOOKS",
+    "METHOD_LOOKS",
+    "Layer",
+    "Look",
+    "Panel",
+    "around",
+    "cut_to",
+    "differences",
+    "dots",
+    "facet",
+    "fields",
+    "level",
+    "line",
+    "shades",
+    "stack",
+]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a value of the hue looks: its name in the legend, its colour, its dashes (none: solid), its marker."""
+
+    label: str
+    colour: str
+    dashes: tuple[float, ...] = ()
+    marker: str = "o"
+
+    @property
+    def linestyle(self) -> Literal["-"] | tuple[float, Sequence[float]]:
+        """For matplotlib."""
+        return (0, self.dashes) if self.dashes else "-"
+
+
+#: By the methods' names.
+METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.KNOWN}
+#: By the kinds of tensors that a stage holds.
+KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a layer is given.
+
+    Attributes:
+        axes: to draw on.
+        part: the rows of the panel.
+        x, y, hue: names of columns.
+        looks: by value of the hue, in the order of the legend.
+
+    """
+
+    axes: Axes
+    part: DataFrame
+    x: str
+    y: str
+    hue: str
+    looks: Mapping[Any, Look]
+
+    def by_hue(self) -> list[tuple[Look, DataFrame]]:
+        """The rows of each hue that has any."""
+        parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
+        return [(look, part) for look, part in parts if not part.empty]
+
+
+Layer = Callable[[Panel], None]
+
+
+def facet(
+    frame: DataFrame,
+    layers: Sequence[Layer],
+    *,
+    key: str,
+    title: str,
+    caption: str,
+    description: str,
+    x: str,
+    y: str,
+    hue: str = "method",
+    looks: Mapping[Any, Look] = METHOD_LOOKS,
+    row: str | None = None,
+    col: str | None = None,
+    wrap: int | None = None,
+    titles: Callable[[Any, Any], str] | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+    xlog: bool = False,
+    ylog: bool = False,
+    ticks: Sequence[float] | None = None,
+    share: tuple[Any, Any] = (True, True),
+    height: float = 2.6,
+    legend: Literal["line", "mark", "area", ""] = "line",
+    beside: Sequence[Layer] = (),
+    beside_label: str = "",
+    finish: Callable[[Axes], None] | None = None,
+) -> Figure:
+    """A figure of panels.
+
+    Args:
+        frame: the rows; None and NaN are not drawn.
+        layers: what is drawn in every panel, one over the other.
+        key: unique within the page, name of the anchor.
+        title: short, also the accessible name.
+        caption: what it shows, at which scale.
+        description: what can be seen in it, for who cannot see it.
+        x: column of the x-axis.
+        y: column of the y-axis.
+        hue: column that tells curves or colours apart.
+        looks: how the values of the hue look, in the order of the legend; those that are not there are left out.
+        row: column whose values make lines of panels, in the order in which they come.
+        col: column whose values make panels beside one another, likewise.
+        wrap: panels in a line, if there are columns only.
+        titles: title of a panel from the values of row and col; the default names the column's value.
+        xlabel: of the x-axis.
+        ylabel: of the y-axis.
+        xlog: whether the x-axis is logarithmic.
+        ylog: whether the y-axis is.
+        ticks: places on the x-axis that are named, all others are not.
+        share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
+        height: of a panel, inches; all panels of a line are 10.4 inches wide together.
+        legend: what stands for a hue in the legend below the panels; empty: there is none.
+        beside: layers of one more panel beside a single one.
+        beside_label: of the y-axis there.
+        finish: called with every panel, for what is special.
+
+    """
+    rows = list(dict.fromkeys(frame[row])) if row else [None]
+    cols = list(dict.fromkeys(frame[col])) if col else [None]
+    shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
+    across = (wrap or len(cols)) if not beside else 2
+    with plots.style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The figure layout has changed")
+        lines = -(-len(cols) // across) if wrap else len(rows)
+        drawing = mpl.figure.Figure(figsize=(10.4, 0.6 + height * lines), layout="constrained")
+        widths = (3, 2) if beside else None
+        grid = drawing.subplots(
+            lines,
+            across,
+            squeeze=False,
+            sharex=share[0] and not beside,
+            sharey=share[1] and not beside,
+            width_ratios=widths,
+        )
+        places = [(r, c) for r in rows for c in cols]
+        panels = list(grid.flat)
+        for axes, (r, c) in zip(panels, places, strict=False):
+            part = frame if row is None else frame[frame[row] == r]
+            part = part if col is None else part[part[col] == c]
+            panel = Panel(axes, part.dropna(subset=[y]) if y in part else part, x, y, hue, shown)
+            for layer in layers:
+                layer(panel)
+            if row or col:
+                axes.set_title(titles(r, c) if titles else str(c if col else r))
+            axes.set(xlabel=xlabel, ylabel=ylabel)
+        for axes in panels[len(places) + bool(beside) :]:
+            axes.set_axis_off()
+        if beside:
+            panel = Panel(panels[1], frame, x, y, hue, shown)
+            for layer in beside:
+                layer(panel)
+            panels[1].set(xlabel=xlabel, ylabel=beside_label)
+        for axes in panels[: len(places) + bool(beside)]:
+            _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
+            if finish:
+                finish(axes)
+        if share == (True, True) and not beside:
+            for axes in panels:
+                axes.label_outer()
+        sns.despine(drawing)
+        if legend and shown:
+            handles = [_handle(look, legend) for look in shown.values()]
+            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 8))
+        svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
+    return Figure(key, title, description, svg, caption)
+
+
+def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:
+    if xlog:
+        axes.set_xscale("log")
+    if ylog:
+        axes.set_yscale("log")
+    if ticks is not None:
+        axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+
+
+def _handle(look: Look, kind: str) -> Patch | Line2D:
+    if kind == "area":
+        return Patch(color=look.colour, label=look.label)
+    if kind == "mark":
+        return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle)
+
+
+# --- layers
+
+
+def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
+    """The mean of y at every x, a line a hue; with a band of the runs' range, or of the 95 % interval of the mean."""
+
+    def line(panel: Panel) -> None:
+        for look, part in panel.by_hue():
+            values = part.groupby(panel.x)[panel.y]
+            sns.lineplot(
+                x=values.mean().index,
+                y=values.mean().to_numpy(),
+                color=look.colour,
+                linestyle=look.linestyle,
+                linewidth=width,
+                ax=panel.axes,
+            )
+            if band:
+                ends = DataFrame(
+                    [(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"]
+                ).dropna()
+                panel.axes.fill_between(
+                    ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
+                )
+
+    return line
+
+
+def _band(values: Sequence[float], band: str) -> tuple[float | None, float | None]:
+    if band == "range":
+        return min(values), max(values)
+    mean = estimate(values)
+    return mean.low, mean.high
+
+
+def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
+    """A mark a row; `apart`: hues side by side, each by this share of x; rows with a word in `broken` are crosses."""
+
+    def dots(panel: Panel) -> None:
+        shift = -apart * (len(panel.looks) - 1) / 2
+        for look, part in panel.by_hue():
+            bad = part[broken].fillna("").astype(bool) if broken else None
+            for rows, marker in (
+                (part if bad is None else part[~bad], look.marker),
+                (part[bad] if broken else None, "x"),
+            ):
+                if rows is not None and not rows.empty:
+                    panel.axes.plot(
+                        rows[panel.x] * (1 + shift),
+                        rows[panel.y],
+                        marker,
+                        color=look.colour,
+                        markersize=size,
+                        alpha=0.8,
+                        markeredgewidth=1.5 if marker == "x" else 0,
+                    )
+            shift += apart
+
+    return dots
+
+
+def stack(*, sums: str = "", sideways: bool = True) -> Layer:
+    """Stacked bars: a bar an x, a colour a hue, y added up; `sums` is the format of the sum at the end of a bar.
+
+    Bars lie on their sides, x downwards, or stand.
+    """
+
+    def stack(panel: Panel) -> None:
+        table = panel.part.pivot_table(index=panel.x, columns=panel.hue, values=panel.y, aggfunc="sum", sort=False)
+        table = table.reindex(columns=[hue for hue in panel.looks if hue in table.columns]).fillna(0.0)
+        colours: list[Any] = [panel.looks[hue].colour for hue in table.columns]
+        draw = table.plot.barh if sideways else table.plot.bar
+        draw(stacked=True, color=colours, ax=panel.axes, legend=False, width=0.72, linewidth=0)
+        if sideways:
+            panel.axes.invert_yaxis()
+            panel.axes.grid(visible=True, axis="x")
+            panel.axes.grid(visible=False, axis="y")
+        else:
+            panel.axes.tick_params(axis="x", rotation=0)
+        panel.axes.tick_params(axis="y" if sideways else "x", length=0)
+        for place, total in enumerate(table.sum(axis=1) if sums else ()):
+            panel.axes.annotate(f" {total:{sums}}", (total, place), va="center", fontsize=8, color=plots.QUIET)
+        if sums:
+            panel.axes.margins(x=0.06)
+
+    return stack
+
+
+def fields(*, signed: bool = False, broken: str = "", least: float | None = None) -> Layer:
+    """A map: a field an (x, hue) with the number y in it, hatched where the word in `broken` is not empty.
+
+    A heat map alone has what broke in its palest colour, where it looks like missing data. So every field has its
+    number, a dot where nothing was run, a cross where the loss left. The hue's order is the y-axis, upwards; colours
+    go from `least` (the least value) to the largest, of `signed` numbers from red over white to blue.
+    """
+
+    def fields(panel: Panel) -> None:
+        xs, ys = sorted(set(panel.part[panel.x])), list(panel.looks)
+        values = panel.part[panel.y].dropna()
+        if signed:
+            most = max([1.0, *values.abs()])
+            norm, colours = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
+        else:
+            low = least if least is not None else min(values, default=0.0)
+            norm, colours = mpl.colors.Normalize(low, max([*values, low + 1])), mpl.colormaps["YlGnBu"]
+        for x, y, value, bad in zip(
+            panel.part[panel.x],
+            panel.part[panel.hue],
+            panel.part[panel.y],
+            panel.part[broken].fillna("") if broken else [""] * len(panel.part),
+            strict=True,
+        ):
+            known = not isna(value)
+            colour = colours(norm(value))[:3] if known else (1.0, 1.0, 1.0)
+            _field(panel.axes, (xs.index(x), ys.index(y)), value if known else None, colour, bool(bad), signed)
+        panel.axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
+        panel.axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        panel.axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
+        panel.axes.grid(visible=False)
+
+    return fields
+
+
+def _field(
+    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], hatched: bool, signed: bool
+) -> None:
+    dark = sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), colour, strict=True)) < 0.5
+    corner = (place[0] - 0.5, place[1] - 0.5)
+    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=1))
+    if hatched:
+        edge = "#b9b9b4" if dark else "#7a7a76"
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", linewidth=0, edgecolor=edge))
+    shown = "\N{MULTIPLICATION SIGN}" if hatched else "·"
+    if value is not None:
+        shown = with_sign(value, 1) if signed else signless(f"{value:.1f}")
+    box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
+    axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
+
+
+def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: str = "") -> Layer:
+    """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
+
+    def differences(panel: Panel) -> None:
+        axes = panel.axes
+        axes.axhspan(-MARGIN_POINTS, MARGIN_POINTS, color=plots.QUIET, alpha=0.12, linewidth=0)
+        axes.axhline(0, color=plots.QUIET, linewidth=0.8)
+        for number, (label, by_place) in enumerate(by.items()):
+            known = {place: found for place, found in by_place.items() if found is not None}
+            axes.errorbar(
+                [place * 1.06 ** (2 * number - len(by) + 1) for place in known],
+                [found.mean for found in known.values()],
+                yerr=[found.half_width or 0.0 for found in known.values()],
+                fmt="os^v"[number % 4],
+                color=colour or plots.COLOURS[methods.PETRA],
+                markerfacecolor=None if number == 0 else "white",
+                markersize=4.5,
+                linewidth=1.2,
+                label=label,
+            )
+        # Above it: "best" looks at lines alone, and would lie on the bars of the differences.
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g}".replace("-", MINUS) if value else "0")
+
+    return differences
+
+
+def level(values: Mapping[int, float], label: str) -> Layer:
+    """A horizontal line at the mean of values that are at no place of the axis, with its interval as a band."""
+
+    def level(panel: Panel) -> None:
+        if values:
+            found = estimate(list(values.values()))
+            panel.axes.axhline(found.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
+            if found.low is not None and found.high is not None:
+                panel.axes.axhspan(found.low, found.high, color=plots.QUIET, alpha=0.08, linewidth=0)
+            panel.axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
+
+    return level
+
+
+def shades(places: Sequence[float]) -> Layer:
+    """Shade half a step to both sides of these places of the x-axis, such as stages that keep their input."""
+
+    def shades(panel: Panel) -> None:
+        for place in places:
+            panel.axes.axvspan(place - 0.5, place + 0.5, color=plots.RULE, alpha=0.45, linewidth=0, zorder=0)
+
+    return shades
+
+
+def around(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of a percent axis around these values, with half their range (at least half a point) to spare."""
+    low, high = min(values), max(values)
+    spare = max(0.5, (high - low) / 2)
+    return max(0.0, low - spare), min(100.0, high + spare)
+
+
+def cut_to(frame: DataFrame, y: str) -> Layer:
+    """Scale the y-axis to the rows: with three seeds the band of a mean is wider than everything else."""
+
+    def cut_to(panel: Panel) -> None:
+        values = [value for value in np.asarray(frame[y], dtype=float) if not np.isnan(value)]
+        if values:
+            panel.axes.set_ylim(around(values))
+
+    return cut_to

@@ -1,0 +1,207 @@
+"""Tables by declaration: a column says what it is called and what it shows of a row, in one place.
+
+A table whose head is in one list and whose rows are made in another has two lists that must agree by position. Here a
+`Field` is a column (or a difference with its verdict: two) with a function of the row. A row is anything: a place, a
+measurement, a line of a frame.
+
+    table(key="length", caption="…", rows=[3, 9, 27], fields=[
+        number("epochs", lambda epochs: epochs),
+        mean("PETRA, %", lambda epochs: accuracy["PETRA", epochs]),
+        *judged("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
+    ])
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from petra_core.methods import Method
+from reproduce.published import Mark
+from reproduce.show.compare import CHANCE, Sample
+from reproduce.show.content import Column, Entry, Table, Tone, missing
+from reproduce.show.content import estimate as estimate_entry
+from reproduce.show.content import method_name as method_entry
+from reproduce.show.content import number as number_entry
+from reproduce.show.content import published as published_entry
+from reproduce.show.content import signed as signed_entry
+from reproduce.show.content import text as text_entry
+from reproduce.show.content import verdict as verdict_entry
+from reproduce.show.statistics import Judgement, Verdict
+
+__all__ = [
+    "DIFFERENCES",
+    "Field",
+    "amount",
+    "difference",
+    "entry",
+    "judged",
+    "mean",
+    "mean_entry",
+    "method",
+    "number",
+    "published",
+    "table",
+    "words",
+]
+
+Of = Callable[[Any], Any]
+
+DIFFERENCES = (
+    "Differences are in points of accuracy, paired over the seeds that both have finished; a run that failed is "
+    "reported beside the number of seeds and enters neither mean nor difference."
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """Columns that belong together, mostly one.
+
+    Attributes:
+        heads: of the columns.
+        entries: of a row, one for each head.
+
+    """
+
+    heads: Sequence[Column]
+    entries: Callable[[Any], Sequence[Entry]]
+
+
+def table(
+    *,
+    key: str,
+    caption: str,
+    rows: Iterable[Any],
+    fields: Sequence[Field],
+    notes: Sequence[str] = (),
+    grouped: bool = False,
+) -> Table:
+    """A table (see `reproduce.show.content.Table`) of these rows with these fields, a line a row."""
+    return Table(
+        key=key,
+        caption=caption,
+        columns=[head for field in fields for head in field.heads],
+        rows=[[shown for field in fields for shown in field.entries(row)] for row in rows],
+        notes=tuple(note for note in notes if note),
+        grouped=grouped,
+    )
+
+
+def entry(name: str, of: Of, *, group: str = "", hint: str = "", numeric: bool = True) -> Field:
+    """A column of entries that are made by hand."""
+    return Field([Column(name, numeric, group, hint)], lambda row: [of(row)])
+
+
+def words(name: str, of: Of, *, group: str = "", hint: str = "") -> Field:
+    """A column of words, not numbers; an entry is left as it is, None is nothing."""
+    return entry(name, lambda row: _words(of(row)), group=group, hint=hint, numeric=False)
+
+
+def method(name: str, of: Callable[[Any], Method]) -> Field:
+    """A column of methods by their short titles, the full ones as tooltips."""
+    return entry(name, lambda row: method_entry(of(row)), numeric=False)
+
+
+def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
+    """A column of numbers that are settings: k, J, epochs."""
+    return _numbers(name, of, digits, group, hint, number_entry, Tone.PLAIN, "")
+
+
+def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
+    """A column of numbers that were measured or computed here; `without`: what stands where there is none (None)."""
+    return _numbers(name, of, digits, group, hint, number_entry, Tone.OURS, without)
+
+
+def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
+    """A column of differences that were measured or computed here, with their signs."""
+    return _numbers(name, of, digits, group, hint, signed_entry, Tone.OURS, without)
+
+
+def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str = "", hint: str = "") -> Field:
+    """A column of means ± half the 95 % interval (seeds); without values how far the runs are."""
+    return entry(name, lambda row: mean_entry(of(row), digits), group=group, hint=hint)
+
+
+def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
+    """Mean ± half the interval and the number of seeds; without any, how far the runs are."""
+    found = sample.estimate
+    if found is None:
+        return missing(sample.summary, sample.unfinished)
+    shown = estimate_entry(found, digits, tone=tone)
+    return Entry(f"{shown.text} ({sample.seeds})", found.mean, shown.tone, sample.unfinished or shown.hint)
+
+
+def judged(
+    name: str,
+    of: Callable[[Any], Judgement | None],
+    *,
+    digits: int = 2,
+    group: str = "",
+    hint: str = "",
+    without: str = "reference",
+) -> Field:
+    """Two columns: a difference, and its verdict with a dagger where it does not survive Holm's correction.
+
+    Args:
+        name: of the difference.
+        of: the judgement; None: there is none to be made, as of what the others are compared with.
+        digits: decimals.
+        group: common head of both.
+        hint: of the difference.
+        without: stands where there is no judgement to be made.
+
+    """
+
+    def entries(row: Any) -> list[Entry]:
+        judgement = of(row)
+        if judgement is None:
+            return [missing(without), missing("")]
+        return judged_entries(judgement, digits)
+
+    return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries)
+
+
+def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
+    """A difference and its verdict."""
+    if judgement.difference is None:
+        return [missing("no pair", "no seed with which both are finished"), missing("")]
+    shown = verdict_entry(judgement.verdict)
+    if judgement.verdict is Verdict.DIFFER:
+        hint = f"p = {judgement.corrected:.2g} after Holm's correction"
+        shown = Entry(shown.text + ("" if judgement.stands else f" {CHANCE}"), shown.text, shown.tone, hint)
+    points = estimate_entry(judgement.difference, digits, sign=True)
+    return [Entry(points.text, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
+
+
+def published(name: str, of: Callable[[Any], tuple[str, Mark] | Entry], *, group: str = "", hint: str = "") -> Field:
+    """A column of published values with their marks; an entry is left as it is."""
+
+    def entries(row: Any) -> list[Entry]:
+        value = of(row)
+        return [value if isinstance(value, Entry) else published_entry(*value)]
+
+    return Field([Column(name, group=group, hint=hint)], entries)
+
+
+def _words(value: object) -> Entry:
+    if isinstance(value, Entry):
+        return value
+    return missing("") if value is None else text_entry(str(value))
+
+
+def _numbers(
+    name: str,
+    of: Of,
+    digits: int,
+    group: str,
+    hint: str,
+    form: Callable[..., Entry],
+    tone: Tone,
+    without: str,
+) -> Field:
+    def shown(row: Any) -> Entry:
+        value = of(row)
+        if isinstance(value, Entry):
+            return value
+        return missing(without) if value is None else form(float(value), digits, tone=tone)
+
+    return entry(name, shown, group=group, hint=hint)
