@@ -85,9 +85,14 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         for sheet in every:
             if sheet.begun:
                 stream += [Coverage(sheet.progress), *exhibit.each(sheet)]
-        absent = [_absent(sheet) for sheet in every if not sheet.begun]
-        if absent:
-            stream.append(f"Not run: {conjunction(list(dict.fromkeys(absent)))}.")
+        absent: dict[str, list[str]] = {}
+        for sheet in every:
+            if not sheet.begun:
+                title = catalogue.by_name(sheet.dataset).title if sheet.dataset else ""
+                absent.setdefault(sheet.scale, []).append(title)
+        for scale, datasets in absent.items():
+            of = f" ({conjunction(datasets)})" if any(datasets) else ""
+            stream.append(f"Not run at the scale “{scale}”{of}.")
         if not any(sheet.begun for sheet in every):
             stream.append(Finding(f"{exhibit.title.partition(':')[0]}: nothing has been run yet.", Tone.MISSING))
     coverage = [shown.words for shown in stream if isinstance(shown, Coverage)]
@@ -100,11 +105,6 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
     )
-
-
-def _absent(sheet: Sheet) -> str:
-    dataset = f"{catalogue.by_name(sheet.dataset).title} at " if sheet.dataset else ""
-    return f"{dataset}the scale “{sheet.scale}”"
 
 
 # --- what the paper states

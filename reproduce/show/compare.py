@@ -43,6 +43,10 @@ class Sample:
         shared = sorted(self.values.keys() & other.values.keys())
         return Sample({seed: self.values[seed] - other.values[seed] for seed in shared})
 
+    def less(self, value: float) -> "Sample":
+        """The difference to a number that has no seeds, such as a published value."""
+        return Sample({seed: own - value for seed, own in self.values.items()})
+
     @property
     def estimate(self) -> Estimate | None:
         """Mean with its 95 % interval; None without values."""

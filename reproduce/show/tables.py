@@ -122,7 +122,7 @@ def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str 
 
 
 def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
-    """Mean ± half the interval and the number of seeds; without any, how far the runs are."""
+    """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
     found = sample.estimate
     if found is None:
         return missing(sample.summary, sample.unfinished)
@@ -132,7 +132,7 @@ def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> En
 
 def judged(
     name: str,
-    of: Callable[[Any], Judgement | None],
+    of: Callable[[Any], Judgement | str | None],
     *,
     digits: int = 2,
     group: str = "",
@@ -143,19 +143,20 @@ def judged(
 
     Args:
         name: of the difference.
-        of: the judgement; None: there is none to be made, as of what the others are compared with.
+        of: the judgement; None: there is none to be made, as of what the others are compared with; words: likewise, and
+            they stand there.
         digits: decimals.
         group: common head of both.
         hint: of the difference.
-        without: stands where there is no judgement to be made.
+        without: stands where there is None.
 
     """
 
     def entries(row: Any) -> list[Entry]:
         judgement = of(row)
-        if judgement is None:
-            return [missing(without), missing("")]
-        return judged_entries(judgement, digits)
+        if isinstance(judgement, Judgement):
+            return judged_entries(judgement, digits)
+        return [missing(without if judgement is None else judgement), missing("")]
 
     return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries)
 
