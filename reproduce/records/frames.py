@@ -13,6 +13,7 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
 data set, a text.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,13 +31,13 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frames", "Sheet", "averaged", "described", "settings_key"]
+__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frame", "Frames", "Sheet", "averaged", "described", "settings_key"]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("precision", "loader", "arithmetic", "settings", "text"),
+    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches"),
@@ -45,6 +46,9 @@ LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value"
 PARTS = ("cell", "stage", "kind", "of", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
+Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
+#: What runs of one recipe may differ in; the learning rate as it follows from k.
+_VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
@@ -85,12 +89,24 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
-        rows = [line for name in cells for line in _lines(self.by_name[name], single=single)]
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [line for run in runs for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
+
+    def epochs(self, cells: Iterable[str]) -> DataFrame:
+        """A row an epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [
+            (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
+            for run in runs
+            for line in run.metrics
+        ]
+        return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for name in cells for part in _parts(self.by_name[name])]
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [part for run in runs for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
 
     @cached_property
@@ -198,6 +214,10 @@ class Sheet:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
 
+    def epochs(self) -> DataFrame:
+        """Test accuracy by epoch of these runs, with the settings of each run beside it."""
+        return self._with_settings(self.frames.epochs(self.runs["cell"]))
+
     def parts(self) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
         return self._with_settings(self.frames.parts(self.runs["cell"]))
@@ -215,6 +235,13 @@ def described(cell: TrainedCell, *, network: bool = False, width: bool = True, l
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
         f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
+
+
+def _recipe(cell: TrainedCell) -> str:
+    """A short name of the settings that runs of one table share."""
+    shared = {name: value for name, value in cell.to_dict().items() if name not in _VARIED}
+    text = json.dumps(shared | {"reference_rate": rates.reference_of(cell)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _seed(cell: Cell) -> int:
@@ -242,6 +269,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "reference_rate": rates.reference_of(cell),
+        "recipe": _recipe(cell),
         "arithmetic": cell.precision + torchvision,
         "broken": broken(run),
         "final_accuracy": _final_accuracy(cell, run) if run.done else None,

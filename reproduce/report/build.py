@@ -55,7 +55,7 @@ from reproduce.show.statistics import MARGIN_POINTS
 
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
-    accuracy.section,
+    accuracy.EXHIBIT,
     table1.section,
     table2.EXHIBIT,
     table3.section,

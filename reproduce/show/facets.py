@@ -42,6 +42,7 @@ __all__ = [
     "fields",
     "level",
     "line",
+    "rows",
     "shades",
     "stack",
 ]
@@ -191,6 +192,11 @@ def facet(
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
+            if not xlog and frame[x].dtype.kind == "i":
+                axes.xaxis.get_major_locator().set_params(integer=True)
+            if axes.get_legend_handles_labels()[0]:
+                # Above it: "best" looks at lines alone, and would lie on the bars of differences.
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
             if finish:
                 finish(axes)
         if share == (True, True) and not beside:
@@ -238,6 +244,7 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> 
                 color=look.colour,
                 linestyle=look.linestyle,
                 linewidth=width,
+                legend=False,
                 ax=panel.axes,
             )
             if band:
@@ -282,6 +289,24 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
             shift += apart
 
     return dots
+
+
+def rows(names: Sequence[str], *, size: float = 4.5) -> Layer:
+    """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean."""
+
+    def rows(panel: Panel) -> None:
+        for look, part in panel.by_hue():
+            for y, own in part.groupby(panel.y):
+                place, mean = names.index(str(y)), own[panel.x].mean()
+                style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
+                panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
+                panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
+        panel.axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=names)
+        panel.axes.grid(visible=True, axis="x")
+        panel.axes.grid(visible=False, axis="y")
+        panel.axes.tick_params(axis="y", length=0)
+
+    return rows
 
 
 def stack(*, sums: str = "", sideways: bool = True) -> Layer:
@@ -382,8 +407,6 @@ def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: st
                 linewidth=1.2,
                 label=label,
             )
-        # Above it: "best" looks at lines alone, and would lie on the bars of the differences.
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g}".replace("-", MINUS) if value else "0")
 
     return differences
@@ -398,7 +421,6 @@ def level(values: Mapping[int, float], label: str) -> Layer:
             panel.axes.axhline(found.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
             if found.low is not None and found.high is not None:
                 panel.axes.axhspan(found.low, found.high, color=plots.QUIET, alpha=0.08, linewidth=0)
-            panel.axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
 
     return level
 
