@@ -101,7 +101,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         exhibit.title,
         [shown for shown in stream if not isinstance(shown, Folded | Finding | Coverage)],
         [shown for shown in stream if isinstance(shown, Finding)],
-        "; ".join(coverage) or "not run",
+        "; ".join(coverage) or ("not run" if exhibit.each else ""),
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
     )

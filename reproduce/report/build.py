@@ -75,7 +75,7 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     benchmarks.section,
     memory.section,
     lambda _: schedules.section(),  # no record changes it
-    provenance.section,
+    provenance.EXHIBIT,
 )
 
 
