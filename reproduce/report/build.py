@@ -41,6 +41,7 @@ from reproduce.exhibits import (
     table4,
     table5,
     table6,
+    tradeoff,
     transformers,
 )
 from reproduce.exhibits._exhibit import Exhibit, section
@@ -70,6 +71,7 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     stability.section,
     invertible.section,
     scale_study.section,
+    tradeoff.EXHIBIT,
     transformers.section,
     pareprop.section,
     benchmarks.section,

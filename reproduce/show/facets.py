@@ -265,27 +265,33 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
-    """A mark a row; `apart`: hues side by side, each by this share of x; rows with a word in `broken` are crosses."""
+def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str = "") -> Layer:
+    """A mark a row.
+
+    Args:
+        size: of a mark, points.
+        apart: hues side by side, each by this share of x.
+        broken: column of which any word makes a cross of the row.
+        hollow: column of which any word makes a ring of it.
+
+    """
 
     def dots(panel: Panel) -> None:
-        shift = -apart * (len(panel.looks) - 1) / 2
+        shift = 1 - apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
-            bad = part[broken].fillna("").astype(bool) if broken else None
-            for rows, marker in (
-                (part if bad is None else part[~bad], look.marker),
-                (part[bad] if broken else None, "x"),
-            ):
-                if rows is not None and not rows.empty:
-                    panel.axes.plot(
-                        rows[panel.x] * (1 + shift),
-                        rows[panel.y],
-                        marker,
-                        color=look.colour,
-                        markersize=size,
-                        alpha=0.8,
-                        markeredgewidth=1.5 if marker == "x" else 0,
-                    )
+            kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
+            rings = part[hollow].astype(bool) if hollow else False
+            for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
+                panel.axes.plot(
+                    rows[panel.x] * shift,
+                    rows[panel.y],
+                    str(marker),
+                    color=look.colour,
+                    markersize=size,
+                    alpha=0.8,
+                    markerfacecolor="none" if ring else look.colour,
+                    markeredgewidth=1.5 if ring or marker == "x" else 0,
+                )
             shift += apart
 
     return dots

@@ -20,6 +20,7 @@ from reproduce.grids.plans import (
     table4,
     table5,
     table6,
+    tradeoff,
     transformers,
 )
 
@@ -45,4 +46,5 @@ PLANS: dict[str, Plan] = {
     "scale_study": table5.cells,
     "transformers": transformers.cells,
     "length": length.cells,
+    "tradeoff": tradeoff.cells,
 }
