@@ -137,7 +137,8 @@ def _worth(points: list[Point], devices: int) -> str:
     lean = min((p for p in exact if p.megabytes <= petra.megabytes), key=lambda p: p.milliseconds, default=None)
     points_lost = with_sign(petra.accuracy - quickest.accuracy, 1)
     return (
-        f"On {devices} devices PETRA takes {_said(petra)} for {points_lost} points of accuracy; without loss {quickest.way} takes {_said(quickest)}, and in no more memory "
+        f"On {devices} devices PETRA takes {_said(petra)} for {points_lost} points of accuracy; without loss "
+        f"{quickest.way} takes {_said(quickest)}, and in no more memory "
         + (f"{lean.way} {_said(lean)}." if lean else "nothing fits.")
     )
 

@@ -205,7 +205,7 @@ def facet(
         sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 8))
+            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5 if len(handles) > 8 else 8))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     return Figure(key, title, description, svg, caption)
 
@@ -213,6 +213,9 @@ def facet(
 def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:
     if xlog:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
     if ticks is not None:
