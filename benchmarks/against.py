@@ -41,7 +41,7 @@ HASH_LENGTH = 8  # asv's own, of the names of its files
 SOME_FAILED = 2  # exit code of `asv run`
 
 
-class Verdict(enum.Enum):
+class ChangeVerdict(enum.Enum):
     """What a comparison says of one benchmark; the value is the word for it in the table."""
 
     WORSE = "worse"
@@ -53,12 +53,12 @@ class Verdict(enum.Enum):
     UNKNOWN = "failed before"
 
 
-BAD = (Verdict.WORSE, Verdict.FAILS)
+BAD = (ChangeVerdict.WORSE, ChangeVerdict.FAILS)
 Value = float | None  # not a number: skipped; None: failed
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedBenchmark:
     """One benchmark with one choice of parameters.
 
     Attributes:
@@ -73,21 +73,21 @@ class Row:
     base: tuple[Value, Value]
     head: tuple[Value, Value]
 
-    def verdict(self, factor: float) -> Verdict:
+    def verdict(self, factor: float) -> ChangeVerdict:
         """What can be said if differences up to `factor` mean nothing."""
         if any(value is not None and math.isnan(value) for value in (*self.base, *self.head)):
-            return Verdict.SKIPPED
+            return ChangeVerdict.SKIPPED
         base = [value for value in self.base if value is not None]
         head = [value for value in self.head if value is not None]
         if len(base) < 2:
-            return Verdict.UNKNOWN
+            return ChangeVerdict.UNKNOWN
         if len(head) < 2:
-            return Verdict.FAILS
+            return ChangeVerdict.FAILS
         if max(base) > factor * min(base) or max(head) > factor * min(head):
-            return Verdict.NOISY
+            return ChangeVerdict.NOISY
         if min(head) > factor * max(base):
-            return Verdict.WORSE
-        return Verdict.BETTER if factor * max(head) < min(base) else Verdict.SAME
+            return ChangeVerdict.WORSE
+        return ChangeVerdict.BETTER if factor * max(head) < min(base) else ChangeVerdict.SAME
 
     def line(self, factor: float) -> tuple[str, ...]:
         """Its cells in the table."""
@@ -101,14 +101,14 @@ class Row:
         return f"{value:.3g}" if known else str(human_value(value, self.unit))
 
 
-def report(rows: Sequence[Row], factor: float) -> str:
+def report(rows: Sequence[ComparedBenchmark], factor: float) -> str:
     """The table, worst first, then what it comes to in words."""
-    order = list(Verdict)
+    order = list(ChangeVerdict)
     ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
     cells = [("", "base", "again", "head", "again", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    noisy = [row.name for row in ranked if row.verdict(factor) is Verdict.NOISY]
+    noisy = [row.name for row in ranked if row.verdict(factor) is ChangeVerdict.NOISY]
     bad = [row.name for row in ranked if row.verdict(factor) in BAD]
     lines.append("")
     if noisy:
@@ -120,12 +120,12 @@ def report(rows: Sequence[Row], factor: float) -> str:
     return "\n".join(lines)
 
 
-def judged(rows: Sequence[Row], factor: float) -> bool:
+def judged(rows: Sequence[ComparedBenchmark], factor: float) -> bool:
     """Whether there is a benchmark of which something can be said; not where, say, no commit could be installed."""
-    return any(row.verdict(factor) not in (Verdict.UNKNOWN, Verdict.SKIPPED) for row in rows)
+    return any(row.verdict(factor) not in (ChangeVerdict.UNKNOWN, ChangeVerdict.SKIPPED) for row in rows)
 
 
-def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[Row]:
+def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[ComparedBenchmark]:
     """What asv has stored of these commits, for all that the base was measured with the second time."""
     units = {name: found.get("unit") for name, found in _json(results / "benchmarks.json").items() if name != "version"}
     rows = []
@@ -135,7 +135,7 @@ def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[Ro
             _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (*base, *head)
         )
         rows += [
-            Row(
+            ComparedBenchmark(
                 name, units.get(name.split("(")[0]) or "", (one.get(name), two[name]), (three.get(name), four.get(name))
             )
             for name in two

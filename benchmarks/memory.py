@@ -7,8 +7,8 @@ grown, as the system sees it (not on CUDA).
 
 Of PETRA's allocated peak at most 5 % should be anything else than its parts: parameters and running statistics,
 gradients, optimizer state, the inputs that stages keep which cannot be inverted, messages in flight, and the largest
-graph of one stage, all by the ledger. And under a given budget the largest batch of each method is foretold from shapes
-(`petra_core.prediction.memory`), and found by running, by the allocated peak.
+graph of one stage, all by the ledger. And under a given budget the largest batch of each method is predicted from
+shapes (`petra_core.prediction.memory`), and found by running, by the allocated peak.
 
 Usage, with the defaults:
 
@@ -42,7 +42,7 @@ LASTING = ("parameters", "buffers", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
-class Run:
+class MemoryRun:
     """What is trained: a network as revnet18 or chain6, channels of its first blocks, pixels, images, k, method."""
 
     network: str
@@ -63,7 +63,7 @@ class Run:
         return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
 
 
-def train(run: Run) -> MemoryReport:
+def train(run: MemoryRun) -> MemoryReport:
     """Train until no buffer grows any more."""
     torch.set_num_threads(run.threads)
     torch.manual_seed(0)
@@ -76,14 +76,14 @@ def train(run: Run) -> MemoryReport:
     return pipeline.memory()
 
 
-def allocated(run: Run) -> tuple[int, MemoryReport]:
+def allocated(run: MemoryRun) -> tuple[int, MemoryReport]:
     """The allocator's peak, and the ledger's report."""
     with Allocations(torch.device(run.device)) as allocations:
         report = train(run)
     return allocations.peak, report
 
 
-def process_peak(run: Run) -> int | None:
+def process_peak(run: MemoryRun) -> int | None:
     """By how much the process grows; None where the system does not say. To be called in a fresh process."""
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
     train(replace(run, network="chain1", width=1, size=4, batch=2, k=1))
@@ -99,7 +99,7 @@ def sum_of_parts(report: MemoryReport) -> int:
     return report.peak(*LASTING) + report.now("inputs", "messages") + graph
 
 
-def foretold(run: Run) -> int:
+def predicted_peak(run: MemoryRun) -> int:
     """The allocated peak in one process, from shapes: between ticks everything held, and one stage at its work.
 
     Stages that work one at a time hold what they keep for their backward at once, but one message and, unless graphs
@@ -134,12 +134,12 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def largest_batch(run: Run, peak: Callable[[Run], int], limit: int, guess: int) -> int:
+def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, guess: int) -> int:
     """The largest batch at which `peak` of the run is at most `limit`."""
     return largest(lambda batch: peak(replace(run, batch=batch)) <= limit, guess)
 
 
-def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]], chosen: Sequence[Method]) -> None:
+def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], chosen: Sequence[Method]) -> None:
     """Peaks of every method along an axis."""
     for at, run in runs:
         for method in chosen:
@@ -151,7 +151,7 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]], chosen
                 recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
 
 
-def aim(recorder: Recorder, run: Run) -> None:
+def aim(recorder: Recorder, run: MemoryRun) -> None:
     """PETRA's allocated peak against the sum of its parts."""
     peak, report = allocated(replace(run, method=methods.PETRA.name))
     recorder.add("aim", "PETRA", "peak", "B", peak)
@@ -159,17 +159,17 @@ def aim(recorder: Recorder, run: Run) -> None:
     recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))
 
 
-def budget(recorder: Recorder, run: Run, limit: int, chosen: Sequence[Method]) -> None:
-    """The largest batch of each method under so many bytes, foretold and found."""
+def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
+    """The largest batch of each method under so many bytes, predicted and found."""
     for method in chosen:
         own = replace(run, method=method.name)
-        guess = largest_batch(own, foretold, limit, 64)
+        guess = largest_batch(own, predicted_peak, limit, 64)
         found = largest_batch(own, lambda run: allocated(run)[0], limit, guess)
         recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
         recorder.add("budget", method.title, "largest batch, found", "images", found)
         if found:
             recorder.add("budget", method.title, "allocated peak there", "B", allocated(replace(own, batch=found))[0])
-        print(f"  {method.title}: largest batch {guess} foretold, {found} found")
+        print(f"  {method.title}: largest batch {guess} predicted, {found} found")
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
     chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
-    run = Run(*fixed, 1, methods.PETRA.name, options.device, options.threads)
+    run = MemoryRun(*fixed, 1, methods.PETRA.name, options.device, options.threads)
     recorder = Recorder(
         "Memory", about(__doc__), command("benchmarks.memory", arguments), options, torch.device(options.device)
     )

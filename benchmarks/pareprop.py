@@ -1,14 +1,14 @@
 """Throughput and memory of PaReprop, reversible backpropagation and backpropagation on reversible transformers.
 
-PaReprop (arXiv 2306.09342) rebuilds a block beside the gradient of the block above, so that the one evaluation more of
-reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all three
-methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
+PaReprop (arXiv 2306.09342) reconstructs a block beside the gradient of the block above, so that the one evaluation more
+of reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all
+three methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
 
 In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
 round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
 others have. Memory is the allocator's peak over a step, the network included, temporaries of operations too
 (`benchmarks.allocation`); on the CPU PaReprop does it in one thread for that, every reconstruction before the backward
-beside it, which is the order that holds most. The largest batch under a budget is foretold from shapes alone
+beside it, which is the order that holds most. The largest batch under a budget is predicted from shapes alone
 (`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
 
 The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
@@ -57,7 +57,7 @@ SLOWER_AT_MOST = 0.98
 
 
 @dataclass(frozen=True)
-class Run:
+class ParepropRun:
     """What is trained: a network as revvit_micro, pixels of an image's side, tokens of a text, samples, method."""
 
     network: str
@@ -95,7 +95,7 @@ class Run:
         return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
 
 
-def stepping(run: Run, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
+def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
     """A step of the run, and nothing that is made only at the first."""
     torch.manual_seed(0)
     with torch.device(device):
@@ -108,7 +108,7 @@ def stepping(run: Run, device: torch.device, *, side_by_side: bool = True) -> Ca
     return step
 
 
-def allocated(run: Run, device: torch.device) -> int:
+def allocated(run: ParepropRun, device: torch.device) -> int:
     """The allocator's peak over two steps, in bytes."""
     gc.collect()
     with Allocations(device) as allocations:
@@ -117,7 +117,7 @@ def allocated(run: Run, device: torch.device) -> int:
     return allocations.peak
 
 
-def foretold(run: Run) -> int:
+def predicted_peak(run: ParepropRun) -> int:
     """The same from shapes: what lasts, gradients and messages of one stage (messages of two that overlap), graphs."""
     with torch.device("meta"):
         found = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=OPTIMIZER)
@@ -127,7 +127,7 @@ def foretold(run: Run) -> int:
     return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(found, run.method)
 
 
-def measure_throughput(recorder: Recorder, run: Run, device: torch.device, threads: int, rounds: int) -> None:
+def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
     """Samples a second of every method, round by round."""
     steps = {}
     for method in CONTESTANTS:
@@ -154,32 +154,32 @@ def threads_of(method: Method, threads: int, device: torch.device) -> int:
     return threads // 2 if method.overlapped and device.type == "cpu" else threads
 
 
-def measure_memory(recorder: Recorder, run: Run, device: torch.device) -> None:
+def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -> None:
     """Peaks of every method."""
     for method in CONTESTANTS:
         own = replace(run, method=method)
         recorder.add(run.group, method.title, ALLOCATED, "B", allocated(own, device))
-        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", foretold(own))
+        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", predicted_peak(own))
 
 
-def measure_budget(recorder: Recorder, run: Run, device: torch.device, limit: int, *, find: bool) -> None:
+def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, limit: int, *, find: bool) -> None:
     """The largest batch of every method under so many bytes."""
     for method in CONTESTANTS:
         own = replace(run, method=method)
 
-        def fits(batch: int, peak: Callable[[Run], int], own: Run = own) -> bool:
+        def fits(batch: int, peak: Callable[[ParepropRun], int], own: ParepropRun = own) -> bool:
             return peak(replace(own, batch=batch)) <= limit
 
-        guess = largest(partial(fits, peak=foretold), by_a_line(own, limit))
+        guess = largest(partial(fits, peak=predicted_peak), by_a_line(own, limit))
         recorder.add(run.network, method.title, FORETOLD, "samples", guess)
         if find:
             found = largest(partial(fits, peak=partial(allocated, device=device)), guess)
             recorder.add(run.network, method.title, FOUND, "samples", found)
 
 
-def by_a_line(run: Run, limit: int) -> int:
-    """About the largest batch of which `foretold` is at most `limit`: bytes grow in proportion to samples."""
-    here, twice = (foretold(replace(run, batch=factor * run.batch)) for factor in (1, 2))
+def by_a_line(run: ParepropRun, limit: int) -> int:
+    """About the largest batch of which `predicted` is at most `limit`: bytes grow in proportion to samples."""
+    here, twice = (predicted_peak(replace(run, batch=factor * run.batch)) for factor in (1, 2))
     return max(1, run.batch + (limit - here) * run.batch // (twice - here))
 
 
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     for network in options.networks:
         try:
             with torch.device("meta"):
-                Run(network, options.size, options.length, 1, methods.PAREPROP).stages()
+                ParepropRun(network, options.size, options.length, 1, methods.PAREPROP).stages()
         except ValueError as error:
             parser.error(f"--networks {network}: {error}")
     if options.threads < 2 or options.threads % 2:
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
     for network in options.networks:
         for batch in options.batches:
-            run = Run(network, options.size, options.length, batch, methods.PAREPROP)
+            run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
             measure_throughput(recorder, run, device, options.threads, options.rounds)
             torch.set_num_threads(options.threads)
             measure_memory(recorder, run, device)

@@ -32,7 +32,7 @@ class TeamError(RuntimeError):
     """A process of a team failed; it has printed its traceback."""
 
 
-class Team:
+class BenchmarkTeam:
     """Some processes of one torch.distributed group, with Gloo and one thread each.
 
     Args:
@@ -79,7 +79,7 @@ class Team:
                 process.terminate()
             raise TeamError(f"process {rank} of {len(self._pipes)} has failed; see its traceback above") from None
 
-    def __enter__(self) -> "Team":
+    def __enter__(self) -> "BenchmarkTeam":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,12 +1,12 @@
 """Time of a tick of each method against a plain autograd step of the same network, in pairs, and bytes held between
 ticks.
 
-A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one rebuilt graph, one backward,
-one update. The plain step does it without rebuilding. In units in which a forward costs 1 and a backward 2 the ratio
-is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible, and the aim is 1.25
-on the CPU. What the units really are on this machine is measured beside: the same step and, after it, once more the
-forward of every stage but the head, without a graph. A tick evaluates no less than that, so the ratio of these two to
-the step alone is what can be reached, and what a tick takes above them is the engine's doing.
+A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one reconstructed graph, one
+backward, one update. The plain step does it without reconstructing. In units in which a forward costs 1 and a backward
+2 the ratio is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible, and the
+aim is 1.25 on the CPU. What the units really are on this machine is measured beside: the same step and, after it, once
+more the forward of every stage but the head, without a graph. A tick evaluates no less than that, so the ratio of these
+two to the step alone is what can be reached, and what a tick takes above them is the engine's doing.
 
 With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, which evaluates a reversible stage twice in
 its backward, once to invert it and once for the graph. PETRA makes one evaluation serve both; in the units above that
@@ -274,16 +274,16 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             recorder.comparisons.append(Comparison(group, "time", TICK, limit, high=aim_on_chain(options, limit)))
         del calls, pipeline
         gc.collect()
-    _print_foretold(stages, x, y)
+    _print_predicted(stages, x, y)
     recorder.finish()
     return medians
 
 
-def _print_foretold(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
+def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
     def held(method: Method) -> int:
         return sum(stage.held[kind] for stage in predict(stages(), method, x, y, optimizer=sgd) for kind in HELD)
 
-    print("  held between ticks, foretold: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
+    print("  held between ticks, predicted: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
 
 In every round the costs of all stages and the link between the processes are measured, the model
-(`petra_core.timeline`) foretells each method's time for a micro-batch from them alone, and then the engine runs the
+(`petra_core.timeline`) predicts each method's time for a micro-batch from them alone, and then the engine runs the
 method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a tenth.
 
 Two processes on one machine slow each other, by the memory and caches that they share. So stage costs are measured in
@@ -29,7 +29,7 @@ from torch import Tensor
 from benchmarks.arguments import add_networks, count, network
 from benchmarks.pipelining import best_cut
 from benchmarks.recording import Recorder, about, add_options, command
-from benchmarks.teams import Serve, Team
+from benchmarks.teams import BenchmarkTeam, Serve
 from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
@@ -51,7 +51,7 @@ DRAWN = 4  # micro-batches' worth of time in a drawing
 
 
 @dataclass(frozen=True)
-class Setting:
+class TimelineSetting:
     """Attributes: network by name; width, batch, size: channels, images of a micro-batch, pixels; turns: timed."""
 
     network: str
@@ -72,7 +72,7 @@ class Setting:
         return [(images, torch.randint(10, (self.batch,), generator=generator))]
 
 
-def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
+def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> Serve:
     """In each process: measures costs and link, and trains, all of them when asked."""
     first = sum(partition[:rank])
     own = range(first, first + partition[rank])
@@ -117,7 +117,7 @@ def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
     return lambda order, *arguments: orders[order](*arguments)
 
 
-def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels: Tensor) -> list[StageAlone]:
+def _alone(setting: TimelineSetting, method: Method, own: range, images: Tensor, labels: Tensor) -> list[StageAlone]:
     stages = setting.stages()
     arriving = feeds(stages, method, images, labels)
     return [
@@ -173,13 +173,15 @@ def _ping(size: int) -> float:
     return statistics.median(times[1:])
 
 
-def _link(team: Team, size: int) -> Link:
+def _link(team: BenchmarkTeam, size: int) -> Link:
     latency = max(team.ask("ping", 0))
     return Link(latency, size / max(max(team.ask("ping", size)) - latency, 1e-9))
 
 
-def foretold(method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link) -> tuple[Timeline, float]:
-    """The model's run with k = 1, and its seconds for a micro-batch while the pipeline is full.
+def predicted_timeline(
+    method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link
+) -> tuple[Timeline, float]:
+    """The run that the model predicts with k = 1, and its seconds for a micro-batch while the pipeline is full.
 
     At its end a run has backwards alone to do, which is quicker: those of the last micro-batches do not count.
     """
@@ -189,24 +191,29 @@ def foretold(method: Method, costs: Sequence[Cost], partition: Sequence[int], li
 
 
 def window(whole: Timeline, seconds: float) -> Timeline:
-    """What begins in that many seconds about the middle of a timeline, from 0."""
+    """The events that begin within `seconds` about the middle of a timeline, with times from 0."""
     middle = (min(event.begin for event in whole.events) + max(event.end for event in whole.events)) / 2
     begin = middle - seconds / 2
-    shown = [event for event in whole.events if begin <= event.begin < begin + seconds]
-    return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in shown), whole.devices)
+    within = [event for event in whole.events if begin <= event.begin < begin + seconds]
+    return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in within), whole.devices)
 
 
-def validate(setting: Setting, rounds: int, seconds: float, recorder: Recorder) -> None:
+def validate(setting: TimelineSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
     """All methods on one network, over one process and over two."""
     cut = best_cut(setting, methods.PETRA)
     for processes in PROCESSES:
         partition = cut if processes == 2 else (sum(cut),)
-        with Team(processes, serving, setting, partition) as team:
+        with BenchmarkTeam(processes, serving, setting, partition) as team:
             _over(team, setting, partition, rounds, seconds, recorder)
 
 
 def _over(
-    team: Team, setting: Setting, partition: tuple[int, ...], rounds: int, seconds: float, recorder: Recorder
+    team: BenchmarkTeam,
+    setting: TimelineSetting,
+    partition: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    recorder: Recorder,
 ) -> None:
     stages = sum(partition)
     for method in METHODS:
@@ -215,10 +222,10 @@ def _over(
     drawn: dict[Method, tuple[Timeline, float]] = {}
     for number in range(rounds):
         for method in METHODS:
-            costs = [cost for own in team.ask("costs", method) for cost in own]
+            costs = [cost for stage_costs in team.ask("costs", method) for cost in stage_costs]
             border = partition[0]
             link = _link(team, costs[border].down) if len(partition) > 1 else Link()
-            model, predicted = foretold(method, costs, partition, link)
+            model, predicted = predicted_timeline(method, costs, partition, link)
             measured = max(team.ask("train", method, count[method])) / count[method]
             group = _group(setting, method, partition)
             recorder.add(group, PREDICTED, QUANTITY, "s", predicted)
@@ -242,7 +249,7 @@ def _over(
         )
 
 
-def _group(setting: Setting, method: Method, partition: Sequence[int]) -> str:
+def _group(setting: TimelineSetting, method: Method, partition: Sequence[int]) -> str:
     return f"{setting.network}, width {setting.width}, {method}, P = {len(partition)}"
 
 
@@ -264,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timeline", arguments), options)
     for name in options.networks:
         validate(
-            Setting(name, options.width, options.batch, options.size, options.turns),
+            TimelineSetting(name, options.width, options.batch, options.size, options.turns),
             options.rounds,
             options.seconds,
             recorder,

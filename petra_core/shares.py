@@ -33,12 +33,12 @@ def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
 
 
 def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> list[range]:
-    """The stages of each rank, from their numbers, such as (4, 3, 3).
+    """The stages of each rank, from the number of stages of each, such as (4, 3, 3).
 
     Args:
         partition: the number of stages of each rank.
         ranks: how many there are.
-        stages: J, if it is known; the numbers must have that sum.
+        stages: J, the sum that the numbers must have; None: any.
 
     Raises:
         ValueError: there are not so many numbers, one is below 1, or the sum is another.
@@ -54,7 +54,7 @@ def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> li
 
 
 def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int) -> list[range]:
-    """The ranks that have each part, those of its replicas one after the other.
+    """The ranks of each part of the pipeline, those of its replicas one after the other.
 
     Args:
         partition: the number of stages of each part.
@@ -71,8 +71,8 @@ def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int)
             f"each of the {len(partition)} parts has at least one replica, got {tuple(counts)} for {tuple(partition)}"
         )
     if sum(counts) != ranks:
-        words = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
-        raise ValueError(f"the parts {tuple(partition)}{words} are for {sum(counts)} ranks, and there are {ranks}")
+        replicated = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
+        raise ValueError(f"the parts {tuple(partition)}{replicated} are for {sum(counts)} ranks, and there are {ranks}")
     return runs(counts)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
-from benchmarks.peers.contestants import CONTESTANTS, Contestant, Trainer
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.records.benchmarks import Benchmark, Comparison
 
@@ -68,18 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         recorder.setting[contestant.name] = state(contestant)
     settings = itertools.product(options.networks, options.widths, options.memory_formats)
     for number, (name, width, memory_format) in enumerate(settings):
-        setting = measures.Setting(name, width, options.size, options.batch, options.threads, memory_format)
+        setting = measures.PeerSetting(name, width, options.size, options.batch, options.threads, memory_format)
         measure(setting, recorder, options.rounds, first=number == 0)
     return recorder.finish()
 
 
-def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first: bool) -> None:
+def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, first: bool) -> None:
     """Every contestant that is there, on one network; on the first also what does not depend on the network's size."""
     group = str(setting)
     print(f"{group}:")
     task = measures.Task(setting)
     reference = measures.gradients(CONTESTANTS[0], task, torch.float64) if first else None
-    trainers: dict[str, Trainer] = {}
+    trainers: dict[str, PeerTrainer] = {}
     for contestant in CONTESTANTS:
         if recorder.setting[contestant.name] == NOT_INSTALLED:
             continue
@@ -108,7 +108,7 @@ def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first
 
 
 def once(
-    contestant: Contestant, task: measures.Task, setting: measures.Setting, reference: Tensor | None
+    contestant: Contestant, task: measures.Task, setting: measures.PeerSetting, reference: Tensor | None
 ) -> dict[tuple[str, str], float]:
     """All but the time: (quantity, unit) -> value. `reference`: autograd's gradient; None leaves out what needs it."""
     peak, at_loss = measures.allocated(contestant, setting)

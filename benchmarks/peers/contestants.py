@@ -24,12 +24,12 @@ from petra_core import Pipeline, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.worker import OptimizerFactory
 
-__all__ = ["CONTESTANTS", "Contestant", "Trainer"]
+__all__ = ["CONTESTANTS", "Contestant", "PeerTrainer"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class Trainer:
+class PeerTrainer:
     """A model that is trained by autograd, whatever happens inside it.
 
     Args:
@@ -66,7 +66,7 @@ class Trainer:
         return [gradient for gradient in found if gradient is not None]
 
 
-class PipelineTrainer(Trainer):
+class PipelineTrainer(PeerTrainer):
     """Our own engine; under PETRA a step is a tick, and its gradients are those of earlier micro-batches."""
 
     def __init__(self, method: Method, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> None:
@@ -186,11 +186,11 @@ class Contestant:
         """Whether it is a method of our engine."""
         return isinstance(self.made_of, Method)
 
-    def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> Trainer:
+    def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> PeerTrainer:
         """Ready for its first step; shares the weights of `stages`."""
         if isinstance(self.made_of, Method):
             return PipelineTrainer(self.made_of, stages, loss, optimizer)
-        return Trainer(self.made_of(stages), stages, loss, optimizer)
+        return PeerTrainer(self.made_of(stages), stages, loss, optimizer)
 
 
 CONTESTANTS = (

@@ -19,8 +19,8 @@ from reproduce.records.storage import write_atomically
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40
-#: A run of three reversible blocks, in which inputs are rebuilt from rebuilt ones. The rate is so small that rounding
-#: does not grow into a difference, and so large that a lost or doubled update does.
+#: A run of three reversible blocks, in which inputs are reconstructed from reconstructed ones. The rate is so small
+#: that rounding does not grow into a difference, and so large that a lost or doubled update does.
 SETTING = {"blocks": 3, "channels": 8, "image_size": 8, "batch": 4, "accumulation": 2, "learning_rate": 0.01}
 
 

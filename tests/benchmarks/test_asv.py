@@ -266,7 +266,7 @@ def test_calls_are_those_of_the_engine_alone() -> None:
     assert calls_of_the_engine(work) == calls_of_the_engine(work)
 
 
-class Session:
+class AsvSession:
     """Notes what a session runs."""
 
     def __init__(self, *posargs: str) -> None:
@@ -294,7 +294,7 @@ def test_sessions(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("install", "install_ffcv"):
         monkeypatch.setattr(noxfile, name, lambda *_: None)
-    noted = Session(*arguments)
+    noted = AsvSession(*arguments)
     getattr(noxfile, session).func(noted)
     assert noted.commands[-1] == last
     assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
@@ -307,7 +307,7 @@ def test_the_history_leaves_no_machine_of_its_own(
     """Where asv knows of two machines and is on neither, it would ask; with one it takes that."""
     import noxfile
 
-    class Asv(Session):
+    class Asv(AsvSession):
         def run(self, *command: str, success_codes: tuple[int, ...] = (0,), **options: object) -> str | None:
             if command[1] == "machine":
                 known.write_text(f"{known.read_text()} and {command[2]}")

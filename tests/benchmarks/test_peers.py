@@ -12,8 +12,8 @@ from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from reproduce.exhibits import benchmark_peers
 
-CHAIN = measures.Setting("chain4", 2, 8, 2, 1)
-REVNET = measures.Setting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
+CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)
+REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
 #: Updates of running statistics in a step, of the layer with most.
 UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 
@@ -29,7 +29,7 @@ def _same_threads():
 
 @pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
-def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.Setting) -> None:
+def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.PeerSetting) -> None:
     if contestant.package is not None and find_spec(contestant.package) is None:
         pytest.skip(f"{contestant.package} is not installed")
     task = measures.Task(setting)

@@ -78,8 +78,8 @@ def test_boxes_show_their_micro_batches() -> None:
 @pytest.mark.parametrize("start", [2, 102, 1002])
 def test_widths_are_the_units_of_table_1_and_hold_their_numbers(start: int) -> None:
     schedule = generate(methods.PETRA, 2, start + 1, 1).window(start, start + 1)
-    forward, rebuild, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
-    assert forward == rebuild == backward / 2
+    forward, reconstruct, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
+    assert forward == reconstruct == backward / 2
     assert forward > 6.5 * len(str(start))  # a digit of the 11 pixel font is about 6.5 wide
 
 

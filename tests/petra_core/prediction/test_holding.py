@@ -1,4 +1,4 @@
-"""Bytes over time against what the engine's formulas foretell, and against pencil and paper."""
+"""Bytes over time against what the engine's formulas predict, and against pencil and paper."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_each_stage_on_a_device_of_its_own_holds_what_is_foretold(method: Method, k: int) -> None:
+def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Method, k: int) -> None:
     """Kind by kind, since they are not largest at the same time; messages depend on who is early."""
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")

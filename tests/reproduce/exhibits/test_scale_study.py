@@ -21,7 +21,7 @@ def network(tmp_path: Path) -> Modelled:
     """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
-    (found,) = modelled.found(results.read(tmp_path))
+    (found,) = modelled.timed_networks(results.read(tmp_path))
     return found
 
 
@@ -50,7 +50,7 @@ def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
 
 def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
     """Blocks of 0.1 s and 0.1 s, but the head's backward is 0.2 s: the last device sets the pace of some."""
-    chain = rivals.Chain(network, 10)
+    chain = rivals.RivalChain(network, 10)
     assert len(chain.blocks) == 20
     assert [cost.down for cost in chain.blocks[:3]] == [0, 10**6, 2 * 10**6]
     assert [cost.down for cost in chain.blocks_keeping[:3]] == [0, 10**6, 10**6]
@@ -70,7 +70,7 @@ def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
 
 
 def test_many_devices(network: Modelled) -> None:
-    found = {outcome.title: outcome for outcome in rivals.Chain(network, rivals.MANY).outcomes()}
+    found = {outcome.title: outcome for outcome in rivals.RivalChain(network, rivals.MANY).outcomes()}
     assert list(found) == ["PETRA", "Delayed gradients (PipeDream)", "1F1B", "1F1B, checkpointing", "Data parallelism"]
     assert found["1F1B"].efficiency < 32 / (32 + 99) + 0.01 < found["PETRA"].efficiency
     assert found["1F1B"].with_4p is None

@@ -18,7 +18,7 @@ from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Values
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
-from tests.reference import RULES, History, Sgd, simulate
+from tests.reference import RULES, ReferenceRun, Sgd, simulate
 
 pytestmark = pytest.mark.convolutions
 
@@ -53,7 +53,7 @@ def test_where_weights_do_not_change_all_three_are_equal(method: Method, name: s
         assert of_stages == pytest.approx([expected] * len(of_stages), abs=1e-9), key
 
 
-def brute_force(history: History, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
+def brute_force(history: ReferenceRun, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
     """The gradient at stage j of the whole network, in which stage i has its weights of ticks[i]."""
     model = plain(stages)
     names = iter(name for name, _ in model.named_parameters())

@@ -1,4 +1,4 @@
-"""Really held, foretold and grown: three counts of the same buffers that know nothing of each other."""
+"""Really held, predicted and grown: three counts of the same buffers that know nothing of each other."""
 
 import gc
 import weakref

@@ -11,11 +11,11 @@ from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import GradientQuality
 from reproduce.measures.probe import DIGITS, Probe, Values
-from reproduce.measures.reconstruction import Reconstruction
+from reproduce.measures.reconstruction import ReconstructionProbe
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
-PROBES: list[type[Probe]] = [GradientQuality, Reconstruction]
+PROBES: list[type[Probe]] = [GradientQuality, ReconstructionProbe]
 STAGES = 6
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_refused(make: Callable[[int], Probe]) -> Non
         train(probe, p, toys.batches(9))
 
 
-def test_reconstruction_needs_a_method_that_rebuilds_inputs() -> None:
+def test_reconstruction_needs_a_method_that_reconstructs_inputs() -> None:
     for method in (methods.DSP, methods.DELAYED_GRADIENTS):
-        with pytest.raises(ValueError, match=f"{method} rebuilds no inputs"):
-            probed(Reconstruction(1), method, 9)
+        with pytest.raises(ValueError, match=f"{method} reconstructs no inputs"):
+            probed(ReconstructionProbe(1), method, 9)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from petra_core import checkpoint
 from reproduce.records.record import Record
 from reproduce.teams import launch
-from reproduce.teams.launch import LOST, MARKS, first_to_tell, leaving_at_once
+from reproduce.teams.launch import LOST, MARKS, first_to_report, leaving_at_once
 from reproduce.teams.processes import Processes
 from reproduce.teams.team import UnsupportedError
 from tests.compare import assert_bitwise_equal
@@ -301,11 +301,11 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
     monkeypatch.delenv(MARKS, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(kept.port))
-    assert first_to_tell()
-    assert first_to_tell()  # nothing says that torchrun keeps a store there
+    assert first_to_report()
+    assert first_to_report()  # nothing says that torchrun keeps a store there
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    assert [first_to_tell() for _ in range(3)] == [True, False, False]
+    assert [first_to_report() for _ in range(3)] == [True, False, False]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert [first_to_tell() for _ in range(2)] == [True, False]
+    assert [first_to_report() for _ in range(2)] == [True, False]
     monkeypatch.setenv("MASTER_PORT", "no port")
-    assert first_to_tell()
+    assert first_to_report()
