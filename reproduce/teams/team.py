@@ -75,7 +75,7 @@ class Team(abc.ABC):
 
     @abc.abstractmethod
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
-        """The stages, this process's on `device` and the others on meta, and the channel between, if others have some."""
+        """The stages, this process's on `device` and the others on meta, and the channel between, if any."""
 
     @abc.abstractmethod
     def from_heads(self, values: Tensor) -> Tensor:
