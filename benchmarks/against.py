@@ -1,4 +1,4 @@
-"""Two commits side by side: what has become slower or larger, said only of what this machine can tell apart.
+"""Two commits side by side: what has become slower or larger, said only where this machine can see a difference.
 
 The obvious comparison measures one commit, then the other, and calls a difference above a threshold a regression. On a
 machine that does other things as well, some benchmarks differ by that much from themselves. So each commit is measured
@@ -42,7 +42,7 @@ SOME_FAILED = 2  # exit code of `asv run`
 
 
 class ChangeVerdict(enum.Enum):
-    """What a comparison says of one benchmark; the value is the word for it in the table."""
+    """The outcome of comparing one benchmark at two commits; the value is its word in the table."""
 
     WORSE = "worse"
     FAILS = "fails now"
@@ -59,10 +59,10 @@ Value = float | None  # not a number: skipped; None: failed
 
 @dataclass(frozen=True)
 class ComparedBenchmark:
-    """One benchmark with one choice of parameters.
+    """One benchmark with one choice of parameters, measured at two commits.
 
     Attributes:
-        name: `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
+        name: as in `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
         unit: of the values.
         base, head: measured at these commits, each twice; lower is better.
 
@@ -74,7 +74,7 @@ class ComparedBenchmark:
     head: tuple[Value, Value]
 
     def verdict(self, factor: float) -> ChangeVerdict:
-        """What can be said if differences up to `factor` mean nothing."""
+        """The outcome if differences up to `factor` mean nothing."""
         if any(value is not None and math.isnan(value) for value in (*self.base, *self.head)):
             return ChangeVerdict.SKIPPED
         base = [value for value in self.base if value is not None]
@@ -90,19 +90,20 @@ class ComparedBenchmark:
         return ChangeVerdict.BETTER if factor * max(head) < min(base) else ChangeVerdict.SAME
 
     def line(self, factor: float) -> tuple[str, ...]:
-        """Its cells in the table."""
+        """The cells of the benchmark's row in the table."""
         values = (*self.base, *self.head)
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        ratio = f"{sum(known[2:]) / sum(known[:2]):.2f}" if len(known) == len(values) and any(known[:2]) else ""
-        return (self.verdict(factor).value, *(self._words(value) for value in values), ratio, self.name)
+        measured = [value for value in values if value is not None and not math.isnan(value)]
+        has_ratio = len(measured) == len(values) and any(measured[:2])
+        ratio = f"{sum(measured[2:]) / sum(measured[:2]):.2f}" if has_ratio else ""
+        return (self.verdict(factor).value, *(self._text(value) for value in values), ratio, self.name)
 
-    def _words(self, value: Value) -> str:
-        known = value is not None and self.unit not in ("seconds", "bytes")
-        return f"{value:.3g}" if known else str(human_value(value, self.unit))
+    def _text(self, value: Value) -> str:
+        is_plain_number = value is not None and self.unit not in ("seconds", "bytes")
+        return f"{value:.3g}" if is_plain_number else str(human_value(value, self.unit))
 
 
 def report(rows: Sequence[ComparedBenchmark], factor: float) -> str:
-    """The table, worst first, then what it comes to in words."""
+    """The table of all benchmarks, worst first, and a summary."""
     order = list(ChangeVerdict)
     ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
     cells = [("", "base", "again", "head", "again", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
@@ -126,11 +127,11 @@ def judged(rows: Sequence[ComparedBenchmark], factor: float) -> bool:
 
 
 def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[ComparedBenchmark]:
-    """What asv has stored of these commits, for all that the base was measured with the second time."""
-    units = {name: found.get("unit") for name, found in _json(results / "benchmarks.json").items() if name != "version"}
+    """The results that asv has stored of these commits, for all that the base was measured with the second time."""
+    units = {name: entry.get("unit") for name, entry in _json(results / "benchmarks.json").items() if name != "version"}
     rows = []
     for file in sorted(results.glob(f"*/{base[1][:HASH_LENGTH]}-*.json")):
-        # Of the same machine and environment, which the rest of the name tells.
+        # Of the same machine and environment, which are in the rest of the name.
         one, two, three, four = (
             _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (*base, *head)
         )
@@ -147,14 +148,14 @@ def _values(file: Path) -> dict[str, Value]:
     if not file.exists():
         return {}
     result = Results.load(str(file))
-    found = {}
+    by_name = {}
     for name in result.get_all_result_keys():
         params = result.get_result_params(name)
         choices = list(itertools.product(*params))
         values = result.get_result_value(name, params) or [None] * len(choices)
         for choice, value in zip(choices, values, strict=True):
-            found[f"{name}({', '.join(choice)})" if choice else name] = value
-    return found
+            by_name[f"{name}({', '.join(choice)})" if choice else name] = value
+    return by_name
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -43,13 +43,13 @@ LASTING = ("parameters", "buffers", "gradients", "optimizer")
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """What is trained: a network as revnet18 or chain6, channels of its first blocks, pixels, images, k, method."""
+    """A training whose memory is measured: a network as revnet18 or chain6, its first blocks' channels, and so on."""
 
     network: str
     width: int
     size: int
     batch: int
-    k: int
+    accumulation: int
     method: str
     device: str
     threads: int
@@ -70,8 +70,8 @@ def train(run: MemoryRun) -> MemoryReport:
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, method, accumulation=run.k, optimizer=OPTIMIZER, seed=0)
-    for _ in range(method.ticks_to_steady(len(stages), run.k) + 1):
+    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=OPTIMIZER, seed=0)
+    for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()
 
@@ -84,17 +84,17 @@ def allocated(run: MemoryRun) -> tuple[int, MemoryReport]:
 
 
 def process_peak(run: MemoryRun) -> int | None:
-    """By how much the process grows; None where the system does not say. To be called in a fresh process."""
+    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
-    train(replace(run, network="chain1", width=1, size=4, batch=2, k=1))
+    train(replace(run, network="chain1", width=1, size=4, batch=2, accumulation=1))
     witness = Witness(torch.device(run.device))
     train(run)
-    said = witness.report()
-    return None if said is None else int(said["peak"])
+    growth = witness.report()
+    return None if growth is None else int(growth["peak"])
 
 
 def sum_of_parts(report: MemoryReport) -> int:
-    """What PETRA cannot do without: see the module."""
+    """Bytes that PETRA cannot do without: see the module."""
     graph = max(stage.peak["graph"] for stage in report.stages)
     return report.peak(*LASTING) + report.now("inputs", "messages") + graph
 
@@ -107,12 +107,12 @@ def predicted_peak(run: MemoryRun) -> int:
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
-        found = predict(run.stages(), method, *run.micro_batch(), accumulation=run.k, optimizer=OPTIMIZER)
+        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=OPTIMIZER)
     if method.pipelined:
-        held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in found)
-        return held + max(stage.peak["graph"] - stage.held["graph"] for stage in found)
+        held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
+        return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)
     at_once = ("messages",) if method.keeps_graph else ("messages", "graph")
-    return sum(_sum(stage, at_once) for stage in found) + sum(max(s.peak[kind] for s in found) for kind in at_once)
+    return sum(_sum(stage, at_once) for stage in stages) + sum(max(s.peak[kind] for s in stages) for kind in at_once)
 
 
 def _sum(stage: StagePrediction, without: Sequence[str]) -> int:
@@ -140,19 +140,19 @@ def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, 
 
 
 def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], chosen: Sequence[Method]) -> None:
-    """Peaks of every method along an axis."""
+    """Measure the peaks of every method along an axis."""
     for at, run in runs:
         for method in chosen:
-            own = replace(run, method=method.name)
-            peak, report = allocated(own)
+            of_method = replace(run, method=method.name)
+            peak, report = allocated(of_method)
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
             recorder.add(axis, method.title, "allocated peak", "B", peak, at=at)
-            if own.device == "cpu" and (grown := in_fresh_process(process_peak, own)) is not None:
+            if run.device == "cpu" and (grown := in_fresh_process(process_peak, of_method)) is not None:
                 recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
 
 
 def aim(recorder: Recorder, run: MemoryRun) -> None:
-    """PETRA's allocated peak against the sum of its parts."""
+    """Measure PETRA's allocated peak against the sum of its parts."""
     peak, report = allocated(replace(run, method=methods.PETRA.name))
     recorder.add("aim", "PETRA", "peak", "B", peak)
     recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
@@ -160,15 +160,17 @@ def aim(recorder: Recorder, run: MemoryRun) -> None:
 
 
 def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
-    """The largest batch of each method under so many bytes, predicted and found."""
+    """Measure the largest batch of each method under `limit` bytes, predicted and found."""
     for method in chosen:
-        own = replace(run, method=method.name)
-        guess = largest_batch(own, predicted_peak, limit, 64)
-        found = largest_batch(own, lambda run: allocated(run)[0], limit, guess)
+        of_method = replace(run, method=method.name)
+        guess = largest_batch(of_method, predicted_peak, limit, 64)
+        found = largest_batch(of_method, lambda run: allocated(run)[0], limit, guess)
         recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
         recorder.add("budget", method.title, "largest batch, found", "images", found)
         if found:
-            recorder.add("budget", method.title, "allocated peak there", "B", allocated(replace(own, batch=found))[0])
+            recorder.add(
+                "budget", method.title, "allocated peak there", "B", allocated(replace(of_method, batch=found))[0]
+            )
         print(f"  {method.title}: largest batch {guess} predicted, {found} found")
 
 
@@ -208,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     axes = {
         "batch": [(batch, replace(run, batch=batch)) for batch in options.batches],
         "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],
-        "k": [(k, replace(run, k=k)) for k in options.ks],
+        "k": [(k, replace(run, accumulation=k)) for k in options.ks],
     }
     for part in options.parts:
         if part == "aim":

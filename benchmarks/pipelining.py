@@ -54,7 +54,7 @@ Batch = Callable[[], object]  # trains one batch of n micro-batches in this proc
 
 @dataclass(frozen=True)
 class PipeliningSetting:
-    """What all contestants share.
+    """The network and micro-batches that all contestants share.
 
     Attributes:
         network: by name, as of `benchmarks.arguments.network`.
@@ -70,7 +70,7 @@ class PipeliningSetting:
     micro_batches: int
 
     def stages(self) -> list[Stage]:
-        """The same weights everywhere."""
+        """The stages of the network, with the same weights everywhere."""
         torch.manual_seed(0)
         return network(self.network, self.width)
 
@@ -81,7 +81,7 @@ class PipeliningSetting:
         return images, torch.randint(10, (len(images),), generator=generator)
 
     def micro(self) -> list[tuple[Tensor, Tensor]]:
-        """The same, cut."""
+        """The micro-batches of a batch."""
         images, labels = self.data()
         return list(zip(images.split(self.batch), labels.split(self.batch), strict=True))
 
@@ -90,7 +90,7 @@ Cut = tuple[int, ...]  # stages of each process
 
 
 def petra(setting: PipeliningSetting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
-    """Over all processes of the group, or (without a cut) in each of them alone."""
+    """PETRA over all processes of the group, or (without a cut) in each of them alone."""
     stages, channel = setting.stages(), None
     if cut is not None:
         if merged:
@@ -147,10 +147,10 @@ class Portion(nn.Module):
 def synchronous(
     setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool
 ) -> tuple[Portion, Batch]:
-    """GPipe or 1F1B. Returns the module of this process, and what leaves the mean gradient of a batch in it."""
+    """GPipe or 1F1B: the module of this process, and a function that leaves the mean gradient of a batch in it."""
     stages = setting.stages()
-    own = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
-    module = Portion(own, checkpointing=checkpointing)
+    portion = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
+    module = Portion(portion, checkpointing=checkpointing)
     stage = PipelineStage(module, rank, PROCESSES, torch.device("cpu"))
     schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](
         stage, setting.micro_batches, loss_fn=F.cross_entropy
@@ -162,7 +162,7 @@ def synchronous(
 
 
 def pipelined(setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool = False) -> Batch:
-    """The same with updates."""
+    """GPipe or 1F1B with updates."""
     module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
     optimizer = sgd(list(module.parameters()))
 
@@ -175,7 +175,7 @@ def pipelined(setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, che
     return train
 
 
-def plain(setting: PipeliningSetting, rank: int, cut: Cut | None) -> Batch:
+def autograd(setting: PipeliningSetting, rank: int, cut: Cut | None) -> Batch:
     """Autograd in one process, the gradients of the micro-batches accumulated."""
     del rank, cut
     model = models.sequential(setting.stages())
@@ -194,7 +194,7 @@ def plain(setting: PipeliningSetting, rank: int, cut: Cut | None) -> Batch:
 
 @dataclass(frozen=True)
 class PipelineContestant:
-    """One way to train.
+    """One way to train over the processes.
 
     Attributes:
         name: as shown.
@@ -230,18 +230,18 @@ CONTESTANTS = (
     PipelineContestant("1F1B", pipelined, methods.BACKPROPAGATION, options=(("kind", "1f1b"),)),
     COPIES,
     PipelineContestant("PETRA, one process", petra, None, processes=1),
-    PipelineContestant("autograd, one process", plain, None, processes=1),
+    PipelineContestant("autograd, one process", autograd, None, processes=1),
 )
 
 
 def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSetting, cut: Cut | None) -> Serve:
-    """In each process of a contestant: made, warm, and ready to be timed."""
+    """Make a contestant in one of its processes, warm and ready to be timed."""
     before = peak_memory()
     train = contestant.make(setting, rank, cut, **dict(contestant.options))
     train()
 
     def serve(batches: int) -> tuple[float, int]:
-        """Seconds of that many batches, from a common beginning, and bytes at most so far."""
+        """Seconds of that many batches, from a common beginning, and peak bytes so far."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(batches):
@@ -254,7 +254,7 @@ def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSettin
 
 
 def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
-    """In each process: how far the gradients of a pipeline are from those of plain autograd."""
+    """Compare, in each process, the gradients of a pipeline with those of plain autograd."""
 
     def serve() -> float:
         module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
@@ -263,9 +263,9 @@ def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, c
         model = models.sequential(stages)
         for images, labels in setting.micro():
             (F.cross_entropy(model(images), labels) / setting.micro_batches).backward()
-        own = models.sequential(stages[: cut[0]] if rank == 0 else stages[cut[0] :])
+        portion = models.sequential(stages[: cut[0]] if rank == 0 else stages[cut[0] :])
         errors = []
-        for ours, theirs in zip(own.parameters(), module.parameters(), strict=True):
+        for ours, theirs in zip(portion.parameters(), module.parameters(), strict=True):
             assert ours.grad is not None
             assert theirs.grad is not None
             scale = ours.grad.abs().max().clamp_min(1e-6)
@@ -288,30 +288,30 @@ def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
 
 
 def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
-    """By what each stage takes under the method, measured here: a process has what is nearest to half of the work."""
+    """The best cut by the seconds that each stage takes under the method, measured here."""
     stages = setting.stages()
     images, labels = setting.micro()[0]
     seconds = []
     for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
         waiting = min(method.delay(index, len(stages)), 1)
-        alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
-        turns = [alone.turn() for _ in range(TURNS + 1)][1:]
+        stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
+        turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
     return plan(seconds, PROCESSES).partition
 
 
 def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
-    """All contestants on one network."""
+    """Measure all contestants on one network."""
     group = f"{setting.network}, width {setting.width}"
     wanted = {contestant.costs for contestant in CONTESTANTS if contestant.costs is not None}
     cuts = {method: best_cut(setting, method) for method in sorted(wanted, key=str)}
     error = check_gradients(replace(setting, batch=CHECKED), cuts[methods.BACKPROPAGATION])
-    shown = "; ".join(f"{method} {'+'.join(map(str, cut))}" for method, cut in cuts.items())
+    cut_list = "; ".join(f"{method} {'+'.join(map(str, cut))}" for method, cut in cuts.items())
     recorder.notes.append(
-        f"{group}: stages of each process, by the costs of {shown} (DSP's are those of checkpointing). Gradients of "
+        f"{group}: stages of each process, by the costs of {cut_list} (DSP's are those of checkpointing). Gradients of "
         f"GPipe and 1F1B differ from plain autograd's by at most {error:.1g} of the largest."
     )
-    print(f"{group}: cuts by {shown}", flush=True)
+    print(f"{group}: cuts by {cut_list}", flush=True)
     teams: dict[PipelineContestant, BenchmarkTeam] = {}
     try:
         for contestant in CONTESTANTS:

@@ -52,7 +52,7 @@ DRAWN = 4  # micro-batches' worth of time in a drawing
 
 @dataclass(frozen=True)
 class TimelineSetting:
-    """Attributes: network by name; width, batch, size: channels, images of a micro-batch, pixels; turns: timed."""
+    """The network and micro-batches that are measured, and the number of turns that are timed."""
 
     network: str
     width: int
@@ -61,7 +61,7 @@ class TimelineSetting:
     turns: int
 
     def stages(self) -> list[Stage]:
-        """The same everywhere."""
+        """The stages of the network, with the same weights everywhere."""
         torch.manual_seed(0)
         return network(self.network, self.width)
 
@@ -73,32 +73,33 @@ class TimelineSetting:
 
 
 def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> Serve:
-    """In each process: measures costs and link, and trains, all of them when asked."""
+    """Measure costs and link, and train, in each process, when asked."""
     first = sum(partition[:rank])
-    own = range(first, first + partition[rank])
+    own_stages = range(first, first + partition[rank])
     [(images, labels)] = setting.micro()
-    alone = {method: _alone(setting, method, own, images, labels) for method in METHODS}
+    stages_alone = {method: _alone(setting, method, own_stages, images, labels) for method in METHODS}
     pipelines = {}
     for method in METHODS:
         stages, channel = setting.stages(), None
         if len(partition) > 1:
             channel = ProcessChannel(partition)
-            stages = [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
+            stages = [stage if index in own_stages else stage.to("meta") for index, stage in enumerate(stages)]
         pipelines[method] = Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel)
 
     def costs(method: Method) -> list[Cost]:
-        """Of the own stages."""
+        """Costs of the stages of this process."""
         dist.barrier()
-        found: list[list[Turn]] = []
+        rounds: list[list[Turn]] = []
         for turn in range(len(partition) if not method.pipelined else 1):
             if method.pipelined or turn == rank:
-                found = [_turns(alone[method], method) for _ in range(setting.turns + 1)][1:]
+                rounds = [_turns(stages_alone[method], method) for _ in range(setting.turns + 1)][1:]
             if not method.pipelined:
                 dist.barrier()
-        return [_cost(stage, turns) for stage, turns in zip(alone[method], zip(*found, strict=True), strict=True)]
+        per_stage = zip(stages_alone[method], zip(*rounds, strict=True), strict=True)
+        return [_cost(stage, turns) for stage, turns in per_stage]
 
     def train(method: Method, micro_batches: int) -> float:
-        """Seconds, from a common beginning."""
+        """Seconds of that many micro-batches, from a common beginning."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(micro_batches):
@@ -108,16 +109,18 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
         return seconds
 
     def trace(method: Method, micro_batches: int) -> Timeline:
-        """Of all processes."""
-        with pipelines[method].tracing(rank) as found:
+        """The timeline of all processes."""
+        with pipelines[method].tracing(rank) as trace_here:
             train(method, micro_batches)
-        return timeline(gathered(found))
+        return timeline(gathered(trace_here))
 
     orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": _ping}
     return lambda order, *arguments: orders[order](*arguments)
 
 
-def _alone(setting: TimelineSetting, method: Method, own: range, images: Tensor, labels: Tensor) -> list[StageAlone]:
+def _alone(
+    setting: TimelineSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
+) -> list[StageAlone]:
     stages = setting.stages()
     arriving = feeds(stages, method, images, labels)
     return [
@@ -129,7 +132,7 @@ def _alone(setting: TimelineSetting, method: Method, own: range, images: Tensor,
             waiting=min(method.delay(index, len(stages)), 1),
             optimizer=sgd,
         )
-        for index in own
+        for index in own_stages
     ]
 
 
@@ -147,7 +150,7 @@ def _turns(stages: Sequence[StageAlone], method: Method) -> list[Turn]:
 
 
 def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:
-    """Means, not medians: what else the machine does slows the engine's run too, which is timed as a whole."""
+    """The cost of a stage, by means, since what else the machine does slows the engine's run, timed as a whole, too."""
     updates = [turn.update for turn in turns if turn.update is not None]
     return Cost(
         statistics.fmean(turn.forward for turn in turns),
@@ -199,7 +202,7 @@ def window(whole: Timeline, seconds: float) -> Timeline:
 
 
 def validate(setting: TimelineSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
-    """All methods on one network, over one process and over two."""
+    """Compare model and engine for all methods on one network, over one process and over two."""
     cut = best_cut(setting, methods.PETRA)
     for processes in PROCESSES:
         partition = cut if processes == 2 else (sum(cut),)

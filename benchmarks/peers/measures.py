@@ -1,4 +1,4 @@
-"""What is measured of a contestant, each quantity in the same way for all.
+"""The quantities that are measured of a contestant, each in the same way for all.
 
     time of a step       seconds; a tick under PETRA
     allocated peak       most bytes of tensors at a moment, of everything from the network on (`benchmarks.allocation`)
@@ -46,7 +46,7 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.
 
 @dataclass(frozen=True)
 class PeerSetting:
-    """What is trained, and by how many threads.
+    """The network that is trained, and by how many threads.
 
     Attributes:
         network: its name (`benchmarks.arguments.network`).
@@ -86,7 +86,7 @@ class Task:
 
 
 def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
-    """Of all parameters in a row, in float64, computed in `dtype`."""
+    """The gradients of all parameters in a row, in float64, computed in `dtype`."""
     trainer = contestant.trainer(task.stages(dtype), nn.functional.cross_entropy, None)
     for _ in range(trainer.ready):
         trainer.step(task.images.to(dtype), task.labels)
@@ -94,7 +94,7 @@ def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
 
 
 def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> float:
-    """Updates of running statistics in a step, of the layer with most."""
+    """Updates of a layer's running statistics in a step, of the layer with most."""
     stages = task.stages()
     layers = [layer for stage in stages for layer in stage.modules() if isinstance(layer, nn.BatchNorm2d)]
     trainer = contestant.trainer(stages, nn.functional.cross_entropy, OPTIMIZER)
@@ -107,7 +107,7 @@ def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> fl
 
 
 def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
-    """Most bytes at a moment, and those held when the last loss is called."""
+    """Most bytes that are allocated at a moment, and those held when the last loss is called."""
     with Allocations(torch.device("cpu")) as allocations:
 
         def marked(logits: Tensor, labels: Tensor) -> Tensor:
@@ -127,18 +127,18 @@ def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.function
 
 
 def process_peak(name: str, setting: PeerSetting) -> int | None:
-    """By how much the process grows; None where the system does not say. To be called in a fresh process."""
+    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
     contestant = next(contestant for contestant in CONTESTANTS if contestant.name == name)
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the contestant.
     train(contestant, replace(setting, network="chain2", width=1, size=8, batch=2))
     witness = Witness(torch.device("cpu"))
     train(contestant, setting)
-    said = witness.report()
-    return None if said is None else int(said["peak"])
+    growth = witness.report()
+    return None if growth is None else int(growth["peak"])
 
 
 def process_growth(contestant: Contestant, setting: PeerSetting) -> int | None:
-    """By how many bytes a fresh process grows; None where the system does not say."""
+    """Bytes by which a fresh process grows; None where the system does not say."""
     grown = in_fresh_process(process_peak, contestant.name, setting)
     return None if grown is None else max(0, grown)
 

@@ -16,7 +16,7 @@ Reports = dict[str, MemoryReport]
 
 
 def _reports(names: list[str]) -> Reports:
-    """What full pipelines of the narrow RevNet-18 held, by method."""
+    """The memory reports of full pipelines of the narrow RevNet-18, by method."""
     return {method: step_of_full_pipeline(NARROW["revnet18"], method, "cpu")[0].memory() for method in names}
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: the profile, the networks, the devices, the number of threads.
+"""The common part of the suite: the profile, the networks, the devices, the number of threads.
 
 Everything that is built is kept for as long as the parameters stay the same (`functools.lru_cache(maxsize=1)` where it
 is built), since asv calls `setup` before every timed call.
@@ -26,14 +26,14 @@ def is_full(profile: str) -> bool:
 
 
 FULL = is_full(os.environ.get("PETRA_BENCHMARKS", "fast"))
-#: Of the CPU; at most two, so that a machine with more cores does not measure something else.
+#: Threads of the CPU; at most two, so that a machine with more cores does not measure something else.
 THREADS = min(2, torch.get_num_threads())
 DEVICES = ["cpu", "cuda"]
 METHODS = ["BACKPROPAGATION", "REVERSIBLE_BACKPROPAGATION", "DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA"]
 CLASSES = 10
 #: The paper's optimizer, at a rate at which random images cannot make the weights run away.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
-#: Of what is predicted: kernels need memory to work in, and allocators round up.
+#: Factor on what is predicted: kernels need memory to work in, and allocators round up.
 MARGIN = 1.15
 
 

@@ -1,4 +1,4 @@
-"""Seconds of what one stage does: forward without a graph, backward with its reconstruction, update.
+"""Seconds of the actions of one stage: forward without a graph, backward with its reconstruction, update.
 
 The stages are neighbours of RevNet-18: number 2, a reversible block, and number 3, which halves the resolution and
 keeps its input. Both do what PETRA has them do.

@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce.exhibits import benchmark_memory
 from reproduce.records.benchmarks import read
 
-CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, k=1, method="PETRA", device="cpu", threads=1)
+CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, accumulation=1, method="PETRA", device="cpu", threads=1)
 
 
 @pytest.fixture(autouse=True)
