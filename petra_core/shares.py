@@ -76,11 +76,12 @@ def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int)
     return runs(counts)
 
 
-def in_turn(own: range, stages: int) -> list[int]:
-    """The stages `own` of one process in the order in which it runs them within a tick.
+def in_turn(own_stages: range, stages: int) -> list[int]:
+    """The stages `own_stages` of one process in the order in which it runs them within a tick.
 
     Any order would do: a message is used in a later tick than it is sent in. Stages with a neighbour in another process
     come last, so that what they wait for, and what they send, has the time of all others to travel in.
     """
-    border = {stage for stage, other in ((own.start, own.start - 1), (own.stop - 1, own.stop)) if 0 <= other < stages}
-    return sorted(own, key=lambda stage: stage in border)
+    first, last = own_stages[0], own_stages[-1]
+    border = {stage for stage, other in ((first, first - 1), (last, last + 1)) if 0 <= other < stages}
+    return sorted(own_stages, key=lambda stage: stage in border)

@@ -152,14 +152,14 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
 
 def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
-    found = overhead.main([*few, "--record", "--records", str(tmp_path)])
-    assert read(tmp_path / "benchmarks" / "overhead.json") == found
-    assert [(goal.group, goal.name, goal.aim) for goal in found.goals] == [
+    benchmark = overhead.main([*few, "--record", "--records", str(tmp_path)])
+    assert read(tmp_path / "benchmarks" / "overhead.json") == benchmark
+    assert [(goal.group, goal.name, goal.aim) for goal in benchmark.goals] == [
         ("3 stages", overhead.ENGINE, "at most 50"),
         ("5 stages", overhead.ENGINE, "at most 50"),
     ]
-    assert all(len(series.values) == 2 for series in found.series)
-    assert all(value > 0 for series in found.series if series.name == overhead.BARE for value in series.values)
+    assert all(len(series.values) == 2 for series in benchmark.series)
+    assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_every_contestant_has_autograds_gradients(contestant: Contestant, settin
         pytest.skip(f"{contestant.package} is not installed")
     task = measures.Task(setting)
     expected = measures.gradients(CONTESTANTS[0], task, torch.float64)
-    found = measures.gradients(contestant, task, torch.float64)
-    assert float((found - expected).norm() / expected.norm()) < 1e-12
+    gradients = measures.gradients(contestant, task, torch.float64)
+    assert float((gradients - expected).norm() / expected.norm()) < 1e-12
     assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
     peak, at_loss = measures.allocated(contestant, setting)
     assert 0 < at_loss < peak

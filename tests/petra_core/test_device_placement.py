@@ -46,12 +46,12 @@ class Watch(TorchDispatchMode):
         if func._schema.name == "aten::_fused_sgd_":  # which torch has for real tensors only
             assert {tensor.device for tensor in given} == {GPU}
             return None
-        found = func(*args, **(kwargs or {}))
-        kinds = {tensor.device.type for tensor in (*given, found) if isinstance(tensor, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        kinds = {tensor.device.type for tensor in (*given, result) if isinstance(tensor, Tensor)}
         copies = func._schema.name in ("aten::_to_copy", "aten::copy_") and len(kinds) > 1
         if copies and (self._capture or not _non_blocking(func, args, kwargs or {})):
             raise WaitError(f"{func} copies between {kinds}")
-        return found
+        return result
 
 
 def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:

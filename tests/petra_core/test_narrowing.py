@@ -33,10 +33,10 @@ def chain(blocks: int, messages: torch.dtype | None, method: Method = methods.PE
 
 def test_only_floating_point_is_narrowed() -> None:
     streams = (torch.tensor([1.0, 1 + 2**-9]), torch.tensor([7]))
-    found = narrowed(streams, BF16)
-    assert found is not None
-    assert [stream.dtype for stream in found] == [BF16, torch.int64]
-    assert_bitwise_equal(widened(found, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
+    narrow = narrowed(streams, BF16)
+    assert narrow is not None
+    assert [stream.dtype for stream in narrow] == [BF16, torch.int64]
+    assert_bitwise_equal(widened(narrow, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
     assert narrowed(streams, None) is streams
     assert widened(streams, None) is streams
 

@@ -38,9 +38,9 @@ def one_thread() -> Any:
 def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
     """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
     net, data = toys.network(stages), toys.batches(3)
-    found = engine_gradients(net, PAREPROP, data, 3)
-    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
-    assert_close(found, plain_gradients(net, data), 1e-12)
+    gradients = engine_gradients(net, PAREPROP, data, 3)
+    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
+    assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
 @pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBRB", "RBBRR", "BBBB", "RRRRRRRRRRRR"])
@@ -50,9 +50,9 @@ def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
     blocks = {"R": lambda: ReversibleStage(toys.residual(2)), "B": lambda: toys.BufferedStage(Swap())}
     net = [stage.double() for stage in (toys.stem(2), *(blocks[kind]() for kind in kinds), toys.head(2))]
     data = toys.batches(2)
-    found = engine_gradients(net, PAREPROP, data, 2)
-    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
-    assert_close(found, plain_gradients(net, data), 1e-12)
+    gradients = engine_gradients(net, PAREPROP, data, 2)
+    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
+    assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
 class Swap(nn.Module):
@@ -72,11 +72,11 @@ def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> N
     net, data = toys.network(6), toys.batches(2)
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     merged = [merge(net[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
-    found = engine_gradients(merged, PAREPROP, data, 2)
+    gradients = engine_gradients(merged, PAREPROP, data, 2)
     expected = engine_gradients(merged, REVERSIBLE_BACKPROPAGATION, data, 2)
     if sizes[-1] == 1:
-        assert_bitwise_equal(found, expected)
-    assert_close(found, expected, 1e-12)  # below blocks merged with the head: from the output itself
+        assert_bitwise_equal(gradients, expected)
+    assert_close(gradients, expected, 1e-12)  # below blocks merged with the head: from the output itself
 
 
 def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[Tensor, Tensor]], **options: Any) -> Any:

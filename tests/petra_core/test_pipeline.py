@@ -295,8 +295,8 @@ def test_weights_that_no_loss_has_shown_yet_are_found() -> None:
 def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
     bare, here = BufferedStage(nn.Flatten()), toys.stem(2)
     there = toys.stem(2).to("meta")
-    found = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
-    assert found == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
+    device_types = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
+    assert device_types == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
     assert [device.type for device in devices_of([bare])] == ["cpu"]
 
 

@@ -42,9 +42,9 @@ class Interpreter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
         assert name not in WAITS, f"a capture would fail at {name}"
-        found = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, found))
-        return found
+        result = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, result))
+        return result
 
     @torch.no_grad()
     def again(self) -> None:
@@ -123,10 +123,10 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
         plain.set_learning_rate(rate)
         other.set_learning_rate(rate)
         expected = plain.step(x, y)
-        found = ticks.step(x, y)
+        loss = ticks.step(x, y)
         if number == k:
             homes = addresses(ticks)
-        assert_bitwise_equal(found, expected)
+        assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
     assert addresses(ticks) == homes
     assert len(ticks._recordings) == k

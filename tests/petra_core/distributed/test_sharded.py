@@ -144,5 +144,5 @@ def write(rank: int, path: Path) -> None:
 @pytest.mark.slow
 def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
     in_processes(3, write, tmp_path)
-    found = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
-    assert [part[0].item() for part in found.values()] == [20, 21, 22]
+    parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in parts.values()] == [20, 21, 22]

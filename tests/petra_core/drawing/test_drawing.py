@@ -118,8 +118,8 @@ def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
     down = [start < end for start, end in ((float(a), float(b)) for a, b in arrows)]
     assert down == [True] * (stages - 1) + [False] * (stages - 1)
     outlined = [rect for _, _, rect in boxes(svg) if rect.get("stroke-width") == "2"]
-    own = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
-    assert len(outlined) == len(own)
+    way = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
+    assert len(outlined) == len(way)
     assert "<path" not in to_svg(schedule)
 
 

@@ -127,9 +127,9 @@ def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
                 value = as_streams(part(value if len(value) > 1 else value[0]))
             reconstructed = value
             for part in reversed(stage.parts()):
-                found = part.reconstruct(reconstructed).inputs
-                assert found is not None
-                reconstructed = found
+                inputs = part.reconstruct(reconstructed).inputs
+                assert inputs is not None
+                reconstructed = inputs
             assert_close(reconstructed, given, 1e-12)
 
 

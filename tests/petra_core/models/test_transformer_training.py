@@ -87,9 +87,9 @@ def test_dropout_is_plain_trainings(family: str) -> None:
     state = torch.get_rng_state()
     without = plain_gradients(network(family), data)
     torch.manual_seed(11)
-    found = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
+    gradients = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
     assert_bitwise_equal(torch.get_rng_state(), state)
-    assert_close(comparable(found), comparable(expected), 1e-10)
+    assert_close(comparable(gradients), comparable(expected), 1e-10)
     assert any(relative_error(without[name], expected[name]) > 1e-2 for name in expected), "nothing was dropped"
 
 

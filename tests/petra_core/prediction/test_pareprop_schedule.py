@@ -115,13 +115,13 @@ def test_at_most_two_graphs_are_alive_at_once(
     x, y = batch()
     p = Pipeline(stages, method, optimizer=sgd)
     p.step(x, y)
-    found = footprints(stages, method, x, y)
-    prediction = graphs_at_once(found, method)
+    per_stage = footprints(stages, method, x, y)
+    prediction = graphs_at_once(per_stage, method)
     if method is PAREPROP:  # which of two is there first, and whether the other has gone, is up to the threads
         one = graphs_at_once(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
         assert one <= max(sums) <= prediction
-        assert prediction <= 2 * one < sum(max(own.lasting, own.passing) for own in found)
+        assert prediction <= 2 * one < sum(max(own.lasting, own.passing) for own in per_stage)
     else:
         assert max(sums) == prediction
     with pytest.raises(ValueError, match="follow a timeline"):
-        graphs_at_once(found, methods.PETRA)
+        graphs_at_once(per_stage, methods.PETRA)

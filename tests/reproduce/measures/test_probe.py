@@ -116,9 +116,9 @@ def test_every_micro_batch_that_was_followed_is_there_with_its_number(make: Call
         look = one_by_one.collect()
         if look["probes"]:
             single[number - 2 * (STAGES - 1)] = look["measured"]
-    found = every.collect()["measured_at"]
-    assert [probe["micro_batch"] for probe in found] == list(single) == [0, 4, 8]
-    for probe in found:
+    measured_at = every.collect()["measured_at"]
+    assert [probe["micro_batch"] for probe in measured_at] == list(single) == [0, 4, 8]
+    for probe in measured_at:
         exact = single[probe["micro_batch"]]
         assert probe["measured"].keys() == exact.keys()
         for measure, of_stages in probe["measured"].items():

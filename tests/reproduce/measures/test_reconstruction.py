@@ -82,7 +82,7 @@ def chain(depth: int) -> tuple[list[Stage], Tensor]:
 
 def test_rounding_by_hand() -> None:
     stages, images = chain(3)
-    found = rounding_errors(stages, images)
+    errors = rounding_errors(stages, images)
     with torch.no_grad():
         inputs = [stages[0](images)]
         for stage in stages[1:4]:
@@ -93,8 +93,8 @@ def test_rounding_by_hand() -> None:
             x, x_tilde = inputs[j - 1]
             whole = (torch.cat([y, y_tilde]) - torch.cat([x, x_tilde])).norm() / torch.cat([x, x_tilde]).norm()
             expected = [whole, (y - x).norm() / x.norm(), (y_tilde - x_tilde).norm() / x_tilde.norm()]
-            assert [found[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
-    assert sorted(found) == [1, 2, 3]
+            assert [errors[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
+    assert sorted(errors) == [1, 2, 3]
 
 
 def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:

@@ -164,7 +164,7 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     more = ("--output", str(tmp_path / "run"), "--processes", "2")
     process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
-    team = wait_for(lambda: len(found := children(process.pid)) == 2 and found)
+    team = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
     text = said(process)
     assert process.returncode == 1, text
     assert text.count("Traceback") == 1
@@ -221,13 +221,13 @@ def end(last: str, group: bool) -> None:
 )
 def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
     with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-        shown = process.said()
-        assert process.returncode == code, shown
-        assert shown.endswith(text)
+        output = process.said()
+        assert process.returncode == code, output
+        assert output.endswith(text)
     with contextlib.closing(Command(end, last, False)) as process:
-        shown = process.said()
-        assert process.returncode == -signal.SIGABRT, shown
-        assert text.removeprefix("[rank0]: ") in shown
+        output = process.said()
+        assert process.returncode == -signal.SIGABRT, output
+        assert text.removeprefix("[rank0]: ") in output
 
 
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
