@@ -77,7 +77,7 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
     first = sum(partition[:rank])
     own_stages = range(first, first + partition[rank])
     [(images, labels)] = setting.micro()
-    stages_alone = {method: _alone(setting, method, own_stages, images, labels) for method in METHODS}
+    stages_alone = {method: _stages_alone(setting, method, own_stages, images, labels) for method in METHODS}
     pipelines = {}
     for method in METHODS:
         stages, channel = setting.stages(), None
@@ -118,7 +118,7 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
     return lambda order, *arguments: orders[order](*arguments)
 
 
-def _alone(
+def _stages_alone(
     setting: TimelineSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
 ) -> list[StageAlone]:
     stages = setting.stages()
