@@ -29,7 +29,7 @@ REFERENCE_BATCH = 256  # samples per update at which the reference learning rate
 
 
 def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
-    """The rule of the paper for the learning rate after warm-up: reference * batch_size * k / 256.
+    """The paper's learning rate after warm-up: reference * batch_size * k / 256.
 
     Args:
         batch_size: samples of a micro-batch.
@@ -100,7 +100,7 @@ OptimizerFactory: TypeAlias = "Callable[[Iterable[Tensor]], torch.optim.Optimize
 def sgd(
     learning_rate: float, *, momentum: float = 0.9, nesterov: bool = True, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """What makes the optimizer of a stage from its parameters: `Pipeline(..., optimizer=sgd(0.1))`.
+    """A factory of SGD for the parameters of a stage: `Pipeline(..., optimizer=sgd(0.1))`.
 
     Weights decay; parameters of at most one dimension (BatchNorm's and biases) do not, and are a group of their own.
     The paper decays by 5e-4 on CIFAR and 1e-4 on ImageNet.
@@ -122,9 +122,10 @@ def sgd(
 def adamw(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """Likewise by AdamW (Loshchilov & Hutter 2019): parameters of at most one dimension do not decay.
+    """A factory of AdamW (Loshchilov & Hutter 2019) for the parameters of a stage, as `sgd` is of SGD.
 
-    These are biases and those of norms; a table of biases, such as Swin's of relative positions, decays as weights do.
+    Parameters of at most one dimension do not decay: biases and those of norms; a table of biases, such as Swin's of
+    relative positions, decays as weights do.
 
     Raises:
         ValueError: a number out of its range.

@@ -23,7 +23,7 @@ from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import Observers, TrainingBar
 from reproduce.teams import sharing
-from reproduce.teams.launch import LOST, Failure, first_to_tell
+from reproduce.teams.launch import LOST, Failure, first_to_report
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from reproduce.words import count
@@ -127,7 +127,7 @@ def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, pati
         raise Failure(str(error)) from error
     except Exception as error:
         if lost := processes.loss(error):
-            if first_to_tell():
+            if first_to_report():
                 click.echo(lost, err=True)
             sys.exit(LOST)
         raise
@@ -153,10 +153,10 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
         raise Failure(str(error)) from error
     except Exception as error:
         if lost := team.lost(error):
-            if first_to_tell():
+            if first_to_report():
                 click.echo(f"{team.name}{lost}", err=True)
             sys.exit(LOST)
-        first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
+        first_to_report()  # the traceback is the message; the others, who now lose this process, have nothing to add
         if team.name:
             error.add_note(f"on {team.name.removesuffix(': ')}")
         raise

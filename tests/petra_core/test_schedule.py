@@ -60,7 +60,7 @@ ALL_AT_ONCE = """
     tick 7 | B3 U3    | B4 U4    | -
     tick 8 | B4 U4    | -        | -
 """
-ONE_AT_A_TIME_REBUILT = """
+ONE_AT_A_TIME_RECONSTRUCTED = """
     tick 0 | F0       | -        | -
     tick 1 | -        | F0       | -
     tick 2 | -        | -        | F0 B0 U0
@@ -72,7 +72,7 @@ ONE_AT_A_TIME_REBUILT = """
     tick 8 | -        | R1 B1 U1 | -
     tick 9 | R1 B1 U1 | -        | -
 """
-ALL_AT_ONCE_REBUILT = """
+ALL_AT_ONCE_RECONSTRUCTED = """
     tick 0 | F0          | -           | -
     tick 1 | F1          | F0          | -
     tick 2 | F2          | F1          | F0 B0 U0
@@ -89,11 +89,11 @@ ALL_AT_ONCE_REBUILT = """
     ("method", "micro_batches", "picture"),
     [
         (methods.BACKPROPAGATION, 2, ONE_AT_A_TIME),
-        (methods.REVERSIBLE_BACKPROPAGATION, 2, ONE_AT_A_TIME_REBUILT),
+        (methods.REVERSIBLE_BACKPROPAGATION, 2, ONE_AT_A_TIME_RECONSTRUCTED),
         (methods.DELAYED_GRADIENTS, 5, ALL_AT_ONCE),
-        (methods.DSP, 5, ALL_AT_ONCE_REBUILT),
-        (methods.APPROXIMATE_INPUTS, 5, ALL_AT_ONCE_REBUILT),
-        (methods.PETRA, 5, ALL_AT_ONCE_REBUILT),
+        (methods.DSP, 5, ALL_AT_ONCE_RECONSTRUCTED),
+        (methods.APPROXIMATE_INPUTS, 5, ALL_AT_ONCE_RECONSTRUCTED),
+        (methods.PETRA, 5, ALL_AT_ONCE_RECONSTRUCTED),
     ],
     ids=str,
 )
@@ -194,10 +194,10 @@ def test_every_stage_counts_its_own_updates(method: Method, accumulation: int) -
 
 
 @every_method
-def test_graphs_are_rebuilt_where_none_is_kept_and_never_at_the_head(method: Method) -> None:
+def test_graphs_are_reconstructed_where_none_is_kept_and_never_at_the_head(method: Method) -> None:
     schedule = generate(method, 4, 6, 1)
-    rebuilt = [sum(action.kind is Kind.RECONSTRUCT for action in schedule.stage(j)) for j in range(4)]
-    assert rebuilt == ([0, 0, 0, 0] if method.keeps_graph else [6, 6, 6, 0])
+    reconstructed = [sum(action.kind is Kind.RECONSTRUCT for action in schedule.stage(j)) for j in range(4)]
+    assert reconstructed == ([0, 0, 0, 0] if method.keeps_graph else [6, 6, 6, 0])
 
 
 # The clock -----------------------------------------------------------------------------------------------------------

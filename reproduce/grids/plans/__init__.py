@@ -1,4 +1,4 @@
-"""Which cells each table, figure and study needs, scale by scale: a module a plan, and their order.
+"""Plans: the cells that each table, figure and study needs, scale by scale; a module a plan, and their order.
 
 A plan is a function from a scale to its cells, none where it does not exist at that scale. Plans may share cells.
 """

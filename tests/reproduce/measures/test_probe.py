@@ -11,11 +11,11 @@ from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import GradientQuality
 from reproduce.measures.probe import DIGITS, Probe, Values
-from reproduce.measures.reconstruction import Reconstruction
+from reproduce.measures.reconstruction import ReconstructionProbe
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
-PROBES: list[type[Probe]] = [GradientQuality, Reconstruction]
+PROBES: list[type[Probe]] = [GradientQuality, ReconstructionProbe]
 STAGES = 6
 
 
@@ -116,9 +116,9 @@ def test_every_micro_batch_that_was_followed_is_there_with_its_number(make: Call
         look = one_by_one.collect()
         if look["probes"]:
             single[number - 2 * (STAGES - 1)] = look["measured"]
-    found = every.collect()["measured_at"]
-    assert [probe["micro_batch"] for probe in found] == list(single) == [0, 4, 8]
-    for probe in found:
+    measured_at = every.collect()["measured_at"]
+    assert [probe["micro_batch"] for probe in measured_at] == list(single) == [0, 4, 8]
+    for probe in measured_at:
         exact = single[probe["micro_batch"]]
         assert probe["measured"].keys() == exact.keys()
         for measure, of_stages in probe["measured"].items():
@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_refused(make: Callable[[int], Probe]) -> Non
         train(probe, p, toys.batches(9))
 
 
-def test_reconstruction_needs_a_method_that_rebuilds_inputs() -> None:
+def test_reconstruction_needs_a_method_that_reconstructs_inputs() -> None:
     for method in (methods.DSP, methods.DELAYED_GRADIENTS):
-        with pytest.raises(ValueError, match=f"{method} rebuilds no inputs"):
-            probed(Reconstruction(1), method, 9)
+        with pytest.raises(ValueError, match=f"{method} reconstructs no inputs"):
+            probed(ReconstructionProbe(1), method, 9)

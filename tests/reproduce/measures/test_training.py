@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.checks import Losses
 from petra_core.distributed.replicas import Replicas
+from petra_core.finite import PendingLosses
 from petra_core.methods import ALL
 from petra_core.models import sequential
 from reproduce.cells import networks
@@ -307,7 +307,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
 
 def test_divergence_among_losses_that_nobody_has_looked_at_is_recorded(tmp_path, monkeypatch):
     """As on a GPU, where they are looked at in groups: the mean of an epoch with such a loss is no number."""
-    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0), tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert record.result()["stage"] is None
