@@ -17,7 +17,7 @@ from petra_core.prediction.holding import holding
 from petra_core.prediction.simulation import INSTANT, Cost, Operation, simulate
 from petra_core.shares import runs
 from reproduce.modelling.balance import Balance
-from reproduce.modelling.modelled import plain
+from reproduce.modelling.modelled import keeping_graphs
 
 __all__ = ["WAYS", "Taken", "Way", "front", "taken"]
 
@@ -99,7 +99,7 @@ def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]
     A method that keeps its graphs evaluates once less in its backward; one that differentiates with other weights than
     it reconstructs with evaluates once more where it reconstructs. Only a method that reconstructs sends inputs down.
     """
-    keeping = plain(costs)
+    keeping = keeping_graphs(costs)
     if method.keeps_graph:
         return tuple(keeping)
     if not method.reconstructs:

@@ -205,7 +205,8 @@ def facet(
         sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5 if len(handles) > 8 else 8))
+            in_a_line = 5 if len(handles) > 8 else 8
+            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     return Figure(key, title, description, svg, caption)
 
