@@ -10,7 +10,7 @@ for, the same colour and dashes in all figures.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -42,6 +42,7 @@ __all__ = [
     "fields",
     "level",
     "line",
+    "only",
     "rows",
     "shades",
     "stack",
@@ -120,6 +121,7 @@ def facet(
     ticks: Sequence[float] | None = None,
     share: tuple[Any, Any] = (True, True),
     height: float = 2.6,
+    width: float = 10.4,
     legend: Literal["line", "mark", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
@@ -148,7 +150,8 @@ def facet(
         ylog: whether the y-axis is.
         ticks: places on the x-axis that are named, all others are not.
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
-        height: of a panel, inches; all panels of a line are 10.4 inches wide together.
+        height: of a panel, inches.
+        width: of all panels of a line together, inches.
         legend: what stands for a hue in the legend below the panels; empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
@@ -162,7 +165,7 @@ def facet(
     with plots.style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The figure layout has changed")
         lines = -(-len(cols) // across) if wrap else len(rows)
-        drawing = mpl.figure.Figure(figsize=(10.4, 0.6 + height * lines), layout="constrained")
+        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), layout="constrained")
         widths = (3, 2) if beside else None
         grid = drawing.subplots(
             lines,
@@ -205,7 +208,8 @@ def facet(
         sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
-            in_a_line = 5 if len(handles) > 8 else 8
+            longest = max(len(look.label) for look in shown.values())
+            in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
             drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     return Figure(key, title, description, svg, caption)
@@ -234,6 +238,15 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
 
 
 # --- layers
+
+
+def only(column: str, value: object, layer: Layer) -> Layer:
+    """The layer, given only the rows that have this value in this column."""
+
+    def only(panel: Panel) -> None:
+        layer(replace(panel, part=panel.part[panel.part[column] == value]))
+
+    return only
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
@@ -331,6 +344,8 @@ def stack(*, sums: str = "", sideways: bool = True) -> Layer:
         colours: list[Any] = [panel.looks[hue].colour for hue in table.columns]
         draw = table.plot.barh if sideways else table.plot.bar
         draw(stacked=True, color=colours, ax=panel.axes, legend=False, width=0.72, linewidth=0)
+        for container in panel.axes.containers:
+            container.set_label("_")  # the figure's legend names the colours
         if sideways:
             panel.axes.invert_yaxis()
             panel.axes.grid(visible=True, axis="x")
