@@ -32,7 +32,7 @@ CONFIG = ROOT / "asv.conf.json"
 LINE = re.compile(
     r"^\| `(?P<name>\w+\.\w+\.\w+)` \| (?P<params>.*?) ?\| (?P<unit>.+?) \| (?P<profile>fast|full) \| ", re.M
 )
-CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "benchmarks" / "README.md").read_text("utf-8"))}
+CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))}
 FAST = [name for name, match in CATALOGUE.items() if match["profile"] == "fast"]
 SLOW = ("report.Report.time_build", "loaders.Loaders.time_epoch")  # draws every figure; Numba compiles
 #: What `asv run --quick` sets.
@@ -120,7 +120,7 @@ def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
     kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
     assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
-    assert noxfile.HISTORY in (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    assert noxfile.HISTORY in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
 
 
 def test_the_committed_history_is_long_and_of_no_machine() -> None:
