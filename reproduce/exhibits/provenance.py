@@ -16,7 +16,6 @@ from reproduce.exhibits import depth, stability
 from reproduce.exhibits.accounts import accounts, title
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
-from reproduce.records.provenance import in_history
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning
 from reproduce.show.content import (
@@ -148,19 +147,6 @@ def _findings(results: Results, versions: _Names) -> Iterable[Finding]:
             "not a clean, known commit; Provenance shows the difference.",
             Tone.MISSING,
         )
-    gone = [run for run in results.runs if any(_found(entry) == "" for entry in run.codes)]
-    if gone:
-        yield Finding(
-            f"Code: {count(len(gone), 'cell')} ran at commits that are not in this repository's history, and no "
-            "commit in it has the same sources: their code cannot be looked up. The same command with --records and "
-            "another folder runs them anew.",
-            Tone.MISSING,
-        )
-
-
-def _found(entry: Mapping[str, Any]) -> str | None:
-    """The commit in this checkout's history that has the code of the entry; empty: none; None: not known."""
-    return in_history(entry["commit"], entry.get("sources")) if entry.get("commit") else None
 
 
 def _failures(runs: Iterable[Run[Cell]]) -> Iterable[Finding]:
@@ -273,24 +259,17 @@ def _version(entry: Mapping[str, Any], patches: Mapping[str, str]) -> dict[str, 
 
 
 def _versions_table(versions: _Names) -> Table:
-    columns = [
-        Column(name, numeric=False) for name in ("code", "version", "commit", "history", "tree", "files not in git")
-    ]
+    columns = [Column(name, numeric=False) for name in ("code", "version", "commit", "tree", "files not in git")]
     body = []
     for name, value in versions.items():
         entry = value["code"]
         commit = entry.get("commit")
-        found = _found(entry)
-        history = "not in it" if found == "" else "not known here" if found is None else "in it"
-        if found and found != commit:
-            history = f"not in it; {found[:COMMIT_DIGITS]} has the same sources"
         tree = "clean" if entry.get("clean") else entry.get("note") or "changed; difference below"
         body.append(
             [
                 text(name),
                 text(str(entry.get("version") or "not installed")),
                 code(commit[:COMMIT_DIGITS]) if commit else missing("not known"),
-                Entry(history, tone=Tone.PLAIN if found else Tone.MISSING),
                 Entry(tree, tone=Tone.PLAIN if entry.get("clean") else Tone.MISSING),
                 text(", ".join(entry.get("untracked", [])) or "none"),
             ]
