@@ -80,13 +80,6 @@ class Method:
         """Whether the forward's weights are kept for the backward."""
         return self.weights is Weights.STASH
 
-    def entry_interval(self, stages: int) -> int:
-        """Ticks between the entries of two micro-batches into a pipeline of `stages` stages.
-
-        A micro-batch needs 2J - 1 ticks from its entry to its last backward (`petra_core.schedule`).
-        """
-        return 1 if self.pipelined else 2 * stages - 1
-
     def delay(self, stage: int, stages: int) -> int:
         """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
         return 2 * (stages - 1 - stage) if self.pipelined else 0

@@ -72,21 +72,6 @@ class LearningRateSchedule:
             if before is not None and drop <= before:
                 raise ValueError(f"drops must increase, got {drop} after {before} in {self.drops}")
 
-    @classmethod
-    def in_epochs(
-        cls, base: float, epoch_iterations: int, *, warmup: int = 5, drops: Iterable[int] = (), factor: float = 0.1
-    ) -> "LearningRateSchedule":
-        """A schedule given in epochs of `epoch_iterations` micro-batches; the paper's warm-up is 5 of them.
-
-        Raises:
-            ValueError: a number out of its range, or drops that do not increase or come before the end of warm-up.
-            TypeError: an argument of another type.
-
-        """
-        check_int("epoch_iterations", epoch_iterations, 1)
-        check_int("warmup", warmup, 0)
-        return cls(base, warmup * epoch_iterations, tuple(drop * epoch_iterations for drop in drops), factor)
-
     def __call__(self, iteration: int) -> float:
         """The learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
         if iteration < self.warmup_iterations:

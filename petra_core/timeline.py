@@ -50,13 +50,6 @@ class Timeline:
         """Seconds for which a device waits, from the first begin of any to the last end of any."""
         return self.seconds - self.busy(device)
 
-    @property
-    def bubble(self) -> float:
-        """Share of all devices' time in which they wait, 0..1, from the first begin to the last end."""
-        if not self.seconds:
-            return 0.0
-        return 1 - sum(map(self.busy, range(self.devices))) / (self.devices * self.seconds)
-
     def seconds_per_micro_batch(self, skip: int = 0, drop: int = 0) -> float:
         """Time between the ends of micro-batches (of their last `B` or `W` anywhere).
 

@@ -117,8 +117,8 @@ CIFAR10 = Dataset(
     augmentations=("flip_crop", "none"),
     stem="cifar",
     how_to_get=(
-        "Get it with --download, or unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+        "Get it with --download, or unpack cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html "
+        "into a folder and name that folder with --source"
     ),
     downloadable=True,
 )
@@ -134,8 +134,8 @@ CIFAR100 = Dataset(
     augmentations=("flip_crop", "none"),
     stem="cifar",
     how_to_get=(
-        "Get it with --download, or unpack cifar-100-python.tar.gz or cifar-100-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+        "Get it with --download, or unpack cifar-100-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html "
+        "into a folder and name that folder with --source"
     ),
     downloadable=True,
 )
@@ -152,9 +152,9 @@ IMAGENET32 = Dataset(
     stem="imagenet32",
     weight_decay=1e-4,
     how_to_get=(
-        "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train.zip and "
-        "Imagenet32_val.zip (ImageNet downsampled to 32 x 32, 3.5 GB), unpack both into one folder and name it with "
-        "--source: it then holds train_data_batch_1 to train_data_batch_10 and val_data"
+        "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train_npz.zip and "
+        "Imagenet32_val_npz.zip (ImageNet downsampled to 32 x 32), unpack both into one folder and name it with "
+        "--source: it then holds train_data_batch_1.npz to train_data_batch_10.npz and val_data.npz"
     ),
 )
 IMAGENET = Dataset(

@@ -12,7 +12,7 @@ from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.grid import Grid
 from reproduce.grids.plans import PLANS
 
-__all__ = ["CONDITIONS", "chosen_seeds", "select", "with_settings"]
+__all__ = ["CONDITIONS", "select", "with_settings"]
 
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
@@ -32,7 +32,7 @@ def select(
         grid: the cells to choose from.
         conditions: values by option, see `CONDITIONS`; an option without values does not count.
         tables: keys of what shows the cells (`reproduce.grids.plans`).
-        seeds: a number of seeds, or several seeds (`chosen_seeds`).
+        seeds: one number N means the first N seeds of the grid, several are the seeds themselves.
         only: `setting=value,value`, of any setting, or `name=value` for the cells of these names.
 
     Raises:
@@ -42,13 +42,11 @@ def select(
     cells = list(grid.cells)
     asked: list[str] = []
     if tables:
-        of_tables = _cells_of(tables, grid)
-        cells = [cell for cell in cells if cell in of_tables]
-        asked.append(f"--tables {' '.join(tables)}")
-    wanted = [(f"--{name} {' '.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
-    if seeds:
-        numbers = sorted(chosen_seeds(seeds, grid.cells))
-        wanted.append((f"--seeds {' '.join(seeds)}", "seed", [str(number) for number in numbers]))
+        shown = _cells_of(tables, grid)
+        cells = [cell for cell in cells if cell in shown]
+        asked.append(f"--tables {','.join(tables)}")
+    wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
+    wanted.append((f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds))
     wanted += [_condition(text, grid) for text in only]
     for source, setting, values in wanted:
         if not values:
@@ -78,28 +76,15 @@ def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
     return f"--only {text}", setting, values.split(",")
 
 
-def chosen_seeds(values: Sequence[str], cells: Iterable[Cell]) -> set[int]:
-    """The seeds that `--seeds` asks for: `3` means three, 0, 1 and 2; several are the seeds themselves, as in `0 2`.
-
-    Asked for more than there are, it gives those that there are: ImageNet has one seed, as in the paper.
-
-    Raises:
-        CellError: no numbers, or a seed that no cell has.
-
-    """
-    seeds = sorted({cell.seed for cell in cells if isinstance(cell, TrainedCell)})
-    text = f"--seeds {' '.join(values)}"
-    if not all(value.isdecimal() for value in values):
-        raise CellError(f"{text}: how many seeds (3 means 0, 1, 2), or several seeds themselves, such as 0,2")
-    numbers = [int(value) for value in values]
-    if len(numbers) == 1:
-        if numbers[0] == 0:
-            raise CellError(f"{text}: no seeds at all; one number is how many, and `--only seed=0` is seed 0 alone")
-        return {seed for seed in seeds if seed < numbers[0]}
-    unknown = sorted(set(numbers) - set(seeds))
-    if unknown:
-        raise CellError(f"{text}: no cell has seed {unknown[0]}; {_near(str(unknown[0]), map(str, seeds))}")
-    return set(numbers)
+def _first(number: str, grid: Grid) -> list[str]:
+    """So many of the grid's seeds, the lowest. Raises: CellError: not a number of them."""
+    seeds = sorted({cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)})
+    if not number.isdecimal() or not 0 < int(number) <= len(seeds):
+        raise CellError(
+            f"--seeds {number}: how many, 1 to {len(seeds)}, or several seeds themselves, such as 0,2; seed 0 alone is "
+            f"--only seed=0"
+        )
+    return [str(seed) for seed in seeds[: int(number)]]
 
 
 def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core import Pipeline, checkpoint
 from petra_core.arguments import check_int
 from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
@@ -153,17 +153,7 @@ class Probe(abc.ABC, Generic[S]):
         return {"in_flight": [dict(vars(s)) for s in self._in_flight.values()], "finished": self._finished}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, together with the pipeline.
-
-        Raises:
-            CheckpointError: it does not say which micro-batches its values are of, as earlier versions did not.
-
-        """
-        if not all("micro_batch" in probe for probe in state["finished"]):
-            raise CheckpointError(
-                "the checkpoint is of an earlier version, which did not keep the numbers of the micro-batches that it "
-                "had measured; move it away to start the cell from the beginning"
-            )
+        """Go on from `state`, together with the pipeline."""
         subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])

@@ -353,10 +353,9 @@ class Trainer:
         if self._probe is not None:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        # Of each head; checkpoints from before there were replicas have lone numbers.
-        sums, numbers = (torch.as_tensor(state[name]).reshape(-1) for name in ("loss_sum", "losses"))
         head = self._context.team.head
-        self._loss_sum, self._losses = sums[head].clone().to(self._context.device), int(numbers[head])
+        self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
+        self._losses = int(state["losses"][head])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:

@@ -89,8 +89,7 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
     now = environment["threads"]
     if environment["device"] != "cpu" or not record.resumable:
         return ""
-    cpu = [entry for entry in record.environments() if entry.get("device") == "cpu"]
-    had = list(dict.fromkeys(entry["threads"] for entry in cpu if "threads" in entry))
+    had = list(dict.fromkeys(entry["threads"] for entry in record.environments() if entry["device"] == "cpu"))
     if not set(had) - {now}:
         return ""
     return (

@@ -150,7 +150,6 @@ def test_ticks_are_those_of_the_papers_rule(method: Method, stages: int) -> None
         assert ticks_of(schedule, Kind.FORWARD, j) == {m: m * interval + j for m in range(9)}
         assert ticks_of(schedule, Kind.BACKWARD, j) == {m: m * interval + 2 * (stages - 1) - j for m in range(9)}
     assert len(schedule.ticks) == 8 * interval + 2 * stages - 1
-    assert method.entry_interval(stages) == interval
 
 
 @every_method

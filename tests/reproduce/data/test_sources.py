@@ -143,7 +143,7 @@ def test_of_large_data_sets_only_names_and_sizes_are_looked_at(root, monkeypatch
 
 
 def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
-    make(CIFAR100, fake_data.cifar100_python(tmp_path / "other"), tmp_path / "elsewhere")
+    make(CIFAR100, fake_data.cifar100_binary(tmp_path / "other"), tmp_path / "elsewhere")
     (root / "cifar10").rename(root / "old")
     (tmp_path / "elsewhere" / "cifar100").rename(root / "cifar10")
     with pytest.raises(DataError, match="cifar10: holds cifar100"):
