@@ -24,7 +24,7 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, 
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show.compare import Samples, counted, family_note, judge, means, reported
-from reproduce.show.content import Entry, Finding, Table, Tone, missing, none
+from reproduce.show.content import Entry, Finding, OfK, Table, Tone, missing, none
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import DIFFERENCES, Field, entry, judged, mean, mean_entry, published, table, words
@@ -226,7 +226,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return "reference" if row[0] in revnets and reference == "matched" else ""
 
     def of_k(k: int) -> list[Field]:
-        group = f"k = {k}"
+        group = OfK(k)
         fields = [
             mean("best epoch, %", lambda row: best[at(row[0], row[1], k)], group=group),
             mean("last epoch, %", lambda row: last[at(row[0], row[1], k)], group=group),

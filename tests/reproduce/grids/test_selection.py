@@ -6,10 +6,10 @@ import pytest
 
 from reproduce import published
 from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
-from reproduce.exhibits import accounts, figure4, table2
+from reproduce.exhibits import accounts
 from reproduce.grids import paper, scales, selection
 from reproduce.grids.grid import Grid, grid_of
-from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import PLANS, figure4, table2
 
 CELLS = [
     paper.cell(dataset, network, method, k, seed)
