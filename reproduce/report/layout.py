@@ -25,17 +25,18 @@ __all__ = [
 
 
 class Picture(NamedTuple):
-    """A picture in small: the drawing that is shown elsewhere on the page, and its box."""
+    """A picture in small: the drawing that is shown elsewhere on the page, and the size of its box."""
 
     key: str
-    viewbox: str
+    width: str
+    height: str
 
 
 def picture(section: Section) -> Picture | None:
     """The section's first picture; None if it has none."""
     for block in section.blocks:
-        if isinstance(block, Figure) and (box := re.search(r'viewBox="([^"]+)"', block.svg)):
-            return Picture(block.key, box[1])
+        if isinstance(block, Figure) and (box := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
+            return Picture(block.key, box[1], box[2])
     return None
 
 
