@@ -125,7 +125,7 @@ def _beside_published(
     def ours(row: Row | None) -> Entry:
         if row is None or row["model"].endswith(TORCHVISION):
             return none("not trained here: torchvision's own weights" if row else "the paper has no such cell")
-        samples, place = best[row["dataset"]], _reached(best, row)
+        samples, place = best.get(row["dataset"], Samples()), _reached(best, row)
         if place is None:
             begun = [(place.k, samples[place].summary) for place in _candidates(row)]
             return missing("; ".join(f"k = {k}: {state}" for k, state in begun if state != "not run") or "not run")

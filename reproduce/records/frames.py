@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
@@ -76,7 +77,7 @@ class Frames:
     @cached_property
     def runs(self) -> DataFrame:
         """A row a cell."""
-        return DataFrame(self._rows, columns=list(RUNS))
+        return _table(self._rows)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -120,6 +121,21 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
+    def export(self, folder: Path) -> Iterator[Path]:
+        """Write every table as a CSV file into a folder that is made if need be; yields the files."""
+        names = list(self.by_name)
+        tables = {
+            "runs": self.runs.drop(columns="settings"),
+            "epochs": self.epochs(names),
+            "lines": self.lines(names),
+            "parts": self.parts(names),
+            "series": self.series,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+            yield folder / f"{name}.csv"
+
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
         """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
         for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
@@ -136,8 +152,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     places = list(keys)
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
-                    frame = DataFrame(in_order, columns=list(RUNS))
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), frame)
+                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -235,6 +250,20 @@ def described(cell: TrainedCell, *, network: bool = False, width: bool = True, l
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
         f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
+    """The rows as a table whose columns and types are the same whatever is in it.
+
+    Raises:
+        ValueError: a row has something that is no column.
+
+    """
+    unknown = {name for row in rows for name in row} - set(RUNS)
+    if unknown:
+        raise ValueError(f"runs has no column {', '.join(sorted(unknown))}, but {', '.join(RUNS)}")
+    table = DataFrame(rows, columns=list(RUNS))
+    return table.astype(dict.fromkeys((*_MEASURED, *_TIMED, "final_accuracy"), float))
 
 
 def _recipe(cell: TrainedCell) -> str:

@@ -265,9 +265,8 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> 
                 ax=panel.axes,
             )
             if band:
-                ends = DataFrame(
-                    [(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"]
-                ).dropna()
+                ends = DataFrame([(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"])
+                ends = ends.astype({"low": float, "high": float}).dropna()
                 panel.axes.fill_between(
                     ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
                 )
