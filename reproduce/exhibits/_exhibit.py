@@ -51,6 +51,7 @@ __all__ = [
     "Shown",
     "claims",
     "claims_finding",
+    "commands",
     "section",
     "sheets",
 ]
@@ -107,6 +108,15 @@ def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
     for scale in reversed(scales.SCALES):
         if cells := PLANS[plan](scale):
             yield from frames.sheets(scale, cells)
+
+
+def commands(plan: str) -> list[str]:
+    """What runs all cells of a plan, scale by scale; nothing where it has none."""
+    return [
+        f"python -m reproduce run {scale} --tables {plan}"
+        for scale in scales.SCALES
+        if plan in PLANS and PLANS[plan](scale)
+    ]
 
 
 def section(exhibit: Exhibit, frames: Frames) -> Section:

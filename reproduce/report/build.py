@@ -17,7 +17,6 @@ import jinja2
 
 from reproduce import published
 from reproduce.exhibits import (
-    accounts,
     accuracy,
     benchmarks,
     depth,
@@ -41,7 +40,7 @@ from reproduce.exhibits import (
     tradeoff,
     transformers,
 )
-from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.exhibits._exhibit import Exhibit, commands, section
 from reproduce.exhibits.headline import Headline, headlines
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
@@ -166,7 +165,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["prose"] = lambda words: re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
     environment.filters["label"] = overview.label
     environment.filters["brief"] = overview.brief
-    environment.filters["commands"] = lambda section: accounts.commands(section.key)
+    environment.filters["commands"] = lambda section: commands(section.key)
     environment.filters["picture"] = layout.picture
     environment.filters["first_blocks"] = layout.first_blocks
     environment.filters["other_blocks"] = layout.other_blocks

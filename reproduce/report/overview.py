@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reproduce import published
-from reproduce.exhibits.accounts import keys
 from reproduce.show.content import Finding, Section, Tone
 
 __all__ = ["Part", "attention", "brief", "label", "parts"]
@@ -23,10 +22,9 @@ class Part:
 
 
 def parts(sections: Sequence[Section]) -> list[Part]:
-    """The paper's exhibits in its order, the studies beyond it, then where everything comes from."""
-    order = {key: place for place, key in enumerate(keys())}
-    of_paper = {row["key"] for row in published.read("exhibits")}
-    in_order = sorted(sections, key=lambda section: order.get(section.key, len(order)))
+    """The paper's exhibits in its order, the studies beyond it in theirs, then where everything comes from."""
+    of_paper = [row["key"] for row in published.read("exhibits")]
+    in_order = sorted(sections, key=lambda s: of_paper.index(s.key) if s.key in of_paper else len(of_paper))
     split = {
         "The paper's tables and figures": [s for s in in_order if s.key in of_paper],
         "Beyond the paper": [s for s in in_order if s.key not in of_paper and s.key not in GROUND],
