@@ -6,7 +6,7 @@ import pytest
 
 from reproduce import published
 from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
-from reproduce.exhibits import accounts
+from reproduce.exhibits._exhibit import commands
 from reproduce.grids import paper, scales, selection
 from reproduce.grids.grid import Grid, grid_of
 from reproduce.grids.plans import PLANS, figure4, table2
@@ -109,8 +109,8 @@ def test_tables_choose_the_cells_that_they_need():
 @pytest.mark.parametrize("scale", scales.SCALES)
 def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
     grid = grid_of(scale)
-    for key in list(accounts.keys()):
-        for command in accounts.commands(key):
+    for key in PLANS:
+        for command in commands(key):
             *_, name, option, table = command.split()
             if name == scale:
                 assert option == "--tables"
