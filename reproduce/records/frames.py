@@ -32,7 +32,19 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frame", "Frames", "Sheet", "averaged", "described", "settings_key"]
+__all__ = [
+    "LINES",
+    "PARTS",
+    "RUNS",
+    "SERIES",
+    "Frame",
+    "Frames",
+    "Sheet",
+    "averaged",
+    "described",
+    "over_training",
+    "settings_key",
+]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
@@ -214,16 +226,18 @@ class Sheet:
         """How many runs are finished."""
         return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
 
-    def described(self, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+    def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
         """Scale, data set and recipe in words, less method and k.
 
         Args:
             network: whether to name the network with its width.
             width: whether to name the width if not the network.
             length: whether to name the number of epochs.
+            rate: whether to name the learning rate.
 
         """
-        return f"{described(self.example, network=network, width=width, length=length)}, {self.arithmetic}"
+        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
+        return f"{recipe}, {self.arithmetic}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -242,13 +256,33 @@ class Sheet:
         return frame.merge(settings, on="cell", how="left")
 
 
-def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+def over_training(lines: DataFrame) -> DataFrame:
+    """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
+
+    Args:
+        lines: of `Frames.lines` or `Sheet.lines`.
+
+    Returns:
+        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
+
+    """
+    defined = lines.dropna(subset=["value"]).astype({"value": float})
+    weighed = defined.assign(value=defined["value"] * defined["weight"])
+    kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
+    sums = weighed.groupby(kept, as_index=False, sort=False, dropna=False)[["value", "weight"]].sum()
+    return sums.assign(value=sums["value"] / sums["weight"]).drop(columns="weight")
+
+
+def described(
+    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
+) -> str:
     """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
     title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
+    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
     return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
+        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+        f"{epochs}{learning}"
     )
 
 

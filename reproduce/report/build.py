@@ -66,7 +66,7 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     figure6.section,
     length.EXHIBIT,
     depth.section,
-    stability.section,
+    stability.EXHIBIT,
     invertible.section,
     scale_study.section,
     tradeoff.EXHIBIT,

@@ -43,6 +43,7 @@ __all__ = [
     "level",
     "line",
     "only",
+    "rising",
     "rows",
     "shades",
     "stack",
@@ -70,15 +71,23 @@ METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) 
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 
 
+def rising(values: Sequence[Any]) -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, whose values get darker as they rise."""
+    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
+    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
+
+
 @dataclass(frozen=True)
 class Panel:
     """What a layer is given.
 
     Attributes:
         axes: to draw on.
-        part: the rows of the panel.
+        part: the rows of the panel that have a y.
         x, y, hue: names of columns.
         looks: by value of the hue, in the order of the legend.
+        every: all rows of the panel, those without a y, too.
+        figure: all rows of the figure.
 
     """
 
@@ -88,6 +97,8 @@ class Panel:
     y: str
     hue: str
     looks: Mapping[Any, Look]
+    every: DataFrame
+    figure: DataFrame
 
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
         """The rows of each hue that has any."""
@@ -180,7 +191,8 @@ def facet(
         for axes, (r, c) in zip(panels, places, strict=False):
             part = frame if row is None else frame[frame[row] == r]
             part = part if col is None else part[part[col] == c]
-            panel = Panel(axes, part.dropna(subset=[y]) if y in part else part, x, y, hue, shown)
+            known = part.dropna(subset=[y]) if y in part else part
+            panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
             if row or col:
@@ -189,7 +201,7 @@ def facet(
         for axes in panels[len(places) + bool(beside) :]:
             axes.set_axis_off()
         if beside:
-            panel = Panel(panels[1], frame, x, y, hue, shown)
+            panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
             for layer in beside:
                 layer(panel)
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
@@ -360,43 +372,47 @@ def stack(*, sums: str = "", sideways: bool = True) -> Layer:
     return stack
 
 
-def fields(*, signed: bool = False, broken: str = "", least: float | None = None) -> Layer:
+def fields(*, broken: str, difference: str, least: float) -> Layer:
     """A map: a field an (x, hue) with the number y in it, hatched where the word in `broken` is not empty.
 
     A heat map alone has what broke in its palest colour, where it looks like missing data. So every field has its
-    number, a dot where nothing was run, a cross where the loss left. The hue's order is the y-axis, upwards; colours
-    go from `least` (the least value) to the largest, of `signed` numbers from red over white to blue.
+    number, a dot where there is none, a cross where there is none because the loss left. The hue's order is the y-axis,
+    upwards. All panels have the same colours.
+
+    Args:
+        broken: the column with the word.
+        difference: the column that says of which rows y is a difference: those have a sign, and go from red over white
+            to blue.
+        least: where the colours of the others begin, such as the accuracy of a guess.
+
     """
 
     def fields(panel: Panel) -> None:
-        xs, ys = sorted(set(panel.part[panel.x])), list(panel.looks)
-        values = panel.part[panel.y].dropna()
-        if signed:
-            most = max([1.0, *values.abs()])
-            norm, colours = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
-        else:
-            low = least if least is not None else min(values, default=0.0)
-            norm, colours = mpl.colors.Normalize(low, max([*values, low + 1])), mpl.colormaps["YlGnBu"]
-        for x, y, value, bad in zip(
-            panel.part[panel.x],
-            panel.part[panel.hue],
-            panel.part[panel.y],
-            panel.part[broken].fillna("") if broken else [""] * len(panel.part),
-            strict=True,
-        ):
-            known = not isna(value)
-            colour = colours(norm(value))[:3] if known else (1.0, 1.0, 1.0)
-            _field(panel.axes, (xs.index(x), ys.index(y)), value if known else None, colour, bool(bad), signed)
-        panel.axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
-        panel.axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
-        panel.axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
-        panel.axes.grid(visible=False)
+        axes, xs, ys = panel.axes, sorted(set(panel.figure[panel.x])), list(panel.looks)
+        signed = panel.figure[difference].astype(bool)
+        values, gaps = (panel.figure.loc[rows, panel.y].dropna() for rows in (~signed, signed))
+        most = max([1.0, *gaps.abs()])
+        plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
+        diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
+        for row in panel.every.to_dict("records"):
+            sign = bool(row[difference])
+            norm, colours = diverging if sign else plain
+            value = None if isna(row[panel.y]) else float(row[panel.y])
+            colour = (1.0, 1.0, 1.0) if value is None else colours(norm(value))[:3]
+            place = xs.index(row[panel.x]), ys.index(row[panel.hue])
+            _field(axes, place, value, colour, hatched=bool(row[broken]), sign=sign)
+        axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
+        axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_linewidth(0)
 
     return fields
 
 
 def _field(
-    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], hatched: bool, signed: bool
+    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], *, hatched: bool, sign: bool
 ) -> None:
     dark = sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), colour, strict=True)) < 0.5
     corner = (place[0] - 0.5, place[1] - 0.5)
@@ -406,7 +422,7 @@ def _field(
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", linewidth=0, edgecolor=edge))
     shown = "\N{MULTIPLICATION SIGN}" if hatched else "·"
     if value is not None:
-        shown = with_sign(value, 1) if signed else signless(f"{value:.1f}")
+        shown = with_sign(value, 1) if sign else signless(f"{value:.1f}")
     box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
