@@ -9,12 +9,11 @@ theirs.
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import TrainedCell, TrainingCell
 from reproduce.grids.scales import Scale
-from reproduce.records.record import Record, State, Status
+from reproduce.records.record import Status
 from reproduce.running.runner import Outcome
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ TOLD = {
 }
 
 
-def table(outcome: Outcome, root: Path) -> str:
+def table(outcome: Outcome) -> str:
     """Mean test accuracy in percent after the last epoch: a table an experiment, with networks and methods by k.
 
     A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
@@ -53,18 +52,18 @@ def table(outcome: Outcome, root: Path) -> str:
         if isinstance(cell, TrainedCell):
             trained = _as_trained(cell)
             if trained not in runs or type(cell) is TrainingCell:
-                runs[trained] = Run(trained, state, _result(cell, state, root), (), (), (), {})
+                runs[trained] = Run(trained, state, dict(state.result), (), (), (), {})
     found = experiments(runs.values())
     common = _common([_settings(experiment) for experiment in found])
     lines = [line for experiment in found for line in (*_heading(experiment, common), *_rows(experiment), "")]
     return "\n".join([*lines, *_measured(outcome)]).rstrip("\n")
 
 
-def shortfalls(scale: Scale, outcome: Outcome, root: Path) -> list[str]:
+def shortfalls(scale: Scale, outcome: Outcome) -> list[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     found = []
     for cell, state in outcome.states.items():
-        accuracy = _result(cell, state, root).get("test_accuracy")
+        accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
             reached = state if accuracy is None else f"{accuracy:.2f} %"
             own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
@@ -125,8 +124,3 @@ def _measured(outcome: Outcome) -> Iterable[str]:
     for kind, count in kinds.items():
         done = sum(state.status is Status.DONE for cell, state in outcome.states.items() if cell.kind == kind)
         yield f"{kind}: {done} of {count} measured"
-
-
-def _result(cell: Cell, state: State, root: Path) -> dict[str, Any]:
-    """The values of a finished cell; none of any other."""
-    return (Record.of(cell, root).result() or {}) if state.status is Status.DONE else {}
