@@ -25,6 +25,7 @@ from reproduce.commands.common import (
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.commands.reading import kind_of_device, read_plan
 from reproduce.grids import selection
+from reproduce.measures.how import How
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
 from reproduce.words import count
@@ -122,8 +123,8 @@ def run(
     where = checked(lambda: devices.choose(device_names or ["cpu"]))
     checked(lambda: devices.check_graphs(cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
-    kind = kind_of_device(where[0], threads)
     if dry_run:
+        kind = kind_of_device(where[0], threads)
         plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
@@ -137,13 +138,15 @@ def run(
         jobs=workers,
         threads=threads,
         devices=where,
-        checkpoint_seconds=60 * checkpoint_minutes,
-        data_root=data_root,
-        data_workers=data_workers or data_workers_of(workers),
-        cuda_graphs=cuda_graphs,
-        compiled=compiled,
+        how=How(
+            checkpoint_seconds=60 * checkpoint_minutes,
+            data_root=data_root,
+            data_workers=data_workers or data_workers_of(workers),
+            cuda_graphs=cuda_graphs,
+            compiled=compiled,
+        ),
     )
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
-    conclude(grid.scale, outcome, root)
+    conclude(grid.scale, outcome)

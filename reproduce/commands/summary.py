@@ -8,14 +8,13 @@ train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracy s
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from petra_core import methods
 from reproduce.cells import rates
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import TrainedCell, TrainingCell
 from reproduce.grids.scales import Scale
-from reproduce.records.record import Record, State, Status
+from reproduce.records.record import State, Status
 from reproduce.running.runner import Outcome
 
 #: What a heading says of a recipe, where there are several that differ in it.
@@ -49,26 +48,26 @@ Known = float | str
 Recipe = dict[Line, dict[int, list[Known]]]  # by line, then by k
 
 
-def table(outcome: Outcome, root: Path) -> str:
+def table(outcome: Outcome) -> str:
     """Mean test accuracy in percent after the last epoch: a table a recipe, with networks and methods by k.
 
     A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
     measured, not trained, are counted.
     """
-    trained: dict[TrainingCell, tuple[Cell, State]] = {}
+    trained: dict[TrainingCell, State] = {}
     for cell, state in outcome.states.items():
         if isinstance(cell, TrainedCell):
             plain = _as_trained(cell)
             if plain not in trained or type(cell) is TrainingCell:
-                trained[plain] = (cell, state)
+                trained[plain] = state
     recipes: dict[str, Recipe] = {}
     settings: dict[str, dict[str, Any]] = {}
-    for plain, (cell, state) in trained.items():
+    for plain, state in trained.items():
         own = _settings(plain)
         key = str(own)
         settings[key] = own
         line = Line(f"{plain.model} w{plain.width}", methods.by_name(plain.method).title)
-        known: Known = _result(cell, state, root)["test_accuracy"] if state.status is Status.DONE else str(state)
+        known: Known = state.result["test_accuracy"] if state.status is Status.DONE else str(state)
         recipes.setdefault(key, {}).setdefault(line, {}).setdefault(plain.accumulation, []).append(known)
     common = {name for name in IN_WORDS if len({str(own[name]) for own in settings.values()}) == 1}
     lines = []
@@ -77,11 +76,11 @@ def table(outcome: Outcome, root: Path) -> str:
     return "\n".join([*lines, *_measured(outcome)]).rstrip("\n")
 
 
-def shortfalls(scale: Scale, outcome: Outcome, root: Path) -> list[str]:
+def shortfalls(scale: Scale, outcome: Outcome) -> list[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     found = []
     for cell, state in outcome.states.items():
-        accuracy = _result(cell, state, root).get("test_accuracy")
+        accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
             reached = state if accuracy is None else f"{accuracy:.2f} %"
             own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
@@ -135,8 +134,3 @@ def _measured(outcome: Outcome) -> Iterable[str]:
     for kind, count in kinds.items():
         done = sum(state.status is Status.DONE for cell, state in outcome.states.items() if cell.kind == kind)
         yield f"{kind}: {done} of {count} measured"
-
-
-def _result(cell: Cell, state: State, root: Path) -> dict[str, Any]:
-    """The values of a finished cell; none of any other."""
-    return (Record.of(cell, root).result() or {}) if state.status is Status.DONE else {}

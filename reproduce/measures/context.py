@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproduce.cells.catalogue import DEFAULT_ROOT
+from reproduce.measures.how import How
 from reproduce.teams.team import ALONE, Team
 from reproduce.teams.trace_file import TraceFile
 
@@ -47,31 +47,22 @@ class Context:
 
     Attributes:
         device: to train on.
+        how: what was chosen for the run.
         should_stop: asked after every tick; if True, the state is saved and `Stopped` raised.
         observer: receives reports of progress.
-        checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
         model_file: where the trained model's state dict is to be left, if anywhere.
-        data_root: folder of prepared data sets.
-        data_workers: threads or processes that decode images; the batches do not depend on it.
         team: the processes that train the cell together.
         trace: writes a trace of the run, if wanted.
-        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
-            steps.
-        compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
 
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    how: How = field(default_factory=How)
     should_stop: Callable[[], bool] = lambda: False
     observer: Observer = field(default_factory=Observer)
-    checkpoint_seconds: float = 300.0
     model_file: Path | None = None
-    data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1
     team: Team = ALONE
     trace: TraceFile | None = None
-    cuda_graphs: int = 0
-    compiled: bool = False
 
 
 def laid_out(inputs: Tensor) -> Tensor:

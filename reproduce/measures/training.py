@@ -82,7 +82,8 @@ class Trainer:
 
     def __init__(self, cell: TrainedCell, record: Record, context: Context, probe: Probe[Any] | None = None) -> None:
         self._cell, self._record, self._context, self._probe = cell, record, context, probe
-        self._loader, self._test, self._data = open_data(cell, context.device, context.data_root, context.data_workers)
+        how = context.how
+        self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -107,10 +108,10 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
-        if context.compiled:
+        if how.compiled:
             compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
-        if context.cuda_graphs:
+        if how.cuda_graphs:
             if context.trace is not None:
                 raise UnsupportedError(
                     "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
@@ -190,13 +191,13 @@ class Trainer:
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
         """Take one step, from a recording as soon as all steps are alike, if that is wanted."""
-        streams = self._context.cuda_graphs
+        streams = self._context.how.cuda_graphs
         if streams and self._ticks is None and captured.CapturedTicks.ready(self.pipeline):
             self._ticks = captured.cuda(self.pipeline, streams=streams)
         return (self._ticks or self.pipeline).step(images, labels)
 
     def _save_or_stop(self) -> None:
-        due = time.monotonic() - self._saved >= self._context.checkpoint_seconds
+        due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds
         number, total = self.pipeline.micro_batches, self._cell.epochs * self.batches
         stop, save = self._context.team.decide(number, stop=self._context.should_stop(), save=due)
         if stop or save:

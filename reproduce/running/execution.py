@@ -158,7 +158,7 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # What is measured without training has nothing to record or compile.
     trained = isinstance(cell, TrainedCell)
-    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled} if trained else {}
+    chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
     return {
         **provenance.environment(context.device),

@@ -17,6 +17,7 @@ from reproduce.cells import networks
 from reproduce.data.digits import digits
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.measures.how import How
 from reproduce.records.record import Record, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
@@ -50,9 +51,11 @@ class StopAfter(Observer):
         return self.left <= 0
 
 
-def run(cell, folder, **context):
+def run(cell, folder, **chosen):
+    """Run a cell; what is chosen is of the context or of `How`."""
+    how = {field.name: chosen.pop(field.name) for field in dataclasses.fields(How) if field.name in chosen}
     record = Record(folder, cell)
-    state = execute(record, Context(model_file=folder / "model.pt", **context))
+    state = execute(record, Context(how=How(**how), model_file=folder / "model.pt", **chosen))
     return record, state
 
 
