@@ -124,7 +124,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     )
     yield from _rivals(accuracy, networks, ks, key, setting)
     curves = sheet.epochs()
-    for network in networks if not curves.empty else ():
+    for network in dict.fromkeys(curves["network"]):
         yield facet(
             curves[curves["network"] == network],
             [facets.line("range")],
