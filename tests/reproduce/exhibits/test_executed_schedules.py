@@ -6,6 +6,9 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.schedule import generate
 from reproduce.exhibits import schedules
+from reproduce.exhibits._exhibit import section
+from reproduce.records.frames import Frames
+from reproduce.records.results import Results
 from reproduce.show.content import Figure
 
 
@@ -18,8 +21,8 @@ def test_what_ran_is_what_was_planned(method: Method, accumulation: int) -> None
 
 
 def test_section_draws_every_method_at_every_k() -> None:
-    section = schedules.section()
-    drawn = [block for block in (*section.blocks, *section.folded) if isinstance(block, Figure)]
+    found = section(schedules.EXHIBIT, Frames(Results((), ())))
+    drawn = [block for block in (*found.blocks, *found.folded) if isinstance(block, Figure)]
     assert len(drawn) == len(methods.KNOWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description
