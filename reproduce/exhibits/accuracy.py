@@ -18,7 +18,7 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frame, Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import Samples, family_note, judge, means, reported
-from reproduce.show.content import MEGABYTE, Entry, Finding, Table, Tone, missing, short_title, some
+from reproduce.show.content import MEGABYTE, Entry, Finding, OfK, Table, Tone, missing, short_title, some
 from reproduce.show.facets import facet
 from reproduce.show.statistics import MARGIN_POINTS, Judgement
 from reproduce.show.tables import Field, amount, entry, judged, mean, mean_entry, method, number, table, words
@@ -85,7 +85,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         )
 
     def of_k(k: int) -> list[Field]:
-        group = f"k = {k}"
+        group = OfK(k)
         alarming = {(n, m) for n, m in short.loc[short["k"] == k, ["network", "method"]].itertuples(index=False)}
 
         def reached(row: tuple[str, Method]) -> Entry:
@@ -196,7 +196,7 @@ def _rivals(accuracy: Samples, networks: Sequence[str], ks: Sequence[int], key: 
     made = {network for (network, _, _), judgement in less.items() if judgement.difference is not None}
 
     def of_k(k: int) -> Field:
-        return judged("PETRA less it", lambda row: less[row[0], row[1], k], digits=1, group=f"k = {k}")
+        return judged("PETRA less it", lambda row: less[row[0], row[1], k], digits=1, group=OfK(k))
 
     if made:
         yield table(

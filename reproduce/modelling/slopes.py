@@ -1,4 +1,4 @@
-"""How fast something grows: the exponent of a power law, and how straight a line is.
+"""Growth in two numbers: the exponent of a power law, and how straight a line is.
 
 A curve that looks steep or flat proves nothing, since its axes can be chosen. Two numbers can be judged: the slope in
 logarithmic axes, which is the exponent of y = c x^slope, with its 95 % interval by Student's t; and the share of the

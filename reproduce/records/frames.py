@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
@@ -31,7 +32,19 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frame", "Frames", "Sheet", "averaged", "described", "settings_key"]
+__all__ = [
+    "LINES",
+    "PARTS",
+    "RUNS",
+    "SERIES",
+    "Frame",
+    "Frames",
+    "Sheet",
+    "averaged",
+    "described",
+    "over_training",
+    "settings_key",
+]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
@@ -76,7 +89,7 @@ class Frames:
     @cached_property
     def runs(self) -> DataFrame:
         """A row a cell."""
-        return DataFrame(self._rows, columns=list(RUNS))
+        return _table(self._rows)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -120,6 +133,21 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
+    def export(self, folder: Path) -> Iterator[Path]:
+        """Write every table as a CSV file into a folder that is made if need be; yields the files."""
+        names = list(self.by_name)
+        tables = {
+            "runs": self.runs.drop(columns="settings"),
+            "epochs": self.epochs(names),
+            "lines": self.lines(names),
+            "parts": self.parts(names),
+            "series": self.series,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+            yield folder / f"{name}.csv"
+
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
         """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
         for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
@@ -136,8 +164,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     places = list(keys)
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
-                    frame = DataFrame(in_order, columns=list(RUNS))
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), frame)
+                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -199,16 +226,18 @@ class Sheet:
         """How many runs are finished."""
         return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
 
-    def described(self, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+    def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
         """Scale, data set and recipe in words, less method and k.
 
         Args:
             network: whether to name the network with its width.
             width: whether to name the width if not the network.
             length: whether to name the number of epochs.
+            rate: whether to name the learning rate.
 
         """
-        return f"{described(self.example, network=network, width=width, length=length)}, {self.arithmetic}"
+        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
+        return f"{recipe}, {self.arithmetic}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -227,14 +256,48 @@ class Sheet:
         return frame.merge(settings, on="cell", how="left")
 
 
-def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+def over_training(lines: DataFrame) -> DataFrame:
+    """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
+
+    Args:
+        lines: of `Frames.lines` or `Sheet.lines`.
+
+    Returns:
+        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
+
+    """
+    defined = lines.dropna(subset=["value"]).astype({"value": float})
+    weighed = defined.assign(value=defined["value"] * defined["weight"])
+    kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
+    sums = weighed.groupby(kept, as_index=False, sort=False, dropna=False)[["value", "weight"]].sum()
+    return sums.assign(value=sums["value"] / sums["weight"]).drop(columns="weight")
+
+
+def described(
+    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
+) -> str:
     """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
     title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
+    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
     return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
+        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+        f"{epochs}{learning}"
     )
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
+    """The rows as a table whose columns and types are the same whatever is in it.
+
+    Raises:
+        ValueError: a row has something that is no column.
+
+    """
+    unknown = {name for row in rows for name in row} - set(RUNS)
+    if unknown:
+        raise ValueError(f"runs has no column {', '.join(sorted(unknown))}, but {', '.join(RUNS)}")
+    table = DataFrame(rows, columns=list(RUNS))
+    return table.astype(dict.fromkeys((*_MEASURED, *_TIMED, "final_accuracy"), float))
 
 
 def _recipe(cell: TrainedCell) -> str:
