@@ -65,7 +65,7 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     figure5.section,
     figure6.section,
     length.EXHIBIT,
-    depth.section,
+    depth.EXHIBIT,
     stability.EXHIBIT,
     invertible.section,
     scale_study.section,

@@ -74,10 +74,10 @@ METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) 
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 
 
-def rising(values: Sequence[Any]) -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, whose values get darker as they rise."""
+def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, that get darker as it rises; named by this format."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
-    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
+    return {value: Look(form.format(value), colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str
                     rows[panel.y],
                     str(marker),
                     color=look.colour,
-                    markersize=size,
+                    markersize=size * (1.4 if marker == "x" else 1),
                     alpha=0.8,
                     markerfacecolor="none" if ring else look.colour,
                     markeredgewidth=1.5 if ring or marker == "x" else 0,
