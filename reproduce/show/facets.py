@@ -50,6 +50,9 @@ __all__ = [
 ]
 
 
+FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
+
+
 @dataclass(frozen=True)
 class Look:
     """How a value of the hue looks: its name in the legend, its colour, its dashes (none: solid), its marker."""
@@ -182,8 +185,8 @@ def facet(
             lines,
             across,
             squeeze=False,
-            sharex=share[0] and not beside,
-            sharey=share[1] and not beside,
+            sharex=False if beside else share[0],
+            sharey=False if beside else share[1],
             width_ratios=widths,
         )
         places = [(r, c) for r in rows for c in cols]
@@ -235,6 +238,11 @@ def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) 
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_minor_locator(ticker.NullLocator())
+            axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
         axes.xaxis.set_minor_locator(ticker.NullLocator())

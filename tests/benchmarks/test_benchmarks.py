@@ -1,6 +1,7 @@
 """The benchmarks run and leave a record; what they measure is not for a test to judge."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,14 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import memory, overhead, pareprop, pipelining, tick, timeline
+from benchmarks import growth, memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
+from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
 from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.records.benchmarks import read
+from reproduce.records.benchmarks import Comparison, Series, read, read_all
+from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
 pytestmark = pytest.mark.convolutions
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +116,44 @@ def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatc
     assert record.title == "A compiled tick against one of PETRA"
     assert record.setting["compile"] is True
     assert compiled_stages == [4]  # one of the two sides
+
+
+@pytest.mark.parametrize(
+    ("other", "limit", "seconds", "aim", "said"),
+    [
+        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), 1.25, ("1.320", "1.300", "out of reach")),
+        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.20), 1.25, ("1.200", "1.300", "within reach")),
+        ("tick of a rival", tick.TICK_AND_FUNCTIONS, (0.9, 1.0, 1.2), 0.85, ("0.750", "0.900", "within reach")),
+    ],
+)
+def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
+    other: str, limit: str, seconds: tuple[float, ...], aim: float, said: tuple[str, ...]
+) -> None:
+    names = (tick.TICK, other, limit)
+    comparisons = (
+        Comparison("net", "time", tick.TICK, other, high=aim),
+        Comparison("net", "time", limit, other),
+        Comparison("net", "time", tick.TICK, limit),
+    )
+    # Of three rounds the second is twice as slow for all.
+    series = tuple(Series("net", n, "time", "s", (s, 2 * s, s)) for n, s in zip(names, seconds, strict=True))
+    whole = dataclasses.replace(a_race(), series=series, comparisons=comparisons)
+    (finding,) = tick.complete(whole).findings
+    assert f"give a ratio of {said[0]} to one {other}; the tick has {said[1]}" in finding
+    assert f"The aim of at most {aim} is {said[2]}" in finding
+    for alone in (comparisons[:1], comparisons[1:]):
+        assert not tick.complete(dataclasses.replace(whole, comparisons=alone)).findings
+
+
+def test_what_committed_records_say_follows_from_their_values() -> None:
+    scripts = {"growth": growth, "memory": memory, "peers": peers, "tick": tick}
+    records, problems = read_all(ROOT / "reports" / "records")
+    assert not problems
+    for record in records:
+        if script := scripts.get(record.name.partition("-")[0]):
+            own = tuple(series for series in record.series if series.unit)
+            said = script.complete(dataclasses.replace(record, series=own, goals=(), findings=()))
+            assert (said.findings, said.goals, said.series) == (record.findings, record.goals, record.series)
 
 
 @pytest.mark.parametrize(
