@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_where_the_record_goes_is_not_in_it(words: list[str]) -> None:
     ("given", "words"),
     [
         (partial(memory.main, ["--stages", "2", "4"]), "--stages 2: a chain has at least 3"),
+        (partial(overhead.main, ["--stages", "1"]), "--stages 1: a network has at least 2"),
         (partial(pipelining.main, ["--micro-batches", "1"]), "--micro-batches 1: 1F1B needs one for each of the 2"),
         (partial(pareprop.main, ["--networks", "revvit_micro", "foo"]), "--networks foo: there is no network 'foo'"),
         (partial(pareprop.main, ["--networks", "revroberta_foo"]), "--networks revroberta_foo: "),
@@ -105,17 +107,6 @@ def test_what_is_evaluated_once_more_keeps_no_graph(
         stage.function.register_forward_hook(lambda *_, stage=stage: evaluated.append((stage, torch.is_grad_enabled())))
     call()
     assert evaluated == [(stage, False) for stage in stages if evaluates(stage)]
-
-
-def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_stages: list[int] = []
-    monkeypatch.setattr(tick, "compile_functions", lambda stages: compiled_stages.append(len(stages)))
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
-    tick.main([*tiny, "--compile", "--against", "PETRA", "--record", "--records", str(tmp_path)])
-    record = read(tmp_path / "benchmarks" / "tick.json")
-    assert record.title == "A compiled tick against one of PETRA"
-    assert record.setting["compile"] is True
-    assert compiled_stages == [4]  # one of the two sides
 
 
 @pytest.mark.parametrize(
@@ -204,20 +195,23 @@ def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("--stages", "1", "--stages 1: a network has at least 2"),
-        ("--rounds", "0", "--rounds: 0: expected a whole number from 1 on"),
-        ("--ticks", "-1", "--ticks: -1: expected a whole number from 1 on"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(
-    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        overhead.main([option, value])
-    assert expected in capsys.readouterr().err
+def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
+    options = f"--quick --threads 1 --methods PETRA DELAYED_GRADIENTS --record --records {tmp_path}"
+    found = growth.main(options.split())
+    assert read(tmp_path / "benchmarks" / "growth.json") == found
+    assert {(series.group, series.quantity) for series in found.series} == {
+        (axis, quantity) for axis in growth.AXES for quantity in (growth.TIME, growth.BYTES)
+    }
+
+
+@pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
+def test_every_part_of_the_loaders_gives_its_numbers() -> None:
+    from benchmarks import loaders
+
+    few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
+    medians = loaders.main(few.split())
+    assert [title.split(",")[0] for title in medians] == ["small", "memory", "jpeg", "share", "share"]
+    assert all(value > 0 for value in medians.values())
 
 
 def test_without_record_nothing_is_written(tmp_path: Path) -> None:
