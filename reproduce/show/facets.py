@@ -9,8 +9,8 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -40,8 +40,11 @@ __all__ = [
     "dots",
     "facet",
     "fields",
+    "from_zero",
     "level",
     "line",
+    "logarithmic",
+    "only",
     "shades",
     "stack",
 ]
@@ -97,7 +100,7 @@ Layer = Callable[[Panel], None]
 
 
 def facet(
-    frame: DataFrame,
+    frame: DataFrame | Iterable[Mapping[str, Any]],
     layers: Sequence[Layer],
     *,
     key: str,
@@ -119,7 +122,7 @@ def facet(
     ticks: Sequence[float] | None = None,
     share: tuple[Any, Any] = (True, True),
     height: float = 2.6,
-    legend: Literal["line", "mark", "area", ""] = "line",
+    legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
     finish: Callable[[Axes], None] | None = None,
@@ -127,7 +130,7 @@ def facet(
     """A figure of panels.
 
     Args:
-        frame: the rows; None and NaN are not drawn.
+        frame: the rows, a table or mappings; None and NaN are not drawn.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
@@ -148,12 +151,13 @@ def facet(
         ticks: places on the x-axis that are named, all others are not.
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
         height: of a panel, inches; all panels of a line are 10.4 inches wide together.
-        legend: what stands for a hue in the legend below the panels; empty: there is none.
+        legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
         finish: called with every panel, for what is special.
 
     """
+    frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
@@ -220,10 +224,45 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle)
+    marker = look.marker if kind == "both" else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
 
 
 # --- layers
+
+
+def only(layer: Layer, **values: Any) -> Layer:
+    """A layer for the rows with these values alone, such as dots of what was measured, in panels that have any."""
+
+    def only(panel: Panel) -> None:
+        part = panel.part
+        for column, value in values.items():
+            part = part[part[column] == value]
+        if not part.empty:
+            layer(replace(panel, part=part))
+
+    return only
+
+
+def from_zero() -> Layer:
+    """Begin the y-axis at 0; after what is drawn."""
+
+    def from_zero(panel: Panel) -> None:
+        panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
+
+    return from_zero
+
+
+def logarithmic() -> Layer:
+    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+
+    def logarithmic(panel: Panel) -> None:
+        panel.axes.set_yscale("log")
+        panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+    return logarithmic
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
@@ -258,8 +297,16 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
-    """A mark a row; `apart`: hues side by side, each by this share of x; rows with a word in `broken` are crosses."""
+def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: bool = False) -> Layer:
+    """A mark a row, or a `hollow` one.
+
+    Args:
+        size: of a mark, points.
+        apart: hues stand side by side, each by this share of x.
+        broken: column; rows with a word in it are crosses.
+        hollow: whether marks are rings, to be seen around others.
+
+    """
 
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
@@ -277,7 +324,8 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
                         color=look.colour,
                         markersize=size,
                         alpha=0.8,
-                        markeredgewidth=1.5 if marker == "x" else 0,
+                        markerfacecolor="none" if hollow else look.colour,
+                        markeredgewidth=1.5 if marker == "x" else 1.0 * hollow,
                     )
             shift += apart
 
