@@ -29,7 +29,6 @@ from reproduce.exhibits import (
     figure6,
     invertible,
     length,
-    memory,
     pareprop,
     provenance,
     scale_study,
@@ -56,7 +55,7 @@ from reproduce.show.statistics import MARGIN_POINTS
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     accuracy.section,
-    table1.section,
+    table1.EXHIBIT,
     table2.section,
     table3.section,
     table4.EXHIBIT,
@@ -73,7 +72,6 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     transformers.section,
     pareprop.section,
     benchmarks.section,
-    memory.section,
     lambda _: schedules.section(),  # no record changes it
     provenance.section,
 )

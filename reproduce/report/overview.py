@@ -19,7 +19,7 @@ from reproduce.show.content import Column, Entry, Finding, Section, Table, Tone,
 __all__ = ["Part", "coverage", "parts", "scales_run"]
 
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
-GROUND = ("memory", "schedules", "provenance")
+GROUND = ("schedules", "provenance")
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def test_sections_stand_in_the_order_of_the_paper_and_the_contents_name_them_all
     sections = [e.attributes["id"] for e in tree.all("section")]
     paper = [row["key"] for row in published.read("exhibits")]
     studies = [study.key for study in STUDIES]
-    for order in (["summary", *paper], [*paper, *studies], [*studies, "memory", "schedules", "provenance"]):
+    for order in (["summary", *paper], [*paper, *studies], [*studies, "schedules", "provenance"]):
         assert [key for key in sections if key in order] == [key for key in order if key in sections]
     assert sections[-3:] == ["provenance", "statistics", "citing"]
     links = [link.attributes["href"] for link in tree.all("nav")[0].all("a")]
