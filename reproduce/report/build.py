@@ -67,7 +67,7 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     length.EXHIBIT,
     depth.section,
     stability.section,
-    invertible.section,
+    invertible.EXHIBIT,
     scale_study.section,
     transformers.section,
     pareprop.section,
