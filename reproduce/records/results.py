@@ -102,11 +102,6 @@ class Results:
         return self.of_kind(TrainingCell)
 
     @property
-    def complexity(self) -> tuple[Run[ComplexityCell], ...]:
-        """Measurements for Table 1."""
-        return self.of_kind(ComplexityCell)
-
-    @property
     def begun(self) -> bool:
         """Whether there is a record of anything."""
         return any(run.state.status is not Status.NOT_RUN for run in self.runs)
