@@ -25,7 +25,6 @@ from reproduce.exhibits import (
     figure6,
     invertible,
     length,
-    memory,
     pareprop,
     provenance,
     scale_study,
@@ -55,7 +54,7 @@ SLOW = ("scale_study", "table5", "tradeoff", "benchmarks")  # begun first, so th
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     accuracy.EXHIBIT,
-    table1.section,
+    table1.EXHIBIT,
     table2.EXHIBIT,
     table3.section,
     table4.EXHIBIT,
@@ -67,13 +66,12 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     length.EXHIBIT,
     depth.EXHIBIT,
     stability.EXHIBIT,
-    invertible.section,
+    invertible.EXHIBIT,
     scale_study.section,
     tradeoff.EXHIBIT,
     transformers.section,
     pareprop.EXHIBIT,
     benchmarks.EXHIBIT,
-    memory.section,
     schedules.EXHIBIT,
     provenance.EXHIBIT,
 )

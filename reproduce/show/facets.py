@@ -9,7 +9,7 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -40,8 +40,10 @@ __all__ = [
     "dots",
     "facet",
     "fields",
+    "from_zero",
     "level",
     "line",
+    "logarithmic",
     "only",
     "rising",
     "rows",
@@ -113,7 +115,7 @@ Layer = Callable[[Panel], None]
 
 
 def facet(
-    frame: DataFrame,
+    frame: DataFrame | Iterable[Mapping[str, Any]],
     layers: Sequence[Layer],
     *,
     key: str,
@@ -136,7 +138,7 @@ def facet(
     share: tuple[Any, Any] = (True, True),
     height: float = 2.6,
     width: float = 10.4,
-    legend: Literal["line", "mark", "area", ""] = "line",
+    legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
     finish: Callable[[Axes], None] | None = None,
@@ -144,7 +146,7 @@ def facet(
     """A figure of panels.
 
     Args:
-        frame: the rows; None and NaN are not drawn.
+        frame: the rows, a table or mappings; None and NaN are not drawn.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
@@ -166,12 +168,13 @@ def facet(
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
         height: of a panel, inches.
         width: of all panels of a line together, inches.
-        legend: what stands for a hue in the legend below the panels; empty: there is none.
+        legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
         finish: called with every panel, for what is special.
 
     """
+    frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
@@ -254,19 +257,45 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle)
+    marker = look.marker if kind == "both" else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
 
 
 # --- layers
 
 
-def only(column: str, value: object, layer: Layer) -> Layer:
-    """The layer, given only the rows that have this value in this column."""
+def only(layer: Layer, **values: Any) -> Layer:
+    """A layer for the rows with these values alone, such as dots of what was measured, in panels that have any."""
 
     def only(panel: Panel) -> None:
-        layer(replace(panel, part=panel.part[panel.part[column] == value]))
+        part = panel.part
+        for column, value in values.items():
+            part = part[part[column] == value]
+        if not part.empty:
+            layer(replace(panel, part=part))
 
     return only
+
+
+def from_zero() -> Layer:
+    """Begin the y-axis at 0; after what is drawn."""
+
+    def from_zero(panel: Panel) -> None:
+        panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
+
+    return from_zero
+
+
+def logarithmic() -> Layer:
+    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+
+    def logarithmic(panel: Panel) -> None:
+        panel.axes.set_yscale("log")
+        panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+    return logarithmic
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
@@ -301,14 +330,14 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str = "") -> Layer:
+def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str | bool = False) -> Layer:
     """A mark a row.
 
     Args:
         size: of a mark, points.
         apart: hues side by side, each by this share of x.
         broken: column of which any word makes a cross of the row.
-        hollow: column of which any word makes a ring of it.
+        hollow: whether all are rings, or a column of which any word makes a ring of the row.
 
     """
 
@@ -316,7 +345,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str
         shift = 1 - apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
-            rings = part[hollow].astype(bool) if hollow else False
+            rings = part[hollow].astype(bool) if isinstance(hollow, str) else hollow
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
                 panel.axes.plot(
                     rows[panel.x] * shift,
