@@ -73,6 +73,10 @@ class OfK(str):
         head.k = k
         return head
 
+    def __getnewargs__(self) -> tuple[int]:
+        """What a copy in another process is made of."""
+        return (self.k,)
+
 
 @dataclass(frozen=True)
 class Column:

@@ -213,8 +213,9 @@ def facet(
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
-            if not xlog and frame[x].dtype.kind == "i":
-                axes.xaxis.get_major_locator().set_params(integer=True)
+            locator = axes.xaxis.get_major_locator()
+            if isinstance(locator, ticker.MaxNLocator) and frame[x].dtype.kind == "i":
+                locator.set_params(integer=True)
             if axes.get_legend_handles_labels()[0]:
                 # Above it: "best" looks at lines alone, and would lie on the bars of differences.
                 axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
