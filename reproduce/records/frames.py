@@ -10,7 +10,7 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
 
 `Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
-data set, a text.
+data set that is trained on, a text.
 """
 
 import json
@@ -106,8 +106,8 @@ class Frames:
 
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
         """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
-        for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
-            planned = {(settings_key(c), _seed(c)): c for c in cells if getattr(c, "dataset", "") == dataset}
+        for dataset in dict.fromkeys(_trained_on(cell) for cell in cells):
+            planned = {(settings_key(c), _seed(c)): c for c in cells if _trained_on(c) == dataset}
             keys = dict.fromkeys(key for key, _ in planned)
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
@@ -141,7 +141,7 @@ class Sheet:
         frames: all tables.
         scale: name of the scale.
         arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set; empty for what needs none.
+        dataset: name of the data set that is trained on; empty for what needs none, or the shape of its images only.
         text: SHA-256 of the text that was trained on; empty for images.
         planned: the cells.
         runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
@@ -203,7 +203,7 @@ class Sheet:
         return self._with_settings(self.frames.parts(self.runs["cell"]))
 
     def _with_settings(self, frame: DataFrame) -> DataFrame:
-        settings = self.runs[["cell", "network", "model", "method", "k", "batch_size"]]
+        settings = self.runs[["cell", "dataset", "network", "model", "method", "k", "batch_size"]]
         return frame.merge(settings, on="cell", how="left")
 
 
@@ -215,6 +215,10 @@ def described(cell: TrainedCell, *, network: bool = False, width: bool = True, l
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
         f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
+
+
+def _trained_on(cell: Cell) -> str:
+    return cell.dataset if isinstance(cell, TrainedCell) else ""
 
 
 def _seed(cell: Cell) -> int:

@@ -17,7 +17,7 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
-__all__ = ["CHANCE", "DONE", "Sample", "Samples", "counted", "family_note", "judge", "means", "reported"]
+__all__ = ["CHANCE", "DONE", "NOT_RUN", "Sample", "Samples", "counted", "family_note", "judge", "means", "reported"]
 
 DONE, NOT_RUN = "done", "not run"
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction

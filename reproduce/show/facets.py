@@ -9,7 +9,7 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,7 +97,7 @@ Layer = Callable[[Panel], None]
 
 
 def facet(
-    frame: DataFrame,
+    frame: DataFrame | Iterable[Mapping[str, Any]],
     layers: Sequence[Layer],
     *,
     key: str,
@@ -127,7 +127,7 @@ def facet(
     """A figure of panels.
 
     Args:
-        frame: the rows; None and NaN are not drawn.
+        frame: the rows, as a frame or one by one; None and NaN are not drawn.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
@@ -154,6 +154,7 @@ def facet(
         finish: called with every panel, for what is special.
 
     """
+    frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
@@ -284,29 +285,41 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
     return dots
 
 
-def stack(*, sums: str = "", sideways: bool = True) -> Layer:
-    """Stacked bars: a bar an x, a colour a hue, y added up; `sums` is the format of the sum at the end of a bar.
+def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer:
+    """Stacked bars: a bar an x, a colour a hue, y added up, in the order of the rows and of the looks.
 
-    Bars lie on their sides, x downwards, or stand.
+    Args:
+        sums: format of the sum at the end of a bar, such as ".1f"; empty: it is not written.
+        sideways: whether bars lie on their sides, x downwards, which leaves room for long names; else they stand.
+        mean: whether a dashed line is drawn at the mean of the sums.
+
     """
 
     def stack(panel: Panel) -> None:
-        table = panel.part.pivot_table(index=panel.x, columns=panel.hue, values=panel.y, aggfunc="sum", sort=False)
-        table = table.reindex(columns=[hue for hue in panel.looks if hue in table.columns]).fillna(0.0)
-        colours: list[Any] = [panel.looks[hue].colour for hue in table.columns]
-        draw = table.plot.barh if sideways else table.plot.bar
-        draw(stacked=True, color=colours, ax=panel.axes, legend=False, width=0.72, linewidth=0)
+        axes, part = panel.axes, panel.part
+        bars = list(dict.fromkeys(part[panel.x]))
+        ends = np.zeros(len(bars))
+        draw = axes.barh if sideways else axes.bar
+        for look, own in panel.by_hue():
+            amounts = own.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
+            draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
+            ends = ends + amounts
         if sideways:
-            panel.axes.invert_yaxis()
-            panel.axes.grid(visible=True, axis="x")
-            panel.axes.grid(visible=False, axis="y")
+            axes.set(yticks=range(len(bars)), yticklabels=bars, ylim=(len(bars) - 0.4, -0.6))
+            axes.grid(visible=True, axis="x")
+            axes.grid(visible=False, axis="y")
         else:
-            panel.axes.tick_params(axis="x", rotation=0)
-        panel.axes.tick_params(axis="y" if sideways else "x", length=0)
-        for place, total in enumerate(table.sum(axis=1) if sums else ()):
-            panel.axes.annotate(f" {total:{sums}}", (total, place), va="center", fontsize=8, color=plots.QUIET)
+            axes.set(xticks=range(len(bars)), xticklabels=bars)
+        axes.tick_params(axis="y" if sideways else "x", length=0, labelsize=7.5)
+        if mean:
+            line = axes.axvline if sideways else axes.axhline
+            line(ends.mean(), color=plots.INK, linewidth=1, linestyle=(0, (4, 2)))
+        for place, end in enumerate(ends if sums else ()):
+            where, ha, va = ((end, place), "left", "center") if sideways else ((place, end), "center", "bottom")
+            shown = f" {end:{sums}}" if sideways else f"{end:{sums}}"
+            axes.annotate(shown, where, ha=ha, va=va, fontsize=8, color=plots.QUIET)
         if sums:
-            panel.axes.margins(x=0.06)
+            axes.margins(x=0.06 if sideways else None, y=None if sideways else 0.06)
 
     return stack
 
