@@ -85,13 +85,17 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
-        rows = [line for name in cells for line in _lines(self.by_name[name], single=single)]
+        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for name in cells for part in _parts(self.by_name[name])]
+        rows = [part for run in self._recorded(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
+
+    def _recorded(self, cells: Iterable[str]) -> list[Run[Cell]]:
+        """The records of those that have one."""
+        return [self.by_name[name] for name in cells if name in self.by_name]
 
     @cached_property
     def series(self) -> DataFrame:
