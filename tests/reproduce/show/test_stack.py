@@ -1,4 +1,4 @@
-"""Stacked bars and the tables beside them: nothing is lost or shown twice, and what should be nought says if it is not."""
+"""Stacked bars and tables: nothing is lost or shown twice, and what should be nought says so if it is not."""
 
 import matplotlib as mpl
 import pytest
