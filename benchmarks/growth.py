@@ -43,7 +43,7 @@ TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
 
 @dataclass(frozen=True)
 class Size:
-    """What is varied: stages, accumulation, channels of a stream, images of a micro-batch."""
+    """The size of a run: stages J, accumulation k, channels of a stream, images of a micro-batch."""
 
     J: int
     k: int
@@ -74,28 +74,28 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
 
 
 def bytes_of_inner_stage(pipeline: Pipeline) -> int:
-    """The most that a stage but stem and head has held for its backwards."""
+    """The most bytes that a stage but stem and head has held for its backwards."""
     inner = pipeline.memory().stages[1:-1]
     return max(sum(stage.peak[kind] for kind in FOR_BACKWARDS) for stage in inner)
 
 
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
-    """Vary one thing, for every method."""
+    """Measure every method along one axis."""
     for name in options.methods:
         method, start = methods.by_name(name), time.perf_counter()
-        full = {}
+        pipelines = {}
         for value in values:
-            full[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
-            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(full[value][0]), at=value)
+            pipelines[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
+            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipelines[value][0]), at=value)
         for _ in range(options.rounds):
-            for value, (pipeline, images, labels) in full.items():
+            for value, (pipeline, images, labels) in pipelines.items():
                 # Whole accumulations, so that every turn has its share of the updates.
                 steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
                 begin = time.perf_counter()
                 for _ in range(steps):
                     pipeline.step(images, labels)
                 recorder.add(axis, method.title, TIME, "s", (time.perf_counter() - begin) / steps, at=value)
-        del full
+        del pipelines
         gc.collect()
         print(f"  {method.title} along {axis}: {time.perf_counter() - start:.0f} s")
 

@@ -72,9 +72,9 @@ def parse(file: Path) -> Element:
 
 def table(tree: Element, key: str) -> Element:
     """The one table whose key begins so."""
-    found = [e for e in tree.walk() if re.fullmatch(f"table-{key}(-[0-9a-f]{{6}})?", e.attributes.get("id", ""))]
-    assert len(found) == 1, key
-    return found[0]
+    tables = [e for e in tree.walk() if re.fullmatch(f"table-{key}(-[0-9a-f]{{6}})?", e.attributes.get("id", ""))]
+    assert len(tables) == 1, key
+    return tables[0]
 
 
 def rows(table: Element) -> list[list[str]]:

@@ -58,9 +58,9 @@ def nothing_is_installed(monkeypatch):
     ],
 )
 def test_every_session_runs_its_cells_then_writes_the_report(run, command):
-    session = Session("--k", "1", "4")
+    session = Session("--k", "1,4")
     run.func(session)
-    assert session.commands == [(*command, "--k", "1", "4"), ("report",)]
+    assert session.commands == [(*command, "--k", "1,4"), ("report",)]
 
 
 @pytest.mark.parametrize("options", [["--records", "here"], ["--k", "1", "--records", "here", "--jobs", "2"]])

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
-from benchmarks.peers.contestants import CONTESTANTS, Contestant, Trainer
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.records.benchmarks import Benchmark, Comparison
 
@@ -34,7 +34,7 @@ NOT_INSTALLED = "not installed"
 
 
 def state(contestant: Contestant) -> str:
-    """The version that is there."""
+    """The version of a contestant's package, or that it is not installed."""
     if contestant.package is None:
         return "this project" if contestant.ours else f"torch {torch.__version__}"
     if importlib.util.find_spec(contestant.package) is None:
@@ -68,23 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         recorder.setting[contestant.name] = state(contestant)
     settings = itertools.product(options.networks, options.widths, options.memory_formats)
     for number, (name, width, memory_format) in enumerate(settings):
-        setting = measures.Setting(name, width, options.size, options.batch, options.threads, memory_format)
+        setting = measures.PeerSetting(name, width, options.size, options.batch, options.threads, memory_format)
         measure(setting, recorder, options.rounds, first=number == 0)
     return recorder.finish()
 
 
-def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first: bool) -> None:
-    """Every contestant that is there, on one network; on the first also what does not depend on the network's size."""
+def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, first: bool) -> None:
+    """Measure every installed contestant on one network; on the first also what does not depend on its size."""
     group = str(setting)
     print(f"{group}:")
     task = measures.Task(setting)
     reference = measures.gradients(CONTESTANTS[0], task, torch.float64) if first else None
-    trainers: dict[str, Trainer] = {}
+    trainers: dict[str, PeerTrainer] = {}
     for contestant in CONTESTANTS:
         if recorder.setting[contestant.name] == NOT_INSTALLED:
             continue
         try:
-            found = once(contestant, task, setting, reference)
+            values = once(contestant, task, setting, reference)
             trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, measures.OPTIMIZER)
             for _ in range(trainer.ready):
                 trainer.step(task.images, task.labels)
@@ -96,9 +96,9 @@ def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first
             )
             continue
         trainers[contestant.name] = trainer
-        for (quantity, unit), value in found.items():
+        for (quantity, unit), value in values.items():
             recorder.add(group, contestant.name, quantity, unit, value)
-        print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in found.items()))
+        print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in values.items()))
     for _ in range(rounds):
         for name, trainer in trainers.items():
             recorder.add(group, name, "time of a step", "s", measures.timed(trainer, task))
@@ -108,21 +108,29 @@ def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first
 
 
 def once(
-    contestant: Contestant, task: measures.Task, setting: measures.Setting, reference: Tensor | None
+    contestant: Contestant, task: measures.Task, setting: measures.PeerSetting, reference: Tensor | None
 ) -> dict[tuple[str, str], float]:
-    """All but the time: (quantity, unit) -> value. `reference`: autograd's gradient; None leaves out what needs it."""
+    """Measure all but the time: (quantity, unit) -> value.
+
+    Args:
+        contestant: whose step it is.
+        task: the network with its micro-batch.
+        setting: of the task.
+        reference: autograd's gradient; None leaves out what needs it.
+
+    """
     peak, at_loss = measures.allocated(contestant, setting)
-    found: dict[tuple[str, str], float] = {("allocated peak", "B"): peak, ("held at the loss", "B"): at_loss}
+    values: dict[tuple[str, str], float] = {("allocated peak", "B"): peak, ("held at the loss", "B"): at_loss}
     if reference is not None:
-        found |= measures.correctness(contestant, task, reference)
+        values |= measures.correctness(contestant, task, reference)
         grown = measures.process_growth(contestant, setting)
         if grown is not None:
-            found["process peak", "B"] = grown
-    return found
+            values["process peak", "B"] = grown
+    return values
 
 
 def reversible_network(given: str) -> str:
-    """The name of a network that has reversible stages."""
+    """Parse the name of a network that has reversible stages."""
     if not any(stage.invertible for stage in network(network_name(given), 1)):
         raise argparse.ArgumentTypeError(
             f"{given} has no reversible stage to compare: expected chainN or revnet18/34/50"

@@ -11,11 +11,10 @@ from petra_core import methods
 from petra_core.drawing import gantt
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, simulate
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Shown
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
-from reproduce.modelling import modelled
-from reproduce.modelling.modelled import Modelled, full
-from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, Chain, Outcome
+from reproduce.modelling.modelled import Modelled, seconds_when_full, timed_networks
+from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, RivalChain, RivalOutcome
 from reproduce.records.frames import Frames
 from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Table, Tone, none
 from reproduce.show.tables import Field, amount, number, table, words
@@ -55,14 +54,14 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield "No stage has been timed yet."
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
         return
-    own = modelled.found(sheet)
-    chains = [Chain(own[0], devices) for devices in DEVICES]
+    own = timed_networks(sheet)
+    chains = [RivalChain(own[0], devices) for devices in DEVICES]
     outcomes = {chain.devices: chain.outcomes() for chain in chains}
     yield Coverage(f"modelled from the stage costs of “{sheet.scale}”; not measured on so many devices")
-    yield _finding(outcomes, sheet.scale)
+    yield from _findings(outcomes, sheet.scale)
     yield _introduction(own[0])
     networks = {m.title: m.costs for m in own}
-    networks |= {f"chain of {2 * chain.devices} blocks": chain.rebuilding for chain in chains}
+    networks |= {f"chain of {2 * chain.devices} blocks": chain.reconstructing for chain in chains}
     yield _links(networks, sheet.scale)
     yield RIVALS
     for devices, own_outcomes in outcomes.items():
@@ -91,14 +90,16 @@ def _links(networks: dict[str, tuple[Cost, ...]], scale: str) -> Table:
     """Rows are name, costs of the stages, seconds for a micro-batch over links that take no time, largest message."""
 
     def over(name: str, link: Link) -> Field:
-        return amount(f"{name}, %", lambda row: 100 * row[2] / full(row[1], link, BATCH), 1, group="speed over")
+        return amount(
+            f"{name}, %", lambda row: 100 * row[2] / seconds_when_full(row[1], link, BATCH), 1, group="speed over"
+        )
 
     needs = "below this the largest message takes longer than the slowest stage"
     return table(
         key="scale-links",
         caption=f"Speed of PETRA over a link, as share of that over links that take no time; modelled, “{scale}”.",
         rows=[
-            (name, costs, full(costs, accumulation=BATCH), max(max(cost.up, cost.down) for cost in costs))
+            (name, costs, seconds_when_full(costs, accumulation=BATCH), max(max(cost.up, cost.down) for cost in costs))
             for name, costs in networks.items()
         ],
         fields=[
@@ -113,7 +114,7 @@ def _links(networks: dict[str, tuple[Cost, ...]], scale: str) -> Table:
     )
 
 
-def _rivals(devices: int, outcomes: Sequence[Outcome], scale: str) -> Table:
+def _rivals(devices: int, outcomes: Sequence[RivalOutcome], scale: str) -> Table:
     def share(value: float | None) -> float | Entry:
         return none("not simulated") if value is None else 100 * value
 
@@ -138,13 +139,18 @@ def _rivals(devices: int, outcomes: Sequence[Outcome], scale: str) -> Table:
     )
 
 
-def _finding(outcomes: dict[int, list[Outcome]], scale: str) -> Finding:
-    claims = []
+def _findings(outcomes: dict[int, list[RivalOutcome]], scale: str) -> Iterator[Shown]:
+    claims: list[str] = []
     for devices, (petra, *others) in outcomes.items():
         synchronous = [outcome for outcome in others if not outcome.delay]
         best = max(synchronous, key=lambda outcome: outcome.efficiency)
         lean = [outcome for outcome in synchronous if outcome.peak <= petra.peak]
         leanest = max(lean, key=lambda outcome: outcome.efficiency, default=None)
+        if not claims:
+            yield Sentence(
+                f"Efficiency modelled on {devices} devices: PETRA {_said(petra)}; the best without delay, "
+                f"{best.title}, {_said(best)}."
+            )
         claims.append(
             f"on {devices} devices PETRA reaches {_said(petra)}; without delay {best.title} reaches {_said(best)}, and "
             + (
@@ -153,23 +159,23 @@ def _finding(outcomes: dict[int, list[Outcome]], scale: str) -> Finding:
                 else "nothing fits in as little memory as PETRA"
             )
         )
-    return Finding(
+    yield Finding(
         f"Scale: modelled from stage costs of the scale “{scale}”, at {BATCH} micro-batches an update: "
         + "; ".join(claims)
         + ". Efficiency, and memory of the device that holds most."
     )
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: RivalOutcome) -> str:
     return f"{outcome.efficiency:.0%} in {outcome.peak / MEGABYTE:,.0f} MB"
 
 
 def _charts(m: Modelled) -> list[Figure]:
-    chain = Chain(m, SHOWN)
-    rebuilding, keeping = chain.rebuilding, chain.keeping
+    chain = RivalChain(m, SHOWN)
+    reconstructing, keeping = chain.reconstructing, chain.keeping
     one, halves = (1,) * SHOWN, (1,) * (2 * SHOWN)
     drawn = {
-        "PETRA": orders.of_method(methods.PETRA, rebuilding, one, 3 * SHOWN, SHOWN_BATCH),
+        "PETRA": orders.of_method(methods.PETRA, reconstructing, one, 3 * SHOWN, SHOWN_BATCH),
         "GPipe": orders.gpipe(keeping, one, SHOWN_BATCH),
         "1F1B": orders.one_f_one_b(keeping, one, SHOWN_BATCH),
         "Interleaved 1F1B": orders.interleaved(chain.blocks_keeping, halves, SHOWN_BATCH),

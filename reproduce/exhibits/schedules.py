@@ -5,18 +5,13 @@ each method while the report is made, its ticks are recorded as they are execute
 validator, and that recording is drawn.
 """
 
-import contextlib
-from collections.abc import Iterator
 from functools import cache
 
-import torch
-
-from petra_core import Pipeline, methods, models
+from petra_core import methods
+from petra_core.drawing.execution import executed
 from petra_core.drawing.schedules import to_svg
 from petra_core.methods import Method
 from petra_core.prediction.units import idle_fraction
-from petra_core.schedule import Schedule
-from petra_core.validation import validate
 from reproduce.show.content import Block, Figure, Section
 
 STAGES = 4
@@ -26,44 +21,6 @@ MICRO_BATCHES = {
     False: 2,
 }  # by whether the method is pipelined: enough to fill the pipeline, and to see it repeat
 TRACED = 1  # micro-batch whose way is drawn
-
-
-@cache
-def executed(method: Method, accumulation: int) -> Schedule:
-    """The schedule that a pipeline of four stages carried out: micro-batches in, then drained.
-
-    Raises:
-        ScheduleError: it breaks a dependency.
-
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        stages = models.chain(STAGES - 2, num_classes=2, channels=2, in_channels=1)
-        images, labels = torch.randn(2, 1, 4, 4), torch.tensor([0, 1])
-    pipeline = Pipeline(
-        stages,
-        method,
-        accumulation=accumulation,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
-        seed=0,
-    )
-    with _one_thread(), pipeline.recording() as recording:
-        for _ in range(MICRO_BATCHES[method.pipelined]):
-            pipeline.step(images, labels)
-        pipeline.drain()
-    validate(recording.schedule)
-    return recording.schedule
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Several threads on tensors of a hundred numbers wait for one another, on a busy machine for many seconds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @cache
@@ -82,7 +39,7 @@ def section() -> Section:
 
 
 def _figure(method: Method, accumulation: int) -> Figure:
-    schedule = executed(method, accumulation)
+    schedule = executed(method, STAGES, MICRO_BATCHES[method.pipelined], accumulation)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
     drawing = to_svg(schedule, highlight=TRACED, title=title)
     entered = MICRO_BATCHES[method.pipelined]

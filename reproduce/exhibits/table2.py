@@ -24,7 +24,7 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, 
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show.compare import Samples, counted, family_note, judge, means, reported
-from reproduce.show.content import Entry, Finding, Table, Tone, missing, none
+from reproduce.show.content import Entry, Finding, OfK, Table, Tone, missing, none
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import DIFFERENCES, Field, entry, judged, mean, mean_entry, published, table, words
@@ -125,7 +125,7 @@ def _beside_published(
     def ours(row: Row | None) -> Entry:
         if row is None or row["model"].endswith(TORCHVISION):
             return none("not trained here: torchvision's own weights" if row else "the paper has no such cell")
-        samples, place = best[row["dataset"]], _reached(best, row)
+        samples, place = best.get(row["dataset"], Samples()), _reached(best, row)
         if place is None:
             begun = [(place.k, samples[place].summary) for place in _candidates(row)]
             return missing("; ".join(f"k = {k}: {state}" for k, state in begun if state != "not run") or "not run")
@@ -226,7 +226,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return "reference" if row[0] in revnets and reference == "matched" else ""
 
     def of_k(k: int) -> list[Field]:
-        group = f"k = {k}"
+        group = OfK(k)
         fields = [
             mean("best epoch, %", lambda row: best[at(row[0], row[1], k)], group=group),
             mean("last epoch, %", lambda row: last[at(row[0], row[1], k)], group=group),

@@ -11,11 +11,10 @@ from typing import Any
 from petra_core.prediction.simulation import Link
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Shown, sheets
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown, sheets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
-from reproduce.modelling import modelled
 from reproduce.modelling.arrangements import DEVICES, arrangements
-from reproduce.modelling.modelled import Modelled
+from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, TIMES, Entry, Figure, Finding, Table, Tone, missing, text
@@ -60,7 +59,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """The published values, and beside them what is modelled from stage costs at the paper's scale."""
     papers = next(sheets(frames, "table5"))
     states = papers.runs.set_index("model")["state"]
-    speedups = {m.run.cell.model: number_entry(m.speedup(), 2, hint=m.machine) for m in modelled.found(papers)}
+    speedups = {m.run.cell.model: number_entry(m.speedup(), 2, hint=m.machine) for m in timed_networks(papers)}
     yield Coverage("speeds are modelled, not measured on several devices")
     yield table(
         key="table5",
@@ -84,7 +83,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """Times and stage costs; of the largest scale also what other ways would give, and what follows."""
-    own = modelled.found(sheet)
+    own = timed_networks(sheet)
     if not own:
         return
     yield _times(sheet, own)
@@ -94,10 +93,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     if speaker and speaker.scale == sheet.scale:
         yield ARRANGEMENTS
         yield _arrangements(sheet, own)
-        yield _finding(sheet, own)
+        yield from _findings(sheet, own)
 
 
-def _finding(sheet: Sheet, own: Sequence[Modelled]) -> Finding:
+def _findings(sheet: Sheet, own: Sequence[Modelled]) -> Iterator[Shown]:
     rows = {row["model"]: row for row in published_tables.read("table5_speed")}
     narrow = own[0].run.cell.width != PAPER_WIDTH
     claims = [
@@ -106,7 +105,8 @@ def _finding(sheet: Sheet, own: Sequence[Modelled]) -> Finding:
         for m in own
         for row in [rows.get(m.run.cell.model)]
     ]
-    return Finding(
+    yield Sentence(f"Speed over that without overlap, modelled, not measured: {claims[0]}.")
+    yield Finding(
         f"Table 5: modelled from stage costs measured at the scale “{sheet.scale}”, PETRA with one device a stage is "
         f"as many times as fast as reversible backpropagation without overlap: {', '.join(claims)}. Not measured on "
         f"several devices.{' Networks this narrow say nothing about those of the paper.' if narrow else ''}"

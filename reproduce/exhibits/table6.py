@@ -14,7 +14,7 @@ from petra_core.prediction.footprint import StagePrediction
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Shown
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
 from reproduce.exhibits.table3 import agreement, by_kind, subject
 from reproduce.grids.plans.table6 import cells
 from reproduce.modelling.buffer_rules import StageSize, revnet_sizes
@@ -72,11 +72,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
     largest, total = max(stages, key=lambda stage: stage.total), sum(stage.total for stage in stages)
     kept = stages[FIRST_DOWN].peak["inputs"] / GIGABYTE
     yield Coverage(f"fragments published; all stages predicted at batch {BATCH}")
+    inputs = f"{100 * sum(stage.peak['inputs'] for stage in stages) / total:.0f} % are inputs that buffered stages keep"
+    yield Sentence(f"Of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 (ImageNet, batch {BATCH}), {inputs}.")
     yield Finding(
         f"Table 6: of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 under PETRA (ImageNet, batch {BATCH}), "
-        f"{100 * sum(stage.peak['inputs'] for stage in stages) / total:.0f} % are inputs that buffered stages keep; "
-        f"the largest stage is {largest.stage} with {largest.total / GIGABYTE:.2f} GB. Published are fragments only, "
-        "of unknown stages."
+        f"{inputs}; the largest stage is {largest.stage} with {largest.total / GIGABYTE:.2f} GB. Published are "
+        "fragments only, of unknown stages."
     )
     yield from agreement(frames, "table6")
     yield table(

@@ -13,12 +13,12 @@ from petra_core import methods
 from petra_core.prediction.footprint import Footprint, joined
 from petra_core.prediction.holding import holding
 from petra_core.prediction.orders import delays, merged, of_method
-from petra_core.prediction.partition import Plan
+from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.shares import runs
 from petra_core.timeline import Timeline
 from reproduce.modelling.balance import Balance
-from reproduce.modelling.modelled import Modelled, alone
+from reproduce.modelling.modelled import Modelled, seconds_without_overlap
 
 __all__ = ["DEVICES", "Arrangement", "arrangements"]
 
@@ -41,7 +41,7 @@ class Arrangement:
 
     network: Modelled
     name: str
-    plan: Plan
+    plan: Cut
     accumulation: int = 1
     merges: bool = False
 
@@ -57,7 +57,7 @@ class Arrangement:
 
     def speedup(self, link: Link = INSTANT) -> float:
         """Time of reversible backpropagation without overlap, one device a stage, over that of this."""
-        return alone(self.network.costs, link, self.accumulation) / self._run(link)[1]
+        return seconds_without_overlap(self.network.costs, link, self.accumulation) / self._run(link)[1]
 
     @property
     def idle(self) -> float:

@@ -1,4 +1,4 @@
-"""How fast something grows: the exponent of a power law, and how straight a line is.
+"""Growth in two numbers: the exponent of a power law, and how straight a line is.
 
 A curve that looks steep or flat proves nothing, since its axes can be chosen. Two numbers can be judged: the slope in
 logarithmic axes, which is the exponent of y = c x^slope, with its 95 % interval by Student's t; and the share of the
@@ -26,7 +26,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = c x^exponent.
+    """A power law y = c x^exponent.
 
     Attributes:
         exponent: 0 for what does not grow, 1 for what grows in proportion.
@@ -49,7 +49,7 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Line:
-    """y = intercept + slope x, and the share of y's variance that it explains (1 where y does not vary)."""
+    """A line y = intercept + slope x, and the share of y's variance that it explains (1 where y does not vary)."""
 
     intercept: float
     slope: float

@@ -297,7 +297,6 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    values = {"goals": [], **values}  # the first records have none
     own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
     if own["name"] != name:
         raise ValueError(f"it is that of {own['name']!r}")

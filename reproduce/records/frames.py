@@ -13,10 +13,12 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
 data set that is trained on, a text.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
@@ -30,13 +32,25 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frames", "Sheet", "averaged", "described", "settings_key"]
+__all__ = [
+    "LINES",
+    "PARTS",
+    "RUNS",
+    "SERIES",
+    "Frame",
+    "Frames",
+    "Sheet",
+    "averaged",
+    "described",
+    "over_training",
+    "settings_key",
+]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("precision", "loader", "arithmetic", "settings", "text"),
+    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches"),
@@ -45,6 +59,9 @@ LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value"
 PARTS = ("cell", "stage", "kind", "of", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
+Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
+#: What runs of one recipe may differ in; the learning rate as it follows from k.
+_VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
@@ -72,7 +89,7 @@ class Frames:
     @cached_property
     def runs(self) -> DataFrame:
         """A row a cell."""
-        return DataFrame(self._rows, columns=list(RUNS))
+        return _table(self._rows)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -85,17 +102,25 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
-        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [line for run in runs for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
+
+    def epochs(self, cells: Iterable[str]) -> DataFrame:
+        """A row an epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [
+            (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
+            for run in runs
+            for line in run.metrics
+        ]
+        return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for run in self._recorded(cells) for part in _parts(run)]
+        runs = [self.by_name[name] for name in cells if name in self.by_name]
+        rows = [part for run in runs for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
-
-    def _recorded(self, cells: Iterable[str]) -> list[Run[Cell]]:
-        """The records of those that have one."""
-        return [self.by_name[name] for name in cells if name in self.by_name]
 
     @cached_property
     def series(self) -> DataFrame:
@@ -108,10 +133,30 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
+    def export(self, folder: Path) -> Iterator[Path]:
+        """Write every table as a CSV file into a folder that is made if need be; yields the files."""
+        names = list(self.by_name)
+        tables = {
+            "runs": self.runs.drop(columns="settings"),
+            "epochs": self.epochs(names),
+            "lines": self.lines(names),
+            "parts": self.parts(names),
+            "series": self.series,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+            yield folder / f"{name}.csv"
+
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
-        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
-        for dataset in dict.fromkeys(_trained_on(cell) for cell in cells):
-            planned = {(settings_key(c), _seed(c)): c for c in cells if _trained_on(c) == dataset}
+        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too.
+
+        Where no cell trains, a data set is the shape of images and no more, and all stand in one sheet.
+        """
+        trains = any(isinstance(cell, TrainedCell) for cell in cells)
+        datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
+        for dataset in dict.fromkeys(datasets):
+            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
             keys = dict.fromkeys(key for key, _ in planned)
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
@@ -124,8 +169,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     places = list(keys)
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
-                    frame = DataFrame(in_order, columns=list(RUNS))
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), frame)
+                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -145,7 +189,7 @@ class Sheet:
         frames: all tables.
         scale: name of the scale.
         arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set that is trained on; empty for what needs none, or the shape of its images only.
+        dataset: name of the data set that is trained on; empty for what trains on none.
         text: SHA-256 of the text that was trained on; empty for images.
         planned: the cells.
         runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
@@ -187,20 +231,26 @@ class Sheet:
         """How many runs are finished."""
         return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
 
-    def described(self, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+    def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
         """Scale, data set and recipe in words, less method and k.
 
         Args:
             network: whether to name the network with its width.
             width: whether to name the width if not the network.
             length: whether to name the number of epochs.
+            rate: whether to name the learning rate.
 
         """
-        return f"{described(self.example, network=network, width=width, length=length)}, {self.arithmetic}"
+        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
+        return f"{recipe}, {self.arithmetic}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
+
+    def epochs(self) -> DataFrame:
+        """Test accuracy by epoch of these runs, with the settings of each run beside it."""
+        return self._with_settings(self.frames.epochs(self.runs["cell"]))
 
     def parts(self) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
@@ -211,18 +261,55 @@ class Sheet:
         return frame.merge(settings, on="cell", how="left")
 
 
-def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+def over_training(lines: DataFrame) -> DataFrame:
+    """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
+
+    Args:
+        lines: of `Frames.lines` or `Sheet.lines`.
+
+    Returns:
+        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
+
+    """
+    defined = lines.dropna(subset=["value"]).astype({"value": float})
+    weighed = defined.assign(value=defined["value"] * defined["weight"])
+    kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
+    sums = weighed.groupby(kept, as_index=False, sort=False, dropna=False)[["value", "weight"]].sum()
+    return sums.assign(value=sums["value"] / sums["weight"]).drop(columns="weight")
+
+
+def described(
+    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
+) -> str:
     """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
     title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
+    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
     return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
+        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+        f"{epochs}{learning}"
     )
 
 
-def _trained_on(cell: Cell) -> str:
-    return cell.dataset if isinstance(cell, TrainedCell) else ""
+def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
+    """The rows as a table whose columns and types are the same whatever is in it.
+
+    Raises:
+        ValueError: a row has something that is no column.
+
+    """
+    unknown = {name for row in rows for name in row} - set(RUNS)
+    if unknown:
+        raise ValueError(f"runs has no column {', '.join(sorted(unknown))}, but {', '.join(RUNS)}")
+    table = DataFrame(rows, columns=list(RUNS))
+    return table.astype(dict.fromkeys((*_MEASURED, *_TIMED, "final_accuracy"), float))
+
+
+def _recipe(cell: TrainedCell) -> str:
+    """A short name of the settings that runs of one table share."""
+    shared = {name: value for name, value in cell.to_dict().items() if name not in _VARIED}
+    text = json.dumps(shared | {"reference_rate": rates.reference_of(cell)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _seed(cell: Cell) -> int:
@@ -250,6 +337,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "reference_rate": rates.reference_of(cell),
+        "recipe": _recipe(cell),
         "arithmetic": cell.precision + torchvision,
         "broken": broken(run),
         "final_accuracy": _final_accuracy(cell, run) if run.done else None,

@@ -62,9 +62,21 @@ class Entry:
         return self.text if self.value is None else self.value
 
 
+class OfK(str):
+    """The common head "k = 4" of columns that are of one k: what a reader can choose to see alone."""
+
+    k: int
+
+    def __new__(cls, k: int) -> "OfK":
+        """The head."""
+        head = super().__new__(cls, f"k = {k}")
+        head.k = k
+        return head
+
+
 @dataclass(frozen=True)
 class Column:
-    """Head of a column; columns of one `group` stand under a common head."""
+    """Head of a column; columns of one `group` stand under a common head, which may be an `OfK`."""
 
     name: str
     numeric: bool = True
@@ -84,6 +96,7 @@ class Table:
         notes: remarks below it.
         data: lines of the download; None: the rows themselves.
         grouped: whether rows of one first entry stand together under it, as under a heading.
+        scale: name of the scale that all of it is of; empty: of none or of several.
 
     """
 
@@ -94,6 +107,7 @@ class Table:
     notes: Sequence[str] = ()
     data: Sequence[Mapping[str, object]] | None = None
     grouped: bool = False
+    scale: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -137,6 +151,7 @@ class Figure:
         description: what can be seen in it, for who cannot see it.
         svg: an `<svg>` element.
         caption: what it shows, at which scale.
+        scale: name of the scale that all of it is of; empty: of none or of several.
 
     """
 
@@ -145,6 +160,7 @@ class Figure:
     description: str
     svg: str
     caption: str
+    scale: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,15 @@ class Listing:
 Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
+class Standing(enum.Enum):
+    """How an exhibit stands, in a word."""
+
+    REPRODUCED = "reproduced"
+    DIFFERS = "differs"
+    SMALL_SCALE = "at small scale"
+    NOT_RUN = "not run"
+
+
 @dataclass(frozen=True)
 class Section:
     """All that the report says about one exhibit.
@@ -174,6 +199,9 @@ class Section:
     Attributes:
         key: name of its anchor; that of the published exhibit (`table3`) where there is one.
         title: heading.
+        sentence: what it says, in at most 25 words.
+        standing: how it stands; None: that is no question here.
+        count: what has been run for it, in a few words: "60 of 360 cells".
         blocks: tables, figures and paragraphs in order.
         findings: its lines of the summary.
         coverage: in a few words, what is here of the published exhibit.
@@ -189,6 +217,9 @@ class Section:
     coverage: str = ""
     folded: Sequence[Block] = ()
     folded_title: str = "More"
+    sentence: str = ""
+    standing: Standing | None = None
+    count: str = ""
 
 
 # --- entries of common kinds
@@ -247,6 +278,12 @@ def estimate(found: Estimate, digits: int, *, sign: bool = False, tone: Tone = T
     return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{found.half_width:.{digits}f}", found.mean, tone)
 
 
+def relative_error(found: Estimate) -> Entry:
+    """A relative error ± half the 95 % interval, both to two digits, however small or large: 1.6e-07, 0.062, 1005."""
+    half = "" if found.half_width is None else f" ± {two_digits(found.half_width)}"
+    return Entry(two_digits(found.mean) + half, found.mean, Tone.OURS, "" if half else "one seed: no interval")
+
+
 def verdict(found: Verdict) -> Entry:
     """A verdict in its colour."""
     tones = {Verdict.AGREE: Tone.GOOD, Verdict.DIFFER: Tone.ALERT, Verdict.CANNOT_TELL: Tone.MISSING}
@@ -265,6 +302,11 @@ def with_sign(value: float, digits: int) -> str:
     shown = signless(f"{value:.{digits}f}")
     positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
     return ("+" if positive else "") + shown
+
+
+def two_digits(value: float) -> str:
+    """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
+    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
 
 
 def not_run_at(scales: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from pandas import isna
 from petra_core.methods import Method
 from reproduce.published import Mark, Row
 from reproduce.show.compare import CHANCE, Sample
-from reproduce.show.content import Column, Entry, Table, Tone, missing
+from reproduce.show.content import Column, Entry, Table, Tone, missing, relative_error
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import method_name as method_entry
 from reproduce.show.content import number as number_entry
@@ -37,7 +37,9 @@ __all__ = [
     "amounts",
     "difference",
     "entry",
+    "error",
     "judged",
+    "judged_entries",
     "mean",
     "mean_entry",
     "method",
@@ -146,9 +148,19 @@ def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> En
     """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
     found = sample.estimate
     if found is None:
-        return missing(sample.summary, sample.unfinished)
+        return Entry(sample.summary, tone=Tone.MISSING if tone is Tone.OURS else tone, hint=sample.unfinished)
     shown = estimate_entry(found, digits, tone=tone)
     return Entry(f"{shown.text} ({sample.seeds})", found.mean, shown.tone, sample.unfinished or shown.hint)
+
+
+def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str = "") -> Field:
+    """A column of mean relative errors ± half the 95 % interval (see `content.relative_error`)."""
+
+    def shown(row: Any) -> Entry:
+        sample = of(row)
+        return relative_error(sample.estimate) if sample.estimate else missing(sample.summary, sample.unfinished)
+
+    return entry(name, shown, group=group, hint=hint)
 
 
 def judged(

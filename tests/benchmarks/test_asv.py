@@ -32,7 +32,7 @@ CONFIG = ROOT / "asv.conf.json"
 LINE = re.compile(
     r"^\| `(?P<name>\w+\.\w+\.\w+)` \| (?P<params>.*?) ?\| (?P<unit>.+?) \| (?P<profile>fast|full) \| ", re.M
 )
-CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "benchmarks" / "README.md").read_text("utf-8"))}
+CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))}
 FAST = [name for name, match in CATALOGUE.items() if match["profile"] == "fast"]
 SLOW = ("report.Report.time_build", "loaders.Loaders.time_epoch")  # draws every figure; Numba compiles
 #: What `asv run --quick` sets.
@@ -101,12 +101,14 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
     assert all(benchmark.check(str(SUITE)) for benchmark in fast)
     command = [sys.executable, runner.BENCHMARK_RUN_SCRIPT, "discover", str(SUITE), str(tmp_path / "found.json")]
     subprocess.run(command, cwd=tmp_path, env=os.environ | {"PETRA_BENCHMARKS": "full"}, check=True)
-    found = {benchmark["name"]: benchmark for benchmark in json.loads((tmp_path / "found.json").read_text("utf-8"))}
-    assert sorted(found) == sorted(CATALOGUE)
-    for name, benchmark in found.items():
-        told = CATALOGUE[name]
-        assert benchmark["unit"] == told["unit"]
-        assert benchmark["param_names"] == [word.strip() for word in told["params"].split(",") if word.strip()]
+    discovered = {
+        benchmark["name"]: benchmark for benchmark in json.loads((tmp_path / "found.json").read_text("utf-8"))
+    }
+    assert sorted(discovered) == sorted(CATALOGUE)
+    for name, benchmark in discovered.items():
+        described = CATALOGUE[name]
+        assert benchmark["unit"] == described["unit"]
+        assert benchmark["param_names"] == [word.strip() for word in described["params"].split(",") if word.strip()]
         assert len(benchmark["params"]) == len(benchmark["param_names"])
         assert benchmark["version"].isdigit(), f"{name}: asv forgets its history at every edit; give it a version"
 
@@ -118,7 +120,7 @@ def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
     kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
     assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
-    assert noxfile.HISTORY in (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    assert noxfile.HISTORY in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
 
 
 def test_the_committed_history_is_long_and_of_no_machine() -> None:
@@ -266,7 +268,7 @@ def test_calls_are_those_of_the_engine_alone() -> None:
     assert calls_of_the_engine(work) == calls_of_the_engine(work)
 
 
-class Session:
+class AsvSession:
     """Notes what a session runs."""
 
     def __init__(self, *posargs: str) -> None:
@@ -294,7 +296,7 @@ def test_sessions(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("install", "install_ffcv"):
         monkeypatch.setattr(noxfile, name, lambda *_: None)
-    noted = Session(*arguments)
+    noted = AsvSession(*arguments)
     getattr(noxfile, session).func(noted)
     assert noted.commands[-1] == last
     assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
@@ -307,22 +309,22 @@ def test_the_history_leaves_no_machine_of_its_own(
     """Where asv knows of two machines and is on neither, it would ask; with one it takes that."""
     import noxfile
 
-    class Asv(Session):
+    class Asv(AsvSession):
         def run(self, *command: str, success_codes: tuple[int, ...] = (0,), **options: object) -> str | None:
             if command[1] == "machine":
-                known.write_text(f"{known.read_text()} and {command[2]}")
+                machine_file.write_text(f"{machine_file.read_text()} and {command[2]}")
             if command[1] == "run":
-                assert known.read_text() == "this one and --machine=kernels-avx2"
+                assert machine_file.read_text() == "this one and --machine=kernels-avx2"
                 # Of older commits some fail; one that fails at HEAD is an error.
                 assert success_codes == ((0, 2) if arguments else (0,))
             return super().run(*command, **options)
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(noxfile, "install", lambda *_: None)
-    known = tmp_path / ".asv-machine.json"
-    known.write_text("this one")
+    machine_file = tmp_path / ".asv-machine.json"
+    machine_file.write_text("this one")
     noted = Asv(*arguments)
     noxfile.benchmarks_history.func(noted)
     options = ("--machine=kernels-avx2", f"--bench={noxfile.HISTORY}", "--skip-existing")
     assert noted.commands[-1] == ("asv", "run", *options, *arguments)
-    assert known.read_text() == "this one"
+    assert machine_file.read_text() == "this one"

@@ -41,7 +41,7 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(len(record.ratios(comparison)) == 3 for comparison in record.comparisons)
     assert record.setting["width"] == 2
     assert str(tmp_path) not in record.command
-    assert "held between ticks, foretold: BACKPROPAGATION" in capsys.readouterr().out
+    assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
 
 
 def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
 
 def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
-    found = overhead.main([*few, "--record", "--records", str(tmp_path)])
-    assert read(tmp_path / "benchmarks" / "overhead.json") == found
-    assert [(goal.group, goal.name, goal.aim) for goal in found.goals] == [
+    benchmark = overhead.main([*few, "--record", "--records", str(tmp_path)])
+    assert read(tmp_path / "benchmarks" / "overhead.json") == benchmark
+    assert [(goal.group, goal.name, goal.aim) for goal in benchmark.goals] == [
         ("3 stages", overhead.ENGINE, "at most 50"),
         ("5 stages", overhead.ENGINE, "at most 50"),
     ]
-    assert all(len(series.values) == 2 for series in found.series)
-    assert all(value > 0 for series in found.series if series.name == overhead.BARE for value in series.values)
+    assert all(len(series.values) == 2 for series in benchmark.series)
+    assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
 def test_wrong_gradients_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelining, "TOLERANCE", -1.0)  # no error is as small as that
     with pytest.raises(ValueError, match=r"differ by .* from those of plain autograd"):
-        pipelining.check_gradients(pipelining.Setting("chain2", 2, 2, 8, 2), (2, 2))
+        pipelining.check_gradients(pipelining.PipeliningSetting("chain2", 2, 2, 8, 2), (2, 2))
 
 
 @pytest.mark.slow
@@ -219,8 +219,8 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     assert {(e.device, *e.name[:2]) for e in modelled.events} == {(e.device, *e.name[:2]) for e in measured.events}
 
 
-def test_the_pace_foretold_is_that_of_a_full_pipeline() -> None:
+def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
     """A run's end, in which nothing enters any more, once made the pace of one process look a third too fast."""
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
-        assert timeline.foretold(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
+        assert timeline.predicted_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)

@@ -1,4 +1,4 @@
-"""The benchmark of growth runs, and its bytes are those that the methods' delays foretell."""
+"""The benchmark of growth runs, and its bytes are those that the methods' delays predict."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmark of memory runs; the largest batch is found exactly; what is foretold is near what is allocated."""
+"""The benchmark of memory runs; the largest batch is found exactly; what is predicted is near what is allocated."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce.exhibits import benchmark_memory
 from reproduce.records.benchmarks import read
 
-CHAIN = memory.Run("chain4", width=8, size=16, batch=16, k=1, method="PETRA", device="cpu", threads=1)
+CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, accumulation=1, method="PETRA", device="cpu", threads=1)
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +36,10 @@ def test_the_largest_number_is_found_from_any_guess(answer: int, guess: int) -> 
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
+def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
     run = dataclasses.replace(CHAIN, method=method.name)
     peak, report = memory.allocated(run)
-    assert peak == pytest.approx(memory.foretold(run), rel=0.35)  # temporaries of operations are not foretold
+    assert peak == pytest.approx(memory.predicted_peak(run), rel=0.35)  # temporaries of operations are not predicted
     assert peak > report.now("parameters", "optimizer", "inputs", "stashed_weights")
 
 

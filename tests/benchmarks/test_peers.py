@@ -12,8 +12,8 @@ from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from reproduce.exhibits import benchmark_peers
 
-CHAIN = measures.Setting("chain4", 2, 8, 2, 1)
-REVNET = measures.Setting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
+CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)
+REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
 #: Updates of running statistics in a step, of the layer with most.
 UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 
@@ -29,13 +29,13 @@ def _same_threads():
 
 @pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
-def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.Setting) -> None:
+def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.PeerSetting) -> None:
     if contestant.package is not None and find_spec(contestant.package) is None:
         pytest.skip(f"{contestant.package} is not installed")
     task = measures.Task(setting)
     expected = measures.gradients(CONTESTANTS[0], task, torch.float64)
-    found = measures.gradients(contestant, task, torch.float64)
-    assert float((found - expected).norm() / expected.norm()) < 1e-12
+    gradients = measures.gradients(contestant, task, torch.float64)
+    assert float((gradients - expected).norm() / expected.norm()) < 1e-12
     assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
     peak, at_loss = measures.allocated(contestant, setting)
     assert 0 < at_loss < peak

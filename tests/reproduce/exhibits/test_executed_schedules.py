@@ -1,20 +1,8 @@
-"""The drawn schedules are those that ran, and equal those that the generator foretells."""
-
-import pytest
+"""The drawn schedules: every method at every k."""
 
 from petra_core import methods
-from petra_core.methods import Method
-from petra_core.schedule import generate
 from reproduce.exhibits import schedules
 from reproduce.show.content import Figure
-
-
-@pytest.mark.parametrize("accumulation", schedules.ACCUMULATIONS)
-@pytest.mark.parametrize("method", methods.KNOWN, ids=str)
-def test_what_ran_is_what_was_planned(method: Method, accumulation: int) -> None:
-    count = schedules.MICRO_BATCHES[method.pipelined]
-    planned = generate(method, schedules.STAGES, count, accumulation)
-    assert schedules.executed(method, accumulation) == planned
 
 
 def test_section_draws_every_method_at_every_k() -> None:

@@ -18,7 +18,7 @@ from reproduce.show.content import Section, Table, Tone
 from tests.reproduce.records.test_benchmark_records import benchmark
 
 TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --budget 1 --threads 2 --device cpu"
-RUN = script.Run("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
+RUN = script.ParepropRun("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +68,13 @@ def test_a_record_is_shown_with_where_it_ran(measured: Benchmark) -> None:
 def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: Any) -> None:
     torch.set_num_threads(1)
     run = dataclasses.replace(RUN, method=method)
-    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.foretold(run), rel=0.25)
+    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.predicted_peak(run), rel=0.25)
 
 
 def test_a_second_graph_is_foretold_and_largest_batches_are_found_from_a_line() -> None:
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
-    assert script.foretold(plain) < script.foretold(RUN)
-    limit = script.foretold(dataclasses.replace(RUN, batch=37))
+    assert script.predicted_peak(plain) < script.predicted_peak(RUN)
+    limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1
 
 

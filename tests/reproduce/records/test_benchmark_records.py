@@ -70,14 +70,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [found.name for found in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
 
 
-def test_a_record_from_before_there_were_goals_is_read(tmp_path: Path) -> None:
-    path = write(benchmark(FASTER), tmp_path)
-    values = json.loads(path.read_text())
-    del values["goals"]
-    path.write_text(json.dumps(values))
-    assert read(path) == benchmark(FASTER)
-
-
 def test_ratios_are_of_one_round() -> None:
     ratios = benchmark().ratios(FASTER)
     assert ratios == [2, 3, 4]

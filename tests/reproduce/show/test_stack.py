@@ -15,7 +15,8 @@ ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b
 
 def drawn(sideways: bool, mean: bool = False, sums: str = "") -> Axes:
     axes = mpl.figure.Figure().subplots()
-    panel = Panel(axes, DataFrame(ROWS, columns=["x", "hue", "y"]), "x", "y", "hue", LOOKS)
+    frame = DataFrame(ROWS, columns=["x", "hue", "y"])
+    panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
     facets.stack(sideways=sideways, mean=mean, sums=sums)(panel)
     return axes
 
