@@ -10,7 +10,7 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
 
 `Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
-data set, a text.
+data set that is trained on, a text.
 """
 
 import hashlib
@@ -150,9 +150,14 @@ class Frames:
             yield folder / f"{name}.csv"
 
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
-        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
-        for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
-            planned = {(settings_key(c), _seed(c)): c for c in cells if getattr(c, "dataset", "") == dataset}
+        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too.
+
+        Where no cell trains, a data set is the shape of images and no more, and all stand in one sheet.
+        """
+        trains = any(isinstance(cell, TrainedCell) for cell in cells)
+        datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
+        for dataset in dict.fromkeys(datasets):
+            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
             keys = dict.fromkeys(key for key, _ in planned)
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
@@ -185,7 +190,7 @@ class Sheet:
         frames: all tables.
         scale: name of the scale.
         arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set; empty for what needs none.
+        dataset: name of the data set that is trained on; empty for what trains on none.
         text: SHA-256 of the text that was trained on; empty for images.
         planned: the cells.
         runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
@@ -253,7 +258,7 @@ class Sheet:
         return self._with_settings(self.frames.parts(self.runs["cell"]))
 
     def _with_settings(self, frame: DataFrame) -> DataFrame:
-        settings = self.runs[["cell", "network", "model", "method", "k", "batch_size"]]
+        settings = self.runs[["cell", "dataset", "network", "model", "method", "k", "batch_size"]]
         return frame.merge(settings, on="cell", how="left")
 
 
