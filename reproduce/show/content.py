@@ -73,9 +73,9 @@ class OfK(str):
         head.k = k
         return head
 
-    def __getnewargs__(self) -> tuple[int]:
+    def __reduce__(self) -> tuple[type["OfK"], tuple[int]]:
         """What a copy in another process is made of."""
-        return (self.k,)
+        return OfK, (self.k,)
 
 
 @dataclass(frozen=True)
