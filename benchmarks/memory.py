@@ -35,10 +35,16 @@ from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, Benchmark, Comparison
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
+AXES = "batch: images of a micro-batch; depth: stages J of a chain."
+BUDGET = (
+    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Foretold are "
+    "tensors that are kept, not temporaries of operations: a smaller batch is found where these count, a larger one "
+    "where stages do not hold all that they may at the same moment."
+)
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
             of_method = replace(run, method=method.name)
             peak, report = allocated(of_method)
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
-            recorder.add(axis, method.title, "allocated peak", "B", peak, at=at)
+            recorder.add(axis, method.title, ALLOCATED, "B", peak, at=at)
             if run.device == "cpu" and (grown := in_fresh_process(process_peak, of_method)) is not None:
                 recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
 
@@ -165,13 +171,28 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
         of_method = replace(run, method=method.name)
         guess = largest_batch(of_method, predicted_peak, limit, 64)
         found = largest_batch(of_method, lambda run: allocated(run)[0], limit, guess)
-        recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
-        recorder.add("budget", method.title, "largest batch, found", "images", found)
+        recorder.add("budget", method.title, LARGEST_FORETOLD, "images", guess)
+        recorder.add("budget", method.title, LARGEST_FOUND, "images", found)
         if found:
             recorder.add(
                 "budget", method.title, "allocated peak there", "B", allocated(replace(of_method, batch=found))[0]
             )
         print(f"  {method.title}: largest batch {guess} predicted, {found} found")
+
+
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add what curves and batches are of, and in words which method fits the largest batch and where PETRA stands."""
+    found = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
+    notes = [BUDGET] if found else []
+    notes += [AXES] if any(series.at is not None for series in benchmark.series) else []
+    findings = []
+    if ours := found.get(methods.PETRA.title):
+        best = max(found, key=found.__getitem__)
+        findings = [
+            f"Memory: under {benchmark.setting['budget']:g} MB on one device the largest batch is {best}'s, "
+            f"{found[best]:.0f} images; PETRA's is {ours:.0f}."
+        ]
+    return replace(benchmark, findings=(*benchmark.findings, *findings), notes=(*benchmark.notes, *notes))
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -219,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
             budget(recorder, run, int(options.budget * 1e6), chosen)
         else:
             along(recorder, part, axes[part], chosen)
-    return recorder.finish()
+    return recorder.finish(complete)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,16 @@ from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
 from petra_core.recipe import sgd
 from reproduce.cells import transformers
-from reproduce.exhibits.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.published import pareprop_row
+from reproduce.records.benchmarks import (
+    ALLOCATED,
+    LARGEST_FORETOLD,
+    LARGEST_FOUND,
+    PEAK_FORETOLD,
+    THROUGHPUT,
+    Benchmark,
+    Comparison,
+)
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -74,7 +82,7 @@ class ParepropRun:
     @property
     def group(self) -> str:
         """The name of network and batch in records."""
-        return group_of(self.network, self.batch)
+        return f"{self.network}, batch {self.batch}"
 
     def stages(self) -> list[Stage]:
         """The network, on torch's default device. Raises ValueError: there is none of that name."""
@@ -139,8 +147,9 @@ def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.devic
             torch.set_num_threads(threads_of(method, threads, device))
             seconds = timed(steps[method], device)
             recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / seconds)
-    gain = gain_of(run.network)
-    low = None if device.type != "cuda" else SLOWER_AT_MOST if gain is None else 1 + gain / 100
+    row = pareprop_row(run.network, exactly=True)
+    low = SLOWER_AT_MOST if row is None else 1 + row.number("gain_percent") / 100
+    low = low if device.type == "cuda" else None
     for first, second, bound in (
         (PAREPROP, REVERSIBLE_BACKPROPAGATION, low),
         (REVERSIBLE_BACKPROPAGATION, BACKPROPAGATION, None),
@@ -171,10 +180,10 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
             return peak(replace(of_method, batch=batch)) <= limit
 
         guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
-        recorder.add(run.network, method.title, FORETOLD, "samples", guess)
+        recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)
         if find:
             found = largest(partial(fits, peak=partial(allocated, device=device)), guess)
-            recorder.add(run.network, method.title, FOUND, "samples", found)
+            recorder.add(run.network, method.title, LARGEST_FOUND, "samples", found)
 
 
 def by_a_line(run: ParepropRun, limit: int) -> int:

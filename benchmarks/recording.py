@@ -9,7 +9,7 @@ import datetime
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -88,8 +88,13 @@ class Recorder:
             if (of, what, at) == (group, quantity, None)
         }
 
-    def finish(self) -> Benchmark:
-        """Print the ratios of interest; write the record if it was asked for."""
+    def finish(self, complete: Callable[[Benchmark], Benchmark] | None = None) -> Benchmark:
+        """Print the ratios of interest; write the record if it was asked for.
+
+        Args:
+            complete: adds what follows from the values: fits and their goals, findings, notes.
+
+        """
         code, patch = provenance.code()
         benchmark = Benchmark(
             name=self._name or "unnamed",
@@ -111,8 +116,12 @@ class Recorder:
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             goals=tuple(self.goals),
         )
-        for sought in (*self.comparisons, *self.goals):
+        if complete:
+            benchmark = complete(benchmark)
+        for sought in (*benchmark.comparisons, *benchmark.goals):
             print(_line(benchmark, sought))
+        for finding in benchmark.findings:
+            print(f"  {finding}")
         print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
         if self._name is not None:
             print(f"  -> {write(benchmark, self._root)}")

@@ -19,7 +19,8 @@ import importlib.metadata
 import importlib.util
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,18 @@ from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
+from reproduce.words import count as counted
 
 NOT_INSTALLED = "not installed"
+TIME, UPDATES = "time of a step", "BatchNorm updates"
+COSTS = (TIME, ALLOCATED, "held at the loss", "process peak")
+OURS, PLAIN = "ours, ", "autograd"
+NOTES = (
+    "The same network, weights and micro-batch for all; in every quantity less is better.",
+    "Under PETRA a step is a tick on one device, where its stages cannot work side by side, and messages and inputs of "
+    "all micro-batches in flight are held there at once: it is made for several devices.",
+)
 
 
 def state(contestant: Contestant) -> str:
@@ -70,7 +80,46 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     for number, (name, width, memory_format) in enumerate(settings):
         setting = measures.PeerSetting(name, width, options.size, options.batch, options.threads, memory_format)
         measure(setting, recorder, options.rounds, first=number == 0)
-    return recorder.finish()
+    return recorder.finish(complete)
+
+
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add in words who is ahead of ours, how many took part, and how often running statistics are updated."""
+    there = [name for name in str(benchmark.setting["contestants"]).split("; ") if _quantities(benchmark, name)]
+    packages = [name for name in there if not name.startswith(OURS) and name != PLAIN]
+    updates = {s.name: spread(s.values).median for s in benchmark.series if s.quantity == UPDATES}
+    more = [f"{name} ({updates[name]:.0f})" for name in packages if updates.get(name, 1) > 1]
+    words = f"Peers: {counted(len(packages), 'other implementation')} of the same networks measured beside ours."
+    words += f" More than one BatchNorm update a step: {', '.join(more)}." if more else ""
+    findings = []
+    for ours in (name for name in there if name.startswith(OURS)):
+        parts = "; ".join(_ahead(benchmark, ours, packages))
+        who = f", of whose value they need: {parts}" if parts else ": nobody, on any network measured"
+        findings.append(f"Ahead of {ours}{who}.")
+    return replace(
+        benchmark,
+        findings=(*benchmark.findings, *findings, words),
+        notes=(*benchmark.notes, *NOTES),
+    )
+
+
+def _ahead(benchmark: Benchmark, ours: str, packages: Sequence[str]) -> Iterator[str]:
+    """Where packages need less, and by how much; autograd, which saves nothing, is none of them."""
+    own = _quantities(benchmark, ours)
+    for group in dict.fromkeys(series.group for series in benchmark.series):
+        for quantity in (cost for cost in COSTS if (group, cost) in own):
+            ratios = {
+                peer: benchmark.spread(Comparison(group, quantity, peer, ours)).median
+                for peer in packages
+                if (group, quantity) in _quantities(benchmark, peer)
+            }
+            better = [f"{peer} ({ratio:.2f})" for peer, ratio in ratios.items() if ratio < 1]
+            if better:
+                yield f"{group}, {quantity.removesuffix(' of a step')}: {', '.join(better)}"
+
+
+def _quantities(benchmark: Benchmark, name: str) -> set[tuple[str, str]]:
+    return {(series.group, series.quantity) for series in benchmark.series if series.name == name}
 
 
 def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, first: bool) -> None:
@@ -101,9 +150,9 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
         print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in values.items()))
     for _ in range(rounds):
         for name, trainer in trainers.items():
-            recorder.add(group, name, "time of a step", "s", measures.timed(trainer, task))
+            recorder.add(group, name, TIME, "s", measures.timed(trainer, task))
     for name in list(trainers)[1:]:
-        for quantity in ("time of a step", "allocated peak"):
+        for quantity in (TIME, ALLOCATED):
             recorder.comparisons.append(Comparison(group, quantity, name, CONTESTANTS[0].name))
 
 
@@ -120,7 +169,7 @@ def once(
 
     """
     peak, at_loss = measures.allocated(contestant, setting)
-    values: dict[tuple[str, str], float] = {("allocated peak", "B"): peak, ("held at the loss", "B"): at_loss}
+    values: dict[tuple[str, str], float] = {(ALLOCATED, "B"): peak, ("held at the loss", "B"): at_loss}
     if reference is not None:
         values |= measures.correctness(contestant, task, reference)
         grown = measures.process_growth(contestant, setting)

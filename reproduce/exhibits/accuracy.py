@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Shown
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frame, Frames, Sheet
@@ -65,6 +65,10 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     ks = sorted({place.k for place in places})
     yield from _findings(sheet, setting, less, short)
     if not sheet.done.empty:
+        first = min((place for place in places if place.network == networks[0]), key=lambda place: place.k)
+        reached = {m: accuracy[first._replace(method=m.name)].estimate for m in compared}
+        said = [f"{short_title(m)} {found.mean:.1f} %" for m, found in reached.items() if found]
+        yield Sentence(f"{networks[0].partition(',')[0]}, k = {first.k}: {', '.join(said)}.")
         low, high = sheet.done["test_accuracy"].min(), sheet.done["test_accuracy"].max()
         yield facet(
             sheet.done.assign(title=sheet.done["method"].map({m.name: short_title(m) for m in compared})),
@@ -120,7 +124,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     )
     yield from _rivals(accuracy, networks, ks, key, setting)
     curves = sheet.epochs()
-    for network in networks if not curves.empty else ():
+    for network in dict.fromkeys(curves["network"]):
         yield facet(
             curves[curves["network"] == network],
             [facets.line("range")],

@@ -8,13 +8,13 @@ it the paired differences, which is what the paper's statement is about.
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Claim, Exhibit, Shown, claims, claims_finding
+from reproduce.exhibits._exhibit import Claim, Exhibit, Sentence, Shown, claims, claims_finding
 from reproduce.exhibits.table2 import by_place, fixed_batch, place_of, sweep_of
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import Sample, family_note, judge
+from reproduce.show.compare import Sample, family_note, judge, points
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
 from reproduce.show.statements import combine, is_below, is_not_below
@@ -54,6 +54,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     key = f"figure4-{sheet.key}-{sheet.dataset}"
     if sheet.done.empty:
         return
+    yield Sentence(
+        "PETRA less backpropagation at the same effective batch, points of accuracy: "
+        + ", ".join(f"{points(gaps[MATCHED][k])} at k = {k}" for k in (FIRST, LAST))
+        + "."
+    )
     by_k = sheet.runs[sheet.runs["batch_size"] == example.batch_size]
     yield facet(
         by_k,

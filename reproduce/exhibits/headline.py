@@ -179,7 +179,7 @@ def _speed(frames: Frames) -> Iterator[Headline]:
             f"synchronous 1F1B at {rival:.1f} times (scale “{sheet.scale}”).",
             facet(
                 points,
-                [facets.only("of", "modelled", facets.line()), facets.only("of", "measured", facets.dots(size=6))],
+                [facets.only(facets.line(), of="modelled"), facets.only(facets.dots(size=6), of="measured")],
                 key="headline-speed",
                 title="Speed against the number of devices",
                 caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "

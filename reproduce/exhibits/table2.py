@@ -18,14 +18,16 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Shown, sheets
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown, sheets
 from reproduce.grids import paper
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS, Sweep
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show.compare import Samples, counted, family_note, judge, means, reported
+from reproduce.show import facets
+from reproduce.show.compare import Samples, counted, family_note, judge, means, points, reported
 from reproduce.show.content import Entry, Finding, OfK, Table, Tone, missing, none
 from reproduce.show.content import published as published_entry
+from reproduce.show.facets import facet
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import DIFFERENCES, Field, entry, judged, mean, mean_entry, published, table, words
 
@@ -246,6 +248,31 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return mean_entry(samples[fixed(row[0])])
 
     batch = fixed(revnets[0]).batch_size
+    yield Sentence(
+        f"{title_of(example)}: PETRA less backpropagation at the same effective batch, "
+        + ", ".join(
+            f"{points(last[at(revnets[0], PETRA, k)] - last[at(revnets[0], BACKPROPAGATION, k)])} points at k = {k}"
+            for k in (1, 32)
+        )
+        + f" (scale “{sheet.scale}”)."
+    )
+    if not sheet.done.empty:
+        yield facet(
+            sheet.done[sheet.done["batch_size"] == example.batch_size],
+            [facets.line("interval"), facets.dots(apart=0.05)],
+            key=f"table2-{sheet.key}-{dataset}",
+            title="Accuracy by k",
+            caption=f"Accuracy after the last epoch by k ({sheet.described()}); backpropagation at PETRA's batch. "
+            "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
+            description="One panel for each network, a line for each method; the table has the numbers.",
+            x="k",
+            y="test_accuracy",
+            col="network",
+            xlabel="k",
+            ylabel="test accuracy, %",
+            xlog=True,
+            ticks=ACCUMULATIONS,
+        )
     after = example.epochs - max(example.drops, default=0)
     yield table(
         key=f"table2-{sheet.key}-{dataset}",

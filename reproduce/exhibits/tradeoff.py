@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.tradeoff import WAYS, Way, front, taken
@@ -53,6 +53,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         yield f"At the scale “{sheet.scale}” stage costs and accuracies are not both there yet."
         return
     points = list(_points(sheet, str(timed["cell"].iloc[0]), ways, accuracy, k))
+    yield Sentence(_worth(points, DEVICES[-1], brief=True))
     long = Frame(points).melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost")
     yield facet(
         long,
@@ -127,7 +128,7 @@ def _points(sheet: Sheet, timed: str, ways: list[Way], accuracy: Samples, k: int
             yield Point(devices, way.title, way.trains_as.name, *amounts, beaten)
 
 
-def _worth(points: list[Point], devices: int) -> str:
+def _worth(points: list[Point], devices: int, *, brief: bool = False) -> str:
     """PETRA beside the quickest way without loss of accuracy, and the quickest of those in no more memory."""
     petra = next((p for p in points if (p.devices, p.way) == (devices, methods.PETRA.title)), None)
     exact = [p for p in points if p.devices == devices and p.trains_as == methods.BACKPROPAGATION.name]
@@ -136,6 +137,11 @@ def _worth(points: list[Point], devices: int) -> str:
     quickest = min(exact, key=lambda p: p.milliseconds)
     lean = min((p for p in exact if p.megabytes <= petra.megabytes), key=lambda p: p.milliseconds, default=None)
     points_lost = with_sign(petra.accuracy - quickest.accuracy, 1)
+    if brief:
+        return (
+            f"On {devices} devices PETRA takes {_said(petra)} ({points_lost} points), {quickest.way} "
+            f"{_said(quickest)} without loss."
+        )
     return (
         f"On {devices} devices PETRA takes {_said(petra)} for {points_lost} points of accuracy; without loss "
         f"{quickest.way} takes {_said(quickest)}, and in no more memory "

@@ -102,25 +102,26 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
-        runs = [self.by_name[name] for name in cells if name in self.by_name]
-        rows = [line for run in runs for line in _lines(run, single=single)]
+        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def epochs(self, cells: Iterable[str]) -> DataFrame:
         """A row an epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
-        runs = [self.by_name[name] for name in cells if name in self.by_name]
         rows = [
             (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
-            for run in runs
+            for run in self._recorded(cells)
             for line in run.metrics
         ]
         return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
-        runs = [self.by_name[name] for name in cells if name in self.by_name]
-        rows = [part for run in runs for part in _parts(run)]
+        rows = [part for run in self._recorded(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
+
+    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
+        """The records of these cells; of planned ones there may be none."""
+        return (self.by_name[name] for name in cells if name in self.by_name)
 
     @cached_property
     def series(self) -> DataFrame:

@@ -25,7 +25,6 @@ from reproduce.exhibits import (
     figure6,
     invertible,
     length,
-    memory,
     pareprop,
     provenance,
     scale_study,
@@ -55,7 +54,7 @@ SLOW = ("scale_study", "table5", "tradeoff", "benchmarks")  # begun first, so th
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     accuracy.EXHIBIT,
-    table1.section,
+    table1.EXHIBIT,
     table2.EXHIBIT,
     table3.EXHIBIT,
     table4.EXHIBIT,
@@ -65,16 +64,15 @@ SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
     figure5.section,
     figure6.section,
     length.EXHIBIT,
-    depth.section,
+    depth.EXHIBIT,
     stability.EXHIBIT,
-    invertible.section,
+    invertible.EXHIBIT,
     scale_study.EXHIBIT,
     tradeoff.EXHIBIT,
     transformers.section,
-    pareprop.section,
-    benchmarks.section,
-    memory.section,
-    lambda _: schedules.section(),  # no record changes it
+    pareprop.EXHIBIT,
+    benchmarks.EXHIBIT,
+    schedules.EXHIBIT,
     provenance.EXHIBIT,
 )
 

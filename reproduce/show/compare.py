@@ -28,6 +28,7 @@ __all__ = [
     "judge",
     "means",
     "measured",
+    "points",
     "reported",
     "with_difference",
 ]
@@ -170,7 +171,13 @@ def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
     return judge_estimates({place: difference.estimate for place, difference in differences.items()})
 
 
-# --- a family in words
+# --- in words
+
+
+def points(difference: Sample) -> str:
+    """A mean difference in points with its sign, "not run" without one."""
+    found = difference.estimate
+    return with_sign(found.mean, 1) if found else NOT_RUN
 
 
 def counted(judgements: Iterable[Judgement]) -> str:

@@ -40,14 +40,19 @@ __all__ = [
     "dots",
     "facet",
     "fields",
+    "from_zero",
     "level",
     "line",
+    "logarithmic",
     "only",
     "rising",
     "rows",
     "shades",
     "stack",
 ]
+
+
+FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,10 @@ METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) 
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 
 
-def rising(values: Sequence[Any]) -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, whose values get darker as they rise."""
+def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, that get darker as it rises; named by this format."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
-    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
+    return {value: Look(form.format(value), colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def facet(
     share: tuple[Any, Any] = (True, True),
     height: float = 2.6,
     width: float = 10.4,
-    legend: Literal["line", "mark", "area", ""] = "line",
+    legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
     finish: Callable[[Axes], None] | None = None,
@@ -141,7 +146,7 @@ def facet(
     """A figure of panels.
 
     Args:
-        frame: the rows, as a frame or one by one; None and NaN are not drawn.
+        frame: the rows, a table or mappings; None and NaN are not drawn.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
@@ -163,7 +168,7 @@ def facet(
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
         height: of a panel, inches.
         width: of all panels of a line together, inches.
-        legend: what stands for a hue in the legend below the panels; empty: there is none.
+        legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
         finish: called with every panel, for what is special.
@@ -183,8 +188,8 @@ def facet(
             lines,
             across,
             squeeze=False,
-            sharex=share[0] and not beside,
-            sharey=share[1] and not beside,
+            sharex=False if beside else share[0],
+            sharey=False if beside else share[1],
             width_ratios=widths,
         )
         places = [(r, c) for r in rows for c in cols]
@@ -237,6 +242,11 @@ def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) 
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_minor_locator(ticker.NullLocator())
+            axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -248,19 +258,45 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle)
+    marker = look.marker if kind == "both" else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
 
 
 # --- layers
 
 
-def only(column: str, value: object, layer: Layer) -> Layer:
-    """The layer, given only the rows that have this value in this column."""
+def only(layer: Layer, **values: Any) -> Layer:
+    """A layer for the rows with these values alone, such as dots of what was measured, in panels that have any."""
 
     def only(panel: Panel) -> None:
-        layer(replace(panel, part=panel.part[panel.part[column] == value]))
+        part = panel.part
+        for column, value in values.items():
+            part = part[part[column] == value]
+        if not part.empty:
+            layer(replace(panel, part=part))
 
     return only
+
+
+def from_zero() -> Layer:
+    """Begin the y-axis at 0; after what is drawn."""
+
+    def from_zero(panel: Panel) -> None:
+        panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
+
+    return from_zero
+
+
+def logarithmic() -> Layer:
+    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+
+    def logarithmic(panel: Panel) -> None:
+        panel.axes.set_yscale("log")
+        panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+    return logarithmic
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
@@ -295,14 +331,14 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str = "") -> Layer:
+def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str | bool = False) -> Layer:
     """A mark a row.
 
     Args:
         size: of a mark, points.
         apart: hues side by side, each by this share of x.
         broken: column of which any word makes a cross of the row.
-        hollow: column of which any word makes a ring of it.
+        hollow: whether all are rings, or a column of which any word makes a ring of the row.
 
     """
 
@@ -310,14 +346,14 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str
         shift = 1 - apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
-            rings = part[hollow].astype(bool) if hollow else False
+            rings = part[hollow].astype(bool) if isinstance(hollow, str) else hollow
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
                 panel.axes.plot(
                     rows[panel.x] * shift,
                     rows[panel.y],
                     str(marker),
                     color=look.colour,
-                    markersize=size,
+                    markersize=size * (1.4 if marker == "x" else 1),
                     alpha=0.8,
                     markerfacecolor="none" if ring else look.colour,
                     markeredgewidth=1.5 if ring or marker == "x" else 0,

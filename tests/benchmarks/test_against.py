@@ -1,8 +1,6 @@
 """Two commits side by side: what is said of each benchmark, and that each commit is measured twice."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -132,26 +130,3 @@ def test_a_commit_is_not_compared_with_itself(repository, capsys):
     with pytest.raises(SystemExit):
         against.main(["main"])
     assert "main and HEAD are the same commit" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [["--factor", "0.9"], ["--rounds", "0"]])
-def test_options_out_of_range(options, capsys):
-    with pytest.raises(SystemExit):
-        against.main(["HEAD", *options])
-    assert "is at least 1, got 0" in capsys.readouterr().err
-
-
-def test_asv_measures_all_in_turns(repository, monkeypatch):
-    commands = []
-
-    def run(command, **_):
-        commands.append(command)
-        return subprocess.CompletedProcess(command, against.SOME_FAILED)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    against.measure(["b", "a", "h"], against.argparse.Namespace(bench=["^tick", "^stage"], rounds=3))
-    words = commands[0][3:]
-    assert words[:4] == ["run", "--interleave-rounds", "--attribute", "rounds=3"]
-    assert words[4:6] == ["--environment", f"virtualenv:{sys.version_info.major}.{sys.version_info.minor}"]
-    assert words[6:10] == ["--bench", "^tick", "--bench", "^stage"]
-    assert Path(words[10].removeprefix("HASHFILE:")).read_text() == "b\na\nh"

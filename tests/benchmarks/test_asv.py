@@ -16,7 +16,7 @@ from pathlib import Path
 import json5
 import pytest
 import torch
-from asv import runner, util
+from asv import runner
 from asv.config import Config
 from asv.results import iter_results
 from asv_runner._aux import update_sys_path
@@ -83,17 +83,6 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
         assert asked.returncode == ignored, made
 
 
-def test_what_is_installed_is_what_the_measured_commit_pins() -> None:
-    where = {"env_dir": "ENV", "build_dir": "BUILD", "build_cache_dir": "CACHE"}
-    commands = [util.interpolate_command(line, where) for line in Config.load(str(CONFIG)).install_command]
-    for command, _, _, _ in commands:
-        assert command[command.index("--constraint") + 1] == "BUILD/constraints.txt"
-    project = [(command, codes) for command, _, codes, _ in commands if command[-1] == "BUILD"]
-    assert len(project) == 1
-    assert project[0][1] == {0}
-    assert {"--reinstall-package", "petra-suite"} <= set(project[0][0])  # the version never changes
-
-
 def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
     """The fast ones by default, all with the full profile, each with its unit and its parameters."""
     fast = list(disc_benchmarks(str(SUITE)))
@@ -157,13 +146,6 @@ def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatc
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
 
 
-def test_an_unknown_profile_is_refused() -> None:
-    from benchmarks.suite.setting import is_full
-
-    with pytest.raises(ValueError, match="PETRA_BENCHMARKS is 'slow', expected one of fast, full"):
-        is_full("slow")
-
-
 def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite import setting
     from reproduce.measures import machine_memory
@@ -204,14 +186,6 @@ def test_it_runs_once_and_gives_a_number(
             assert value >= 0
         finally:
             chosen.do_teardown()
-
-
-def test_every_value_of_every_parameter_is_chosen() -> None:
-    params = [["a", "b"], ["x", "y", "z"], ["1"]]
-    every = list(itertools.product(*params))
-    chosen = [every[number] for number in choices(params)]
-    assert chosen == [("a", "x", "1"), ("b", "y", "1"), ("a", "z", "1")]
-    assert list(choices([])) == [0]
 
 
 def test_the_stored_losses_are_those_of_these_settings() -> None:
@@ -266,65 +240,3 @@ def test_calls_are_those_of_the_engine_alone() -> None:
     assert calls_of_the_engine(lambda: methods.PETRA.delay(0, 2)) == 1
     assert calls_of_the_engine(work) == calls_of_the_engine(lambda: methods.by_name("PETRA")) + 1
     assert calls_of_the_engine(work) == calls_of_the_engine(work)
-
-
-class AsvSession:
-    """Notes what a session runs."""
-
-    def __init__(self, *posargs: str) -> None:
-        self.posargs = list(posargs)
-        self.commands: list[tuple[str, ...]] = []
-
-    def run(self, *command: str, silent: bool = False, **_: object) -> str | None:
-        self.commands.append(command)
-        return "avx2\n" if silent else None
-
-
-@pytest.mark.parametrize(
-    ("session", "arguments", "last"),
-    [
-        ("benchmarks", [], ("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")),
-        ("benchmarks", ["B", "--rounds", "1"], ("python", "-m", "benchmarks.against", "B", "--rounds", "1")),
-        ("benchmarks_html", [], ("asv", "publish")),
-    ],
-)
-def test_sessions(
-    session: str, arguments: list[str], last: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import noxfile
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("install", "install_ffcv"):
-        monkeypatch.setattr(noxfile, name, lambda *_: None)
-    noted = AsvSession(*arguments)
-    getattr(noxfile, session).func(noted)
-    assert noted.commands[-1] == last
-    assert noted.commands[0] == ("asv", "machine", "--yes")  # on a machine that asv does not know yet
-
-
-@pytest.mark.parametrize("arguments", [[], ["A..B", "--steps", "12"]])
-def test_the_history_leaves_no_machine_of_its_own(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Where asv knows of two machines and is on neither, it would ask; with one it takes that."""
-    import noxfile
-
-    class Asv(AsvSession):
-        def run(self, *command: str, success_codes: tuple[int, ...] = (0,), **options: object) -> str | None:
-            if command[1] == "machine":
-                machine_file.write_text(f"{machine_file.read_text()} and {command[2]}")
-            if command[1] == "run":
-                assert machine_file.read_text() == "this one and --machine=kernels-avx2"
-                # Of older commits some fail; one that fails at HEAD is an error.
-                assert success_codes == ((0, 2) if arguments else (0,))
-            return super().run(*command, **options)
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(noxfile, "install", lambda *_: None)
-    machine_file = tmp_path / ".asv-machine.json"
-    machine_file.write_text("this one")
-    noted = Asv(*arguments)
-    noxfile.benchmarks_history.func(noted)
-    options = ("--machine=kernels-avx2", f"--bench={noxfile.HISTORY}", "--skip-existing")
-    assert noted.commands[-1] == ("asv", "run", *options, *arguments)
-    assert machine_file.read_text() == "this one"

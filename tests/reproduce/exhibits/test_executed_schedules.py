@@ -2,12 +2,15 @@
 
 from petra_core import methods
 from reproduce.exhibits import schedules
+from reproduce.exhibits._exhibit import section
+from reproduce.records.frames import Frames
+from reproduce.records.results import Results
 from reproduce.show.content import Figure
 
 
 def test_section_draws_every_method_at_every_k() -> None:
-    section = schedules.section()
-    drawn = [block for block in (*section.blocks, *section.folded) if isinstance(block, Figure)]
+    found = section(schedules.EXHIBIT, Frames(Results((), ())))
+    drawn = [block for block in (*found.blocks, *found.folded) if isinstance(block, Figure)]
     assert len(drawn) == len(methods.KNOWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description

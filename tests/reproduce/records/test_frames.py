@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import paper, small
 from reproduce.grids.plans.transformer_errors import planned
-from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described
+from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described, over_training
 from reproduce.records.results import read
 from reproduce.show.compare import means
 from tests import fake_records
@@ -118,3 +119,14 @@ def test_a_recipe_in_words(cell: TrainingCell, words: str) -> None:
 def _settings(cell: object) -> dict[str, object]:
     values = dict(cell.to_dict())  # type: ignore[attr-defined]  # a cell
     return {name: value for name, value in values.items() if name not in ("kind", "probe_every")}
+
+
+def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:
+    # An epoch of two micro-batches, one of six; stage 0 keeps its input in the second.
+    rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
+    rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]
+    lines = DataFrame.from_records(rows, columns=list(LINES)).assign(k=None)
+    means = over_training(lines)
+    assert means.columns.tolist() == ["cell", "seed", "stage", "measure", "k", "value"]
+    assert means[["stage", "value"]].to_numpy().tolist() == [[0, 1.0], [1, 4.0]]
+    assert over_training(lines.iloc[:0]).empty

@@ -17,9 +17,9 @@ import pytest
 from petra_core import methods
 from reproduce.cells.kinds import CellError, TrainingCell
 from reproduce.commands.conclusion import conclude
-from reproduce.exhibits import accuracy
 from reproduce.grids import scales, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import accuracy
 from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.measures.how import How
 from reproduce.records import record as record_module

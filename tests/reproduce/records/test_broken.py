@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from reproduce.cells.kinds import Cell, TrainingCell
-from reproduce.exhibits import divergence
 from reproduce.grids.smoke import digits_cell
+from reproduce.records.broken import broken, chance
 from reproduce.records.results import Run, read
 from tests import fake_probes, fake_records
 
@@ -37,14 +37,13 @@ def test_a_finished_run_is_broken_if_it_does_no_better_than_a_guess(
     accuracy: float, loss: float | None, expected: str, tmp_path: Path
 ) -> None:
     run = finished(tmp_path, accuracy, loss)
-    assert divergence.broken(run) == expected
-    assert divergence.ended(run)
+    assert broken(run) == expected
 
 
 def test_a_guess_depends_on_the_number_of_classes(tmp_path: Path) -> None:
     cell = digits_cell(dataset="cifar100", image_size=32, scale="custom")
-    assert divergence.chance(cell) == 1.0
-    assert divergence.broken(finished(tmp_path, 9.0, 4.0, cell)) == ""
+    assert chance(cell) == 1.0
+    assert broken(finished(tmp_path, 9.0, 4.0, cell)) == ""
 
 
 def test_a_loss_that_is_not_finite_breaks_and_a_lack_of_memory_does_not(tmp_path: Path) -> None:
@@ -52,14 +51,4 @@ def test_a_loss_that_is_not_finite_breaks_and_a_lack_of_memory_does_not(tmp_path
         fake_records.train(digits_cell(seed=seed), tmp_path, 50.0, epochs=1).fail(reason, "…")
     fake_records.train(digits_cell(seed=2), tmp_path, 10.0, epochs=1)
     by_seed = {run.cell.seed: run for run in read(tmp_path).training}
-    assert [divergence.broken(by_seed[seed]) for seed in (0, 1, 2)] == ["loss not finite", "", ""]
-    assert [divergence.ended(by_seed[seed]) for seed in (0, 1, 2)] == [True, False, False]
-
-
-def test_of_runs_in_several_precisions_the_furthest_is_taken(tmp_path: Path) -> None:
-    fake_records.train(digits_cell(), tmp_path, 50.0, epochs=1)
-    fake_records.train(digits_cell(precision="bf16"), tmp_path, 50.0)
-    found = divergence.furthest(read(tmp_path).of([digits_cell()]))
-    assert found is not None
-    assert found.done
-    assert divergence.furthest([]) is None
+    assert [broken(by_seed[seed]) for seed in (0, 1, 2)] == ["loss not finite", "", ""]

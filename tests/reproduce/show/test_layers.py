@@ -1,0 +1,71 @@
+"""Layers that are for some rows of a panel, that set its axis, and stacked bars."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from reproduce.show import facets
+from reproduce.show.content import Figure
+from reproduce.show.facets import Layer, Panel, facet, only
+
+ROWS = [
+    {"at": at, "amount": amount, "kind": kind, "of": of}
+    for of, kind, amounts in (("formula", "inputs", (1.0, 2.0)), ("measured", "graph", (3.0, 40.0)))
+    for at, amount in enumerate(amounts)
+]
+
+
+def drawn(*layers: Layer, col: str | None = None) -> Figure:
+    return facet(
+        ROWS,
+        layers,
+        key="k",
+        title="Title",
+        caption="",
+        description="Words.",
+        x="at",
+        y="amount",
+        hue="kind",
+        looks=facets.KIND_LOOKS,
+        col=col,
+        share=(False, False),
+        legend="area",
+    )
+
+
+def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_any() -> None:
+    seen: list[list[float]] = []
+
+    def look(panel: Panel) -> None:
+        seen.append(list(panel.part["amount"]))
+
+    drawn(only(look, of="measured"), only(look, of="measured", at=1), only(look, of="neither"))
+    assert seen == [[3.0, 40.0], [40.0]]
+    seen.clear()
+    drawn(only(look, of="formula"), col="of")
+    assert seen == [[1.0, 2.0]]
+
+
+def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
+    panels: list[Panel] = []
+    drawn(
+        facets.dots(),
+        facets.dots(hollow=True),
+        only(facets.from_zero(), of="formula"),
+        only(facets.logarithmic(), of="measured"),
+        panels.append,
+        col="of",
+    )
+    assert [panel.axes.get_yscale() for panel in panels] == ["linear", "log"]
+    bottom, top = panels[0].axes.get_ylim()
+    assert (bottom, top) == (0, pytest.approx(2.1, abs=0.2))
+    filled, hollow = panels[0].axes.lines
+    assert filled.get_markerfacecolor() == facets.KIND_LOOKS["inputs"].colour
+    assert hollow.get_markerfacecolor() == "none"
+
+
+def test_stacked_bars_end_with_their_sums_and_leave_out_what_no_bar_has() -> None:
+    svg = drawn(facets.stack(sums=".1f")).svg
+    texts = [(element.text or "").strip() for element in ElementTree.fromstring(svg).iter()]
+    assert {"4.0", "42.0", "inputs", "graph"} <= set(texts)
+    assert "messages" not in texts
