@@ -29,9 +29,11 @@ from reproduce.show.content import (
     missing,
     not_run_at,
     number,
+    relative_error,
     run_at,
     short_title,
     text,
+    two_digits,
 )
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict
 from reproduce.words import conjunction
@@ -136,11 +138,7 @@ def _growth(found: Depths) -> str:
 
 def _relative(error: float) -> str:
     """In percent, or as a multiple where percents become hard to read."""
-    return f"{_two_digits(100 * error)} %" if error < 10 else f"{error:,.0f} times the input"
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
+    return f"{two_digits(100 * error)} %" if error < 10 else f"{error:,.0f} times the input"
 
 
 def _bottom(found: Depths, place: Place, key: str) -> Estimate | None:
@@ -250,7 +248,7 @@ def _error_table(found: Depths) -> Table:
         line.append(number(len(found.errors(place)), 0, tone=Tone.PLAIN))
         for key in keys:
             error = _bottom(found, place, key)
-            line.append(error_entry(error) if error is not None else missing("not run"))
+            line.append(relative_error(error) if error is not None else missing("not run"))
         body.append(line)
     return Table(
         key=f"depth-{found.scale}-errors",
@@ -269,12 +267,6 @@ def _error_table(found: Depths) -> Table:
         data=list(_error_data(found)),
         grouped=True,
     )
-
-
-def error_entry(error: Estimate) -> Entry:
-    """A relative error, to two digits, ± half the interval."""
-    words = _two_digits(error.mean) + ("" if error.half_width is None else f" ± {_two_digits(error.half_width)}")
-    return Entry(words, error.mean, Tone.OURS, "one seed: no interval" if error.half_width is None else "")
 
 
 def _error_data(found: Depths) -> Iterator[dict[str, object]]:

@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
-from reproduce.exhibits import depth, stability
 from reproduce.exhibits.accounts import accounts, title
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import depth, stability
 from reproduce.records.provenance import in_history
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning

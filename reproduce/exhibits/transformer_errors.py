@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from reproduce.cells.kinds import Cell, ReconstructionCell
-from reproduce.exhibits.depth import BOTTOM, error_entry
+from reproduce.exhibits.depth import BOTTOM
 from reproduce.exhibits.gradients import Profile, mean_of, over_seeds
 from reproduce.grids import small
 from reproduce.grids.plans.transformer_errors import MODELS, PRECISIONS, SCALE, K, cells, planned
 from reproduce.records.results import Results, Run
-from reproduce.show.content import Block, Column, Entry, Finding, Table, Tone, missing, number
+from reproduce.show.content import Block, Column, Entry, Finding, Table, Tone, missing, number, relative_error
 from reproduce.show.statistics import Estimate
 from reproduce.words import count
 
@@ -74,7 +74,7 @@ def _findings(found: Found) -> Iterator[Finding]:
     for title, group, precision, key in COLUMNS:
         known = [(m, e) for m in MODELS if (e := _bottom(found, m, precision, key)) is not None]
         if known:
-            errors = ", ".join(f"{error_entry(e).text} at {MODELS[m]}" for m, e in known)
+            errors = ", ".join(f"{relative_error(e).text} at {MODELS[m]}" for m, e in known)
             words.append(f"{title}, {group}: {errors}")
     by_depth = "; ".join(words)
     yield Finding(f"Transformers: relative error of the input that the lowest block rebuilds, by blocks. {by_depth}.")
@@ -111,7 +111,7 @@ def _row(found: Found, model: str) -> list[Entry]:
         if error is None:
             row.append(missing("not run"))
         else:
-            shown = error_entry(error)
+            shown = relative_error(error)
             row.append(Entry(f"{shown.text} ({error.n})", shown.value, shown.tone, shown.hint))
     return row
 

@@ -247,6 +247,12 @@ def estimate(found: Estimate, digits: int, *, sign: bool = False, tone: Tone = T
     return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{found.half_width:.{digits}f}", found.mean, tone)
 
 
+def relative_error(found: Estimate) -> Entry:
+    """A relative error ± half the 95 % interval, both to two digits, however small or large: 1.6e-07, 0.062, 1005."""
+    half = "" if found.half_width is None else f" ± {two_digits(found.half_width)}"
+    return Entry(two_digits(found.mean) + half, found.mean, Tone.OURS, "" if half else "one seed: no interval")
+
+
 def verdict(found: Verdict) -> Entry:
     """A verdict in its colour."""
     tones = {Verdict.AGREE: Tone.GOOD, Verdict.DIFFER: Tone.ALERT, Verdict.CANNOT_TELL: Tone.MISSING}
@@ -265,6 +271,11 @@ def with_sign(value: float, digits: int) -> str:
     shown = signless(f"{value:.{digits}f}")
     positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
     return ("+" if positive else "") + shown
+
+
+def two_digits(value: float) -> str:
+    """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
+    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
 
 
 def not_run_at(scales: Sequence[str]) -> list[str]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import TrainingCell
-from reproduce.exhibits import accounts, figure4, gradients, stability, table4, transformer_errors, transformers
+from reproduce.exhibits import accounts
 from reproduce.grids import scales, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import figure4, gradients, stability, table4, transformer_errors, transformers
 from reproduce.grids.selection import select
 from reproduce.records.results import read
 from tests import fake_records

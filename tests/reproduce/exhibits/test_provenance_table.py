@@ -11,9 +11,10 @@ from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
 from reproduce.data.manifest import built_in
-from reproduce.exhibits import accuracy, depth, gradients, provenance, stability
+from reproduce.exhibits import provenance
 from reproduce.grids import scales, selection, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import accuracy, depth, gradients, stability
 from reproduce.grids.smoke import digits_cell
 from reproduce.records import results
 from reproduce.show.content import Listing, Table, Tone

@@ -35,6 +35,23 @@ def test_an_estimate_without_an_interval_says_so() -> None:
     assert shown.text == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
 
 
+@pytest.mark.parametrize(
+    ("mean", "half", "shown"),
+    [
+        (1.6e-7, 3.2e-9, "1.6e-07 ± 3.2e-09"),
+        (0.0621, 0.0101, "0.062 ± 0.010"),
+        (4.82, 9.0, "4.8 ± 9.0"),
+        (1005.3, 2753.2, "1005 ± 2753"),
+        (2.5e6, None, "2.5e+06"),
+    ],
+)
+def test_relative_errors_have_two_digits_however_large(mean: float, half: float | None, shown: str) -> None:
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    entry = content.relative_error(Estimate(mean, low, high, 1 if half is None else 3))
+    assert (entry.text, entry.raw) == (shown, mean)
+    assert entry.hint == ("one seed: no interval" if half is None else "")
+
+
 def test_verdicts_are_told_apart_by_words_and_tone() -> None:
     assert [content.verdict(v).text for v in Verdict] == ["agree", "differ", "cannot tell"]
     assert [content.verdict(v).tone for v in Verdict] == [Tone.GOOD, Tone.ALERT, Tone.MISSING]
