@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from reproduce.cells import catalogue, rates
 from reproduce.cells.base import Cell
@@ -30,7 +30,20 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = ["LINES", "PARTS", "RUNS", "SERIES", "Frames", "Sheet", "averaged", "described", "settings_key"]
+__all__ = [
+    "LINES",
+    "PARTS",
+    "RUNS",
+    "SERIES",
+    "DataFrame",
+    "Frames",
+    "Sheet",
+    "averaged",
+    "described",
+    "settings_key",
+    "together",
+    "weighted",
+]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
@@ -85,12 +98,16 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
-        rows = [line for name in cells for line in _lines(self.by_name[name], single=single)]
+        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
+
+    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
+        """What has been planned only may have no record."""
+        return (self.by_name[name] for name in cells if name in self.by_name)
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for name in cells for part in _parts(self.by_name[name])]
+        rows = [part for run in self._recorded(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
 
     @cached_property
@@ -215,6 +232,28 @@ def described(cell: TrainedCell, *, network: bool = False, width: bool = True, l
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
         f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
     )
+
+
+def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
+    """The means of what probes measured, each line weighed by the micro-batches behind it.
+
+    Args:
+        lines: see `Frames.lines`, with whatever columns more.
+        by: the columns of which every combination gets a row, in the order in which they come.
+
+    Returns:
+        These columns and `value`: the mean of what is defined, NaN where nothing is.
+
+    """
+    weights = lines["weight"].where(lines["value"].notna(), 0.0)
+    sums = lines.assign(value=lines["value"] * weights, weight=weights).groupby(list(by), sort=False)
+    means = sums["value"].sum() / sums["weight"].sum()
+    return means.rename("value").reset_index()
+
+
+def together(*frames: DataFrame) -> DataFrame:
+    """The rows of all of them, one after the other."""
+    return concat(frames, ignore_index=True)
 
 
 def _seed(cell: Cell) -> int:

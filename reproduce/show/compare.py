@@ -17,7 +17,7 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
-__all__ = ["CHANCE", "DONE", "Sample", "Samples", "counted", "family_note", "judge", "means", "reported"]
+__all__ = ["CHANCE", "DONE", "Sample", "Samples", "counted", "family_note", "judge", "means", "measured", "reported"]
 
 DONE, NOT_RUN = "done", "not run"
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
@@ -94,6 +94,22 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
             {int(seed): state for seed, _, state, _, _ in rows},
             tuple(reason for _, status, _, reason, _ in rows if status == "failed"),
         )
+    return samples
+
+
+def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
+    """The samples of what was measured in runs, whether these are finished or not; see `means`.
+
+    Args:
+        values: rows, one a seed and place; NaN is no value.
+        value: the column.
+        by: the columns that are a place.
+
+    """
+    samples = Samples()
+    for place, group in values.dropna(subset=[value]).groupby(list(by), sort=False):
+        own = {int(seed): float(number) for seed, number in zip(group["seed"], group[value], strict=True)}
+        samples[place[0] if len(by) == 1 else place] = Sample(own, dict.fromkeys(own, DONE))
     return samples
 
 

@@ -9,8 +9,8 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -38,27 +38,36 @@ __all__ = [
     "cut_to",
     "differences",
     "dots",
+    "ends",
     "facet",
     "fields",
+    "labelled",
     "level",
     "line",
+    "only",
     "shades",
     "stack",
+    "zero",
 ]
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a value of the hue looks: its name in the legend, its colour, its dashes (none: solid), its marker."""
+    """How a value of the hue looks: its name in the legend, its colour, its dashes, its marker.
+
+    Dashes are empty for a solid line, and None for what is no line but marks.
+    """
 
     label: str
     colour: str
-    dashes: tuple[float, ...] = ()
+    dashes: tuple[float, ...] | None = ()
     marker: str = "o"
 
     @property
-    def linestyle(self) -> Literal["-"] | tuple[float, Sequence[float]]:
+    def linestyle(self) -> Literal["-", ""] | tuple[float, Sequence[float]]:
         """For matplotlib."""
+        if self.dashes is None:
+            return ""
         return (0, self.dashes) if self.dashes else "-"
 
 
@@ -112,6 +121,7 @@ def facet(
     col: str | None = None,
     wrap: int | None = None,
     titles: Callable[[Any, Any], str] | None = None,
+    margins: Callable[[Any], str] | None = None,
     xlabel: str = "",
     ylabel: str = "",
     xlog: bool = False,
@@ -122,7 +132,7 @@ def facet(
     legend: Literal["line", "mark", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
-    finish: Callable[[Axes], None] | None = None,
+    finish: Callable[[Axes], object] | None = None,
 ) -> Figure:
     """A figure of panels.
 
@@ -141,6 +151,8 @@ def facet(
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
         titles: title of a panel from the values of row and col; the default names the column's value.
+        margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
+            first line alone, the x-axis its label in the last.
         xlabel: of the x-axis.
         ylabel: of the y-axis.
         xlog: whether the x-axis is logarithmic.
@@ -167,8 +179,8 @@ def facet(
             lines,
             across,
             squeeze=False,
-            sharex=share[0] and not beside,
-            sharey=share[1] and not beside,
+            sharex=False if beside else share[0],
+            sharey=False if beside else share[1],
             width_ratios=widths,
         )
         places = [(r, c) for r in rows for c in cols]
@@ -179,9 +191,12 @@ def facet(
             panel = Panel(axes, part.dropna(subset=[y]) if y in part else part, x, y, hue, shown)
             for layer in layers:
                 layer(panel)
-            if row or col:
+            if (row or col) and (margins is None or r == rows[0]):
                 axes.set_title(titles(r, c) if titles else str(c if col else r))
-            axes.set(xlabel=xlabel, ylabel=ylabel)
+            if margins is None:
+                axes.set(xlabel=xlabel, ylabel=ylabel)
+            else:
+                axes.set(xlabel=xlabel * (r == rows[-1]), ylabel=margins(r) if c == cols[0] else "")
         for axes in panels[len(places) + bool(beside) :]:
             axes.set_axis_off()
         if beside:
@@ -220,14 +235,28 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle)
+    marker = look.marker if look.dashes is None else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4)
+
+
+def ends(frame: DataFrame, looks: Mapping[Any, Look], *, x: str, y: str, hue: str) -> str:
+    """Where the lines of a panel begin and end, in words for a description: "PETRA from 0.70 to 0.99"."""
+    said = []
+    for value, look in looks.items():
+        means = frame[frame[hue] == value].groupby(x)[y].mean().dropna()
+        first, last = ("not defined",) * 2 if means.empty else (f"{mean:.2f}" for mean in means.iloc[[0, -1]])
+        said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
+    return "; ".join(said)
 
 
 # --- layers
 
 
-def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
-    """The mean of y at every x, a line a hue; with a band of the runs' range, or of the 95 % interval of the mean."""
+def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
+    """The mean of y at every x, a line a hue, `marked` at the places where there is one.
+
+    The band is the runs' range, or the 95 % interval of the mean.
+    """
 
     def line(panel: Panel) -> None:
         for look, part in panel.by_hue():
@@ -238,6 +267,9 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> 
                 color=look.colour,
                 linestyle=look.linestyle,
                 linewidth=width,
+                marker=look.marker if marked else "",
+                markersize=2.5,
+                markeredgewidth=0,
                 ax=panel.axes,
             )
             if band:
@@ -258,8 +290,11 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
-    """A mark a row; `apart`: hues side by side, each by this share of x; rows with a word in `broken` are crosses."""
+def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "") -> Layer:
+    """A mark a row; rows with a word in the column `broken` are crosses.
+
+    Hues stand side by side, each `apart` from the last: by this share of x, or `even`, by so much of it.
+    """
 
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
@@ -271,7 +306,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "") -> Layer:
             ):
                 if rows is not None and not rows.empty:
                     panel.axes.plot(
-                        rows[panel.x] * (1 + shift),
+                        rows[panel.x] + (shift if even else shift * rows[panel.x]),
                         rows[panel.y],
                         marker,
                         color=look.colour,
@@ -401,6 +436,38 @@ def level(values: Mapping[int, float], label: str) -> Layer:
             panel.axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
 
     return level
+
+
+def only(hues: Collection[Any], *layers: Layer) -> Layer:
+    """These layers for some of the hues, in the panels that have any of them: lines of some, marks of others."""
+
+    def only(panel: Panel) -> None:
+        part = panel.part[panel.part[panel.hue].isin(hues)]
+        looks = {hue: look for hue, look in panel.looks.items() if hue in hues}
+        for layer in layers if not part.empty else ():
+            layer(replace(panel, part=part, looks=looks))
+
+    return only
+
+
+def zero(panel: Panel) -> None:
+    """Draw a thin line at 0, for what may be on either side of it."""
+    panel.axes.axhline(0, color=plots.QUIET, linewidth=0.8)
+
+
+def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
+    """Whole numbers on the x-axis, below each what the column says of it; where that is one of `shaded`, shade it."""
+
+    def labelled(panel: Panel) -> None:
+        words = dict(zip(panel.part[panel.x], panel.part[column], strict=True))
+        if not words:
+            return
+        shades([place for place, word in words.items() if word in shaded])(panel)
+        places = sorted(words)[:: 1 + len(words) // 20]
+        panel.axes.set_xlim(min(words) - 0.5, max(words) + 0.5)
+        panel.axes.set_xticks(places, [f"{place}\n{words[place]}" for place in places], fontsize=7.5)
+
+    return labelled
 
 
 def shades(places: Sequence[float]) -> Layer:

@@ -18,7 +18,7 @@ from typing import Any
 from petra_core.methods import Method
 from reproduce.published import Mark
 from reproduce.show.compare import CHANCE, Sample
-from reproduce.show.content import Column, Entry, Table, Tone, missing
+from reproduce.show.content import Column, Entry, Table, Tone, missing, none
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import method_name as method_entry
 from reproduce.show.content import number as number_entry
@@ -26,7 +26,7 @@ from reproduce.show.content import published as published_entry
 from reproduce.show.content import signed as signed_entry
 from reproduce.show.content import text as text_entry
 from reproduce.show.content import verdict as verdict_entry
-from reproduce.show.statistics import Judgement, Verdict
+from reproduce.show.statistics import Estimate, Judgement, Verdict
 
 __all__ = [
     "DIFFERENCES",
@@ -34,6 +34,7 @@ __all__ = [
     "amount",
     "difference",
     "entry",
+    "estimated",
     "judged",
     "mean",
     "mean_entry",
@@ -114,6 +115,18 @@ def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", w
 def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
     """A column of differences that were measured or computed here, with their signs."""
     return _numbers(name, of, digits, group, hint, signed_entry, Tone.OURS, without)
+
+
+def estimated(
+    name: str, of: Callable[[Any], Estimate | None], digits: int, *, group: str = "", hint: str = ""
+) -> Field:
+    """A column of means ± half the 95 % interval where the number of seeds stands elsewhere; None: not defined."""
+
+    def shown(row: Any) -> Entry:
+        found = of(row)
+        return none("not defined") if found is None else estimate_entry(found, digits)
+
+    return entry(name, shown, group=group, hint=hint)
 
 
 def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str = "", hint: str = "") -> Field:
