@@ -168,7 +168,7 @@ def reproduce_imagenet32(session: nox.Session) -> None:
 
 @nox.session(name="reproduce-imagenet")
 def reproduce_imagenet(session: nox.Session) -> None:
-    """The paper's runs on ImageNet, then the report: `-- --k 1 4 --models revnet18 --data-root DIR --device cuda`."""
+    """The paper's runs on ImageNet, then the report: `-- --k 1,4 --models revnet18 --data-root DIR --device cuda`."""
     install(session)
     install_ffcv(session)
     run_and_report(session, "paper", "--only=dataset=imagenet")

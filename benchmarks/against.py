@@ -1,4 +1,4 @@
-"""Two commits side by side: what has become slower or larger, said only of what this machine can tell apart.
+"""Two commits side by side: what has become slower or larger, said only where this machine can see a difference.
 
 The obvious comparison measures one commit, then the other, and calls a difference above a threshold a regression. On a
 machine that does other things as well, some benchmarks differ by that much from themselves. So each commit is measured
@@ -41,8 +41,8 @@ HASH_LENGTH = 8  # asv's own, of the names of its files
 SOME_FAILED = 2  # exit code of `asv run`
 
 
-class Verdict(enum.Enum):
-    """What a comparison says of one benchmark; the value is the word for it in the table."""
+class ChangeVerdict(enum.Enum):
+    """The outcome of comparing one benchmark at two commits; the value is its word in the table."""
 
     WORSE = "worse"
     FAILS = "fails now"
@@ -53,16 +53,16 @@ class Verdict(enum.Enum):
     UNKNOWN = "failed before"
 
 
-BAD = (Verdict.WORSE, Verdict.FAILS)
+BAD = (ChangeVerdict.WORSE, ChangeVerdict.FAILS)
 Value = float | None  # not a number: skipped; None: failed
 
 
 @dataclass(frozen=True)
-class Row:
-    """One benchmark with one choice of parameters.
+class ComparedBenchmark:
+    """One benchmark with one choice of parameters, measured at two commits.
 
     Attributes:
-        name: `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
+        name: as in `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
         unit: of the values.
         base, head: measured at these commits, each twice; lower is better.
 
@@ -73,42 +73,43 @@ class Row:
     base: tuple[Value, Value]
     head: tuple[Value, Value]
 
-    def verdict(self, factor: float) -> Verdict:
-        """What can be said if differences up to `factor` mean nothing."""
+    def verdict(self, factor: float) -> ChangeVerdict:
+        """The outcome if differences up to `factor` mean nothing."""
         if any(value is not None and math.isnan(value) for value in (*self.base, *self.head)):
-            return Verdict.SKIPPED
+            return ChangeVerdict.SKIPPED
         base = [value for value in self.base if value is not None]
         head = [value for value in self.head if value is not None]
         if len(base) < 2:
-            return Verdict.UNKNOWN
+            return ChangeVerdict.UNKNOWN
         if len(head) < 2:
-            return Verdict.FAILS
+            return ChangeVerdict.FAILS
         if max(base) > factor * min(base) or max(head) > factor * min(head):
-            return Verdict.NOISY
+            return ChangeVerdict.NOISY
         if min(head) > factor * max(base):
-            return Verdict.WORSE
-        return Verdict.BETTER if factor * max(head) < min(base) else Verdict.SAME
+            return ChangeVerdict.WORSE
+        return ChangeVerdict.BETTER if factor * max(head) < min(base) else ChangeVerdict.SAME
 
     def line(self, factor: float) -> tuple[str, ...]:
-        """Its cells in the table."""
+        """The cells of the benchmark's row in the table."""
         values = (*self.base, *self.head)
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        ratio = f"{sum(known[2:]) / sum(known[:2]):.2f}" if len(known) == len(values) and any(known[:2]) else ""
-        return (self.verdict(factor).value, *(self._words(value) for value in values), ratio, self.name)
+        measured = [value for value in values if value is not None and not math.isnan(value)]
+        has_ratio = len(measured) == len(values) and any(measured[:2])
+        ratio = f"{sum(measured[2:]) / sum(measured[:2]):.2f}" if has_ratio else ""
+        return (self.verdict(factor).value, *(self._text(value) for value in values), ratio, self.name)
 
-    def _words(self, value: Value) -> str:
-        known = value is not None and self.unit not in ("seconds", "bytes")
-        return f"{value:.3g}" if known else str(human_value(value, self.unit))
+    def _text(self, value: Value) -> str:
+        is_plain_number = value is not None and self.unit not in ("seconds", "bytes")
+        return f"{value:.3g}" if is_plain_number else str(human_value(value, self.unit))
 
 
-def report(rows: Sequence[Row], factor: float) -> str:
-    """The table, worst first, then what it comes to in words."""
-    order = list(Verdict)
+def report(rows: Sequence[ComparedBenchmark], factor: float) -> str:
+    """The table of all benchmarks, worst first, and a summary."""
+    order = list(ChangeVerdict)
     ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
     cells = [("", "base", "again", "head", "again", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    noisy = [row.name for row in ranked if row.verdict(factor) is Verdict.NOISY]
+    noisy = [row.name for row in ranked if row.verdict(factor) is ChangeVerdict.NOISY]
     bad = [row.name for row in ranked if row.verdict(factor) in BAD]
     lines.append("")
     if noisy:
@@ -120,22 +121,22 @@ def report(rows: Sequence[Row], factor: float) -> str:
     return "\n".join(lines)
 
 
-def judged(rows: Sequence[Row], factor: float) -> bool:
+def judged(rows: Sequence[ComparedBenchmark], factor: float) -> bool:
     """Whether there is a benchmark of which something can be said; not where, say, no commit could be installed."""
-    return any(row.verdict(factor) not in (Verdict.UNKNOWN, Verdict.SKIPPED) for row in rows)
+    return any(row.verdict(factor) not in (ChangeVerdict.UNKNOWN, ChangeVerdict.SKIPPED) for row in rows)
 
 
-def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[Row]:
-    """What asv has stored of these commits, for all that the base was measured with the second time."""
-    units = {name: found.get("unit") for name, found in _json(results / "benchmarks.json").items() if name != "version"}
+def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[ComparedBenchmark]:
+    """The results that asv has stored of these commits, for all that the base was measured with the second time."""
+    units = {name: entry.get("unit") for name, entry in _json(results / "benchmarks.json").items() if name != "version"}
     rows = []
     for file in sorted(results.glob(f"*/{base[1][:HASH_LENGTH]}-*.json")):
-        # Of the same machine and environment, which the rest of the name tells.
+        # Of the same machine and environment, which are in the rest of the name.
         one, two, three, four = (
             _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (*base, *head)
         )
         rows += [
-            Row(
+            ComparedBenchmark(
                 name, units.get(name.split("(")[0]) or "", (one.get(name), two[name]), (three.get(name), four.get(name))
             )
             for name in two
@@ -147,14 +148,14 @@ def _values(file: Path) -> dict[str, Value]:
     if not file.exists():
         return {}
     result = Results.load(str(file))
-    found = {}
+    by_name = {}
     for name in result.get_all_result_keys():
         params = result.get_result_params(name)
         choices = list(itertools.product(*params))
         values = result.get_result_value(name, params) or [None] * len(choices)
         for choice, value in zip(choices, values, strict=True):
-            found[f"{name}({', '.join(choice)})" if choice else name] = value
-    return found
+            by_name[f"{name}({', '.join(choice)})" if choice else name] = value
+    return by_name
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Every byte that a run has allocated, followed from the first to the last; and processes that have done nothing yet.
 
 The resident set of a process is what the system sees: it has torch's libraries in it, what the C library keeps for
-later, and other people's noise. The ledger of the engine is exact and knows only what it was told of, and a rival has
-no ledger. So a third count is taken here, the same for all: torch's profiler reports every allocation and release on
-the CPU, temporaries of operations included, and their running sum has a peak, which is what an allocator of a GPU would
-show and is the same in every run. On CUDA the allocator's own statistics are read.
+later, and other people's noise. The ledger of the engine is exact and knows only what is reported to it, and a rival
+has no ledger. So a third count is taken here, the same for all: torch's profiler reports every allocation and release
+on the CPU, temporaries of operations included, and their running sum has a peak, which is what an allocator of a GPU
+would show and is the same in every run. On CUDA the allocator's own statistics are read.
 
 What is allocated before the context is entered is not counted, so everything of interest is made inside it. And the
 system's word is asked of a fresh process, which has not yet kept anything of what was measured before.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MARK = "benchmarks.allocation.mark"
 CPU = 0  # as "Device Type" of the profiler's events
-#: By the fresh processes before they begin; torch's optimizers import the second at their first step.
+#: Imported by the fresh processes before they begin; torch's optimizers import the second at their first step.
 IMPORTED = ["torch", "torch._dynamo", "petra_core", "reproduce.measures.machine_memory", "reproduce.records.benchmarks"]
 
 
@@ -41,7 +41,7 @@ class Allocations:
 
     Attributes:
         peak: most bytes held at a moment, known when the context is left.
-        marks: bytes held at each `mark`, in order; likewise.
+        marks: bytes held at each `mark`, in order, known when the context is left.
 
     """
 
@@ -61,7 +61,7 @@ class Allocations:
         return self
 
     def mark(self) -> None:
-        """Look at what is held now."""
+        """Note the bytes that are held now."""
         if self._device.type == "cuda":
             self.marks.append(torch.cuda.memory_allocated(self._device) - self._before)
         else:
@@ -82,7 +82,7 @@ class Allocations:
                 self.peak = max(self.peak, held)
 
     def _events(self) -> list[dict[str, Any]]:
-        """Marks and changes of the CPU's memory, of the trace that the profiler writes for Chrome."""
+        """The marks and the changes of the CPU's memory in the trace that the profiler writes for Chrome."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.json")
             self._profile.export_chrome_trace(str(file))
@@ -95,7 +95,7 @@ class Allocations:
 
 
 def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What `function` returns, called in a process that has done nothing yet but import torch.
+    """Call `function` in a process that has done nothing yet but import torch, and return its result.
 
     Function, arguments and result travel pickled. An exception of the function is raised here; BrokenProcessPool if the
     process was killed, as a system short of memory does.

@@ -1,4 +1,4 @@
-"""What is named on a benchmark's command line: methods, networks and counts, each an argparse type.
+"""Arguments of the benchmarks' command lines: methods, networks and counts, each an argparse type.
 
 Something unknown is refused before anything is measured, with what was expected.
 """
@@ -25,14 +25,14 @@ NETWORKS = "revnet18/34/50, resnet18/34/50 or chainN, such as chain12"
 
 
 def count(given: str) -> int:
-    """A whole number from 1 on."""
+    """Parse a whole number from 1 on."""
     if not given.isdecimal() or int(given) < 1:
         raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 1 on")
     return int(given)
 
 
 def method_name(given: str) -> str:
-    """The name of a method, however it is spelled; see `petra_core.methods.by_name`."""
+    """Parse the name of a method, however it is spelled; see `petra_core.methods.by_name`."""
     try:
         return methods.by_name(given).name
     except ValueError as error:
@@ -40,7 +40,7 @@ def method_name(given: str) -> str:
 
 
 def network_name(given: str) -> str:
-    """The name of a network that `network` makes."""
+    """Parse the name of a network that `network` makes."""
     try:
         _family_and_depth(given)
     except ValueError as error:
@@ -49,13 +49,13 @@ def network_name(given: str) -> str:
 
 
 def add_methods(parser: argparse.ArgumentParser) -> None:
-    """Which methods are measured."""
+    """Add the option for the methods that are measured."""
     every = [method.name for method in methods.ALL]
     parser.add_argument("--methods", type=method_name, nargs="+", default=every, help="to measure (default all)")
 
 
 def add_networks(parser: argparse.ArgumentParser) -> None:
-    """Which networks several processes train, and their micro-batches."""
+    """Add the options for the networks that several processes train, and their micro-batches."""
     parser.add_argument("--networks", type=network_name, nargs="+", default=["chain10", "revnet18"], help=NETWORKS)
     parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
     parser.add_argument("--batch", type=count, default=16, help="images in a micro-batch (default 16)")
@@ -76,7 +76,7 @@ def network(name: str, width: int) -> list[Stage]:
 
 
 def _family_and_depth(name: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(revnet|resnet|chain)([1-9]\d*)", name)
-    if found is None or (found[1] != "chain" and int(found[2]) not in DEPTHS):
+    match = re.fullmatch(r"(revnet|resnet|chain)([1-9]\d*)", name)
+    if match is None or (match[1] != "chain" and int(match[2]) not in DEPTHS):
         raise ValueError(f"there is no network {name!r}: expected {NETWORKS}")
-    return found[1], int(found[2])
+    return match[1], int(match[2])

@@ -9,6 +9,10 @@ Every size has its turn in every round. Bytes of an inner stage: the most that a
 its backwards, as the engine counts it (inputs, stashed weights, messages and graph, each at its largest moment): the
 same in every run.
 
+Two claims, which may fail. A tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the
+variance of its time over J, and the exponent's interval ends at 1.1 at most. What an inner stage holds under PETRA does
+not grow with the delay: the interval of the exponent of its bytes lies within ±0.02.
+
 Usage, with the defaults:
 
     python -m benchmarks.growth --axes J --record growth-depth
@@ -19,7 +23,6 @@ The depth is a run of its own: a pipeline of 64 stages is full after 127 ticks, 
 
 import argparse
 import gc
-import itertools
 import math
 import sys
 import time
@@ -33,17 +36,19 @@ from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
-from reproduce.modelling.slopes import power_law
-from reproduce.records.benchmarks import Benchmark
+from reproduce.modelling.slopes import Growth, growth
+from reproduce.records.benchmarks import Benchmark, Goal, Series
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
 TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
+STRAIGHT, AT_MOST_LINEAR, FLAT = 0.99, 1.1, 0.02
+NOTE = "width: channels of a stream; batch: images of a micro-batch."
 
 
 @dataclass(frozen=True)
 class Size:
-    """What is varied: stages, accumulation, channels of a stream, images of a micro-batch."""
+    """The size of a run: stages J, accumulation k, channels of a stream, images of a micro-batch."""
 
     J: int
     k: int
@@ -74,30 +79,59 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
 
 
 def bytes_of_inner_stage(pipeline: Pipeline) -> int:
-    """The most that a stage but stem and head has held for its backwards."""
+    """The most bytes that a stage but stem and head has held for its backwards."""
     inner = pipeline.memory().stages[1:-1]
     return max(sum(stage.peak[kind] for kind in FOR_BACKWARDS) for stage in inner)
 
 
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
-    """Vary one thing, for every method."""
+    """Measure every method along one axis."""
     for name in options.methods:
         method, start = methods.by_name(name), time.perf_counter()
-        full = {}
+        pipelines = {}
         for value in values:
-            full[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
-            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(full[value][0]), at=value)
+            pipelines[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
+            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipelines[value][0]), at=value)
         for _ in range(options.rounds):
-            for value, (pipeline, images, labels) in full.items():
+            for value, (pipeline, images, labels) in pipelines.items():
                 # Whole accumulations, so that every turn has its share of the updates.
                 steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
                 begin = time.perf_counter()
                 for _ in range(steps):
                     pipeline.step(images, labels)
                 recorder.add(axis, method.title, TIME, "s", (time.perf_counter() - begin) / steps, at=value)
-        del full
+        del pipelines
         gc.collect()
         print(f"  {method.title} along {axis}: {time.perf_counter() - start:.0f} s")
+
+
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add the fits that the claims are about, with their goals and in words, where J was varied for PETRA."""
+    time, held = (_along_depth(benchmark, quantity) for quantity in (TIME, BYTES))
+    if time is None or held is None or time.half_width is None or held.half_width is None:
+        return replace(benchmark, notes=(*benchmark.notes, NOTE))
+    name, group = methods.PETRA.title, "growth with J"
+    fits = (
+        (f"{TIME}: variance that a straight line explains", time.straight, {"low": STRAIGHT}),
+        (f"{TIME}: exponent, upper end", max(0.0, time.exponent + time.half_width), {"high": AT_MOST_LINEAR}),
+        (f"{BYTES}: exponent, farthest from 0", abs(held.exponent) + held.half_width, {"high": FLAT}),
+    )
+    finding = (
+        f"Growth: a straight line explains {100 * time.straight:.1f} % of the time of a tick of PETRA over J, exponent "
+        f"{time.words()}; what an inner stage holds has the exponent {held.words()}."
+    )
+    return replace(
+        benchmark,
+        series=(*benchmark.series, *(Series(group, name, quantity, "", (value,)) for quantity, value, _ in fits)),
+        goals=(*benchmark.goals, *(Goal(group, quantity, name, **bound) for quantity, _, bound in fits)),
+        findings=(*benchmark.findings, finding),
+        notes=(*benchmark.notes, NOTE),
+    )
+
+
+def _along_depth(benchmark: Benchmark, quantity: str) -> Growth | None:
+    curve = benchmark.curve("J", methods.PETRA.title, quantity)
+    return growth(*zip(*curve, strict=True)) if len({at for at, _ in curve}) > 2 else None
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -123,11 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     recorder.setting["base"] = f"J = {base.J}, k = {base.k}, {base.width} channels a stream, batch {base.batch}"
     for axis in options.axes:
         measure(recorder, axis, axes[axis], options, base)
-    benchmark = recorder.finish()
-    for axis, name, quantity in itertools.product(options.axes, options.methods, (TIME, BYTES)):
-        title = methods.by_name(name).title
-        print(f"  {quantity} of {title} against {axis}: {power_law(benchmark.curve(axis, title, quantity))}")
-    return benchmark
+    return recorder.finish(complete)
 
 
 if __name__ == "__main__":

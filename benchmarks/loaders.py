@@ -76,7 +76,7 @@ def common_transforms() -> list[torch.nn.Module]:
 
 
 def of_dataloader(dataset: Dataset[tuple[object, int]], workers: int) -> Callable[[], Batches]:
-    """Endless batches as torchvision's examples make them."""
+    """Make endless batches as torchvision's examples do."""
 
     def batches() -> Batches:
         loader = DataLoader(
@@ -88,12 +88,12 @@ def of_dataloader(dataset: Dataset[tuple[object, int]], workers: int) -> Callabl
 
 
 def of_loader(loader: Loader) -> Callable[[], Batches]:
-    """Endless batches of one of ours."""
+    """Make endless batches by one of our loaders."""
     return lambda: (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
 
 
 def rate(make: Callable[[], Batches], seconds: float) -> float:
-    """Images a second, once it runs."""
+    """Images per second of a loader, once it runs."""
     batches = make()
     for _ in itertools.islice(batches, WARM_UP):
         pass
@@ -115,7 +115,7 @@ def compare(
     recorder: Recorder,
     aim: float | None = None,
 ) -> float:
-    """Median ratio of the rates of neighbouring runs, each with its name; which goes first alternates."""
+    """Compare two loaders, each with its name: the median ratio of the rates of neighbouring runs, in turns."""
     rates = []
     for number in range(options.pairs):
         if number % 2:
@@ -132,7 +132,7 @@ def compare(
 
 
 def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
-    """Images in memory, and the .beton file of the same."""
+    """Random small images in memory, and their .beton file."""
     pixels = np.random.default_rng(0).integers(256, size=(count, 3, 32, 32), dtype=np.uint8)
     images = RawImages(pixels, np.arange(count) % 10)
     write_beton(folder / "small.beton", images)

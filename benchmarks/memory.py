@@ -7,8 +7,8 @@ grown, as the system sees it (not on CUDA).
 
 Of PETRA's allocated peak at most 5 % should be anything else than its parts: parameters and running statistics,
 gradients, optimizer state, the inputs that stages keep which cannot be inverted, messages in flight, and the largest
-graph of one stage, all by the ledger. And under a given budget the largest batch of each method is foretold from shapes
-(`petra_core.prediction.memory`), and found by running, by the allocated peak.
+graph of one stage, all by the ledger. And under a given budget the largest batch of each method is predicted from
+shapes (`petra_core.prediction.memory`), and found by running, by the allocated peak.
 
 Usage, with the defaults:
 
@@ -35,21 +35,27 @@ from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, Benchmark, Comparison
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
+AXES = "batch: images of a micro-batch; depth: stages J of a chain."
+BUDGET = (
+    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Foretold are "
+    "tensors that are kept, not temporaries of operations: a smaller batch is found where these count, a larger one "
+    "where stages do not hold all that they may at the same moment."
+)
 
 
 @dataclass(frozen=True)
-class Run:
-    """What is trained: a network as revnet18 or chain6, channels of its first blocks, pixels, images, k, method."""
+class MemoryRun:
+    """A training whose memory is measured: a network as revnet18 or chain6, its first blocks' channels, and so on."""
 
     network: str
     width: int
     size: int
     batch: int
-    k: int
+    accumulation: int
     method: str
     device: str
     threads: int
@@ -63,43 +69,43 @@ class Run:
         return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
 
 
-def train(run: Run) -> MemoryReport:
+def train(run: MemoryRun) -> MemoryReport:
     """Train until no buffer grows any more."""
     torch.set_num_threads(run.threads)
     torch.manual_seed(0)
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, method, accumulation=run.k, optimizer=OPTIMIZER, seed=0)
-    for _ in range(method.ticks_to_steady(len(stages), run.k) + 1):
+    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=OPTIMIZER, seed=0)
+    for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()
 
 
-def allocated(run: Run) -> tuple[int, MemoryReport]:
+def allocated(run: MemoryRun) -> tuple[int, MemoryReport]:
     """The allocator's peak, and the ledger's report."""
     with Allocations(torch.device(run.device)) as allocations:
         report = train(run)
     return allocations.peak, report
 
 
-def process_peak(run: Run) -> int | None:
-    """By how much the process grows; None where the system does not say. To be called in a fresh process."""
+def process_peak(run: MemoryRun) -> int | None:
+    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
-    train(replace(run, network="chain1", width=1, size=4, batch=2, k=1))
+    train(replace(run, network="chain1", width=1, size=4, batch=2, accumulation=1))
     witness = Witness(torch.device(run.device))
     train(run)
-    said = witness.report()
-    return None if said is None else int(said["peak"])
+    growth = witness.report()
+    return None if growth is None else int(growth["peak"])
 
 
 def sum_of_parts(report: MemoryReport) -> int:
-    """What PETRA cannot do without: see the module."""
+    """Bytes that PETRA cannot do without: see the module."""
     graph = max(stage.peak["graph"] for stage in report.stages)
     return report.peak(*LASTING) + report.now("inputs", "messages") + graph
 
 
-def foretold(run: Run) -> int:
+def predicted_peak(run: MemoryRun) -> int:
     """The allocated peak in one process, from shapes: between ticks everything held, and one stage at its work.
 
     Stages that work one at a time hold what they keep for their backward at once, but one message and, unless graphs
@@ -107,12 +113,12 @@ def foretold(run: Run) -> int:
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
-        found = predict(run.stages(), method, *run.micro_batch(), accumulation=run.k, optimizer=OPTIMIZER)
+        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=OPTIMIZER)
     if method.pipelined:
-        held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in found)
-        return held + max(stage.peak["graph"] - stage.held["graph"] for stage in found)
+        held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
+        return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)
     at_once = ("messages",) if method.keeps_graph else ("messages", "graph")
-    return sum(_sum(stage, at_once) for stage in found) + sum(max(s.peak[kind] for s in found) for kind in at_once)
+    return sum(_sum(stage, at_once) for stage in stages) + sum(max(s.peak[kind] for s in stages) for kind in at_once)
 
 
 def _sum(stage: StagePrediction, without: Sequence[str]) -> int:
@@ -134,42 +140,59 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def largest_batch(run: Run, peak: Callable[[Run], int], limit: int, guess: int) -> int:
+def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, guess: int) -> int:
     """The largest batch at which `peak` of the run is at most `limit`."""
     return largest(lambda batch: peak(replace(run, batch=batch)) <= limit, guess)
 
 
-def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, Run]], chosen: Sequence[Method]) -> None:
-    """Peaks of every method along an axis."""
+def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], chosen: Sequence[Method]) -> None:
+    """Measure the peaks of every method along an axis."""
     for at, run in runs:
         for method in chosen:
-            own = replace(run, method=method.name)
-            peak, report = allocated(own)
+            of_method = replace(run, method=method.name)
+            peak, report = allocated(of_method)
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
-            recorder.add(axis, method.title, "allocated peak", "B", peak, at=at)
-            if own.device == "cpu" and (grown := in_fresh_process(process_peak, own)) is not None:
+            recorder.add(axis, method.title, ALLOCATED, "B", peak, at=at)
+            if run.device == "cpu" and (grown := in_fresh_process(process_peak, of_method)) is not None:
                 recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
 
 
-def aim(recorder: Recorder, run: Run) -> None:
-    """PETRA's allocated peak against the sum of its parts."""
+def aim(recorder: Recorder, run: MemoryRun) -> None:
+    """Measure PETRA's allocated peak against the sum of its parts."""
     peak, report = allocated(replace(run, method=methods.PETRA.name))
     recorder.add("aim", "PETRA", "peak", "B", peak)
     recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
     recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))
 
 
-def budget(recorder: Recorder, run: Run, limit: int, chosen: Sequence[Method]) -> None:
-    """The largest batch of each method under so many bytes, foretold and found."""
+def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
+    """Measure the largest batch of each method under `limit` bytes, predicted and found."""
     for method in chosen:
-        own = replace(run, method=method.name)
-        guess = largest_batch(own, foretold, limit, 64)
-        found = largest_batch(own, lambda run: allocated(run)[0], limit, guess)
-        recorder.add("budget", method.title, "largest batch, foretold", "images", guess)
-        recorder.add("budget", method.title, "largest batch, found", "images", found)
+        of_method = replace(run, method=method.name)
+        guess = largest_batch(of_method, predicted_peak, limit, 64)
+        found = largest_batch(of_method, lambda run: allocated(run)[0], limit, guess)
+        recorder.add("budget", method.title, LARGEST_FORETOLD, "images", guess)
+        recorder.add("budget", method.title, LARGEST_FOUND, "images", found)
         if found:
-            recorder.add("budget", method.title, "allocated peak there", "B", allocated(replace(own, batch=found))[0])
-        print(f"  {method.title}: largest batch {guess} foretold, {found} found")
+            recorder.add(
+                "budget", method.title, "allocated peak there", "B", allocated(replace(of_method, batch=found))[0]
+            )
+        print(f"  {method.title}: largest batch {guess} predicted, {found} found")
+
+
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add what curves and batches are of, and in words which method fits the largest batch and where PETRA stands."""
+    found = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
+    notes = [BUDGET] if found else []
+    notes += [AXES] if any(series.at is not None for series in benchmark.series) else []
+    findings = []
+    if ours := found.get(methods.PETRA.title):
+        best = max(found, key=found.__getitem__)
+        findings = [
+            f"Memory: under {benchmark.setting['budget']:g} MB on one device the largest batch is {best}'s, "
+            f"{found[best]:.0f} images; PETRA's is {ours:.0f}."
+        ]
+    return replace(benchmark, findings=(*benchmark.findings, *findings), notes=(*benchmark.notes, *notes))
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -201,14 +224,14 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
     chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
-    run = Run(*fixed, 1, methods.PETRA.name, options.device, options.threads)
+    run = MemoryRun(*fixed, 1, methods.PETRA.name, options.device, options.threads)
     recorder = Recorder(
         "Memory", about(__doc__), command("benchmarks.memory", arguments), options, torch.device(options.device)
     )
     axes = {
         "batch": [(batch, replace(run, batch=batch)) for batch in options.batches],
         "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],
-        "k": [(k, replace(run, k=k)) for k in options.ks],
+        "k": [(k, replace(run, accumulation=k)) for k in options.ks],
     }
     for part in options.parts:
         if part == "aim":
@@ -217,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
             budget(recorder, run, int(options.budget * 1e6), chosen)
         else:
             along(recorder, part, axes[part], chosen)
-    return recorder.finish()
+    return recorder.finish(complete)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the engine adds to an action: to a forward, a reconstruction, a backward or an update of one stage.
+"""The time that the engine adds to an action: to a forward, a reconstruction, a backward or an update of one stage.
 
 The stages have a few numbers each, so that hardly anything is left but the engine, and PyTorch's own cost of a call.
 The same evaluations, gradients and updates without an engine are timed right after each tick and taken off

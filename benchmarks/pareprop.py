@@ -1,14 +1,14 @@
 """Throughput and memory of PaReprop, reversible backpropagation and backpropagation on reversible transformers.
 
-PaReprop (arXiv 2306.09342) rebuilds a block beside the gradient of the block above, so that the one evaluation more of
-reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all three
-methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
+PaReprop (arXiv 2306.09342) reconstructs a block beside the gradient of the block above, so that the one evaluation more
+of reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all
+three methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
 
 In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
 round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
 others have. Memory is the allocator's peak over a step, the network included, temporaries of operations too
 (`benchmarks.allocation`); on the CPU PaReprop does it in one thread for that, every reconstruction before the backward
-beside it, which is the order that holds most. The largest batch under a budget is foretold from shapes alone
+beside it, which is the order that holds most. The largest batch under a budget is predicted from shapes alone
 (`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
 
 The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
@@ -46,8 +46,16 @@ from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
 from petra_core.recipe import sgd
 from reproduce.cells import transformers
-from reproduce.exhibits.pareprop import ALLOCATED, FORETOLD, FOUND, PEAK_FORETOLD, THROUGHPUT, gain_of, group_of
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.published import pareprop_row
+from reproduce.records.benchmarks import (
+    ALLOCATED,
+    LARGEST_FORETOLD,
+    LARGEST_FOUND,
+    PEAK_FORETOLD,
+    THROUGHPUT,
+    Benchmark,
+    Comparison,
+)
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -57,8 +65,8 @@ SLOWER_AT_MOST = 0.98
 
 
 @dataclass(frozen=True)
-class Run:
-    """What is trained: a network as revvit_micro, pixels of an image's side, tokens of a text, samples, method."""
+class ParepropRun:
+    """A training that is measured: a network as revvit_micro, pixels of an image's side, tokens, samples, method."""
 
     network: str
     size: int
@@ -73,8 +81,8 @@ class Run:
 
     @property
     def group(self) -> str:
-        """How records call network and batch."""
-        return group_of(self.network, self.batch)
+        """The name of network and batch in records."""
+        return f"{self.network}, batch {self.batch}"
 
     def stages(self) -> list[Stage]:
         """The network, on torch's default device. Raises ValueError: there is none of that name."""
@@ -82,8 +90,8 @@ class Run:
             name = self.network.partition("_")[2]
             return revroberta(name, vocabulary=TOKENS, length=self.length, dropout=0.0)
         if self.network not in transformers.MODELS:
-            known = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
-            raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(known))}")
+            names = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
+            raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(names))}")
         stem = transformers.default_stem(self.network, self.size)
         return transformers.build(self.network, stem, transformers.default_width(self.network), self.size, CLASSES)
 
@@ -95,8 +103,8 @@ class Run:
         return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
 
 
-def stepping(run: Run, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
-    """A step of the run, and nothing that is made only at the first."""
+def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
+    """A function that does one step of the run; what is made only at the first step is made here."""
     torch.manual_seed(0)
     with torch.device(device):
         stages, batch = run.stages(), run.micro_batch()
@@ -108,7 +116,7 @@ def stepping(run: Run, device: torch.device, *, side_by_side: bool = True) -> Ca
     return step
 
 
-def allocated(run: Run, device: torch.device) -> int:
+def allocated(run: ParepropRun, device: torch.device) -> int:
     """The allocator's peak over two steps, in bytes."""
     gc.collect()
     with Allocations(device) as allocations:
@@ -117,18 +125,18 @@ def allocated(run: Run, device: torch.device) -> int:
     return allocations.peak
 
 
-def foretold(run: Run) -> int:
-    """The same from shapes: what lasts, gradients and messages of one stage (messages of two that overlap), graphs."""
+def predicted_peak(run: ParepropRun) -> int:
+    """The allocated peak from shapes: what lasts, gradients and messages of one stage (of two that overlap), graphs."""
     with torch.device("meta"):
-        found = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=OPTIMIZER)
-    lasting = sum(own.always - own.trainable + own.kept for own in found) + max(own.trainable for own in found)
-    messages = [own.peak["messages"] for own in of_footprints(found, run.method)]
+        per_stage = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=OPTIMIZER)
+    lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
+    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, run.method)]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
-    return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(found, run.method)
+    return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(per_stage, run.method)
 
 
-def measure_throughput(recorder: Recorder, run: Run, device: torch.device, threads: int, rounds: int) -> None:
-    """Samples a second of every method, round by round."""
+def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
+    """Measure the samples per second of every method, round by round."""
     steps = {}
     for method in CONTESTANTS:
         torch.set_num_threads(threads_of(method, threads, device))
@@ -139,8 +147,9 @@ def measure_throughput(recorder: Recorder, run: Run, device: torch.device, threa
             torch.set_num_threads(threads_of(method, threads, device))
             seconds = timed(steps[method], device)
             recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / seconds)
-    gain = gain_of(run.network)
-    low = None if device.type != "cuda" else SLOWER_AT_MOST if gain is None else 1 + gain / 100
+    row = pareprop_row(run.network, exactly=True)
+    low = SLOWER_AT_MOST if row is None else 1 + row.number("gain_percent") / 100
+    low = low if device.type == "cuda" else None
     for first, second, bound in (
         (PAREPROP, REVERSIBLE_BACKPROPAGATION, low),
         (REVERSIBLE_BACKPROPAGATION, BACKPROPAGATION, None),
@@ -150,37 +159,37 @@ def measure_throughput(recorder: Recorder, run: Run, device: torch.device, threa
 
 
 def threads_of(method: Method, threads: int, device: torch.device) -> int:
-    """Of each thread that computes, so that all methods have the same cores."""
+    """Threads of each thread pool that computes, so that all methods have the same cores."""
     return threads // 2 if method.overlapped and device.type == "cpu" else threads
 
 
-def measure_memory(recorder: Recorder, run: Run, device: torch.device) -> None:
-    """Peaks of every method."""
+def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -> None:
+    """Measure the peaks of every method."""
     for method in CONTESTANTS:
-        own = replace(run, method=method)
-        recorder.add(run.group, method.title, ALLOCATED, "B", allocated(own, device))
-        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", foretold(own))
+        of_method = replace(run, method=method)
+        recorder.add(run.group, method.title, ALLOCATED, "B", allocated(of_method, device))
+        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", predicted_peak(of_method))
 
 
-def measure_budget(recorder: Recorder, run: Run, device: torch.device, limit: int, *, find: bool) -> None:
-    """The largest batch of every method under so many bytes."""
+def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, limit: int, *, find: bool) -> None:
+    """Measure the largest batch of every method under `limit` bytes."""
     for method in CONTESTANTS:
-        own = replace(run, method=method)
+        of_method = replace(run, method=method)
 
-        def fits(batch: int, peak: Callable[[Run], int], own: Run = own) -> bool:
-            return peak(replace(own, batch=batch)) <= limit
+        def fits(batch: int, peak: Callable[[ParepropRun], int], of_method: ParepropRun = of_method) -> bool:
+            return peak(replace(of_method, batch=batch)) <= limit
 
-        guess = largest(partial(fits, peak=foretold), by_a_line(own, limit))
-        recorder.add(run.network, method.title, FORETOLD, "samples", guess)
+        guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
+        recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)
         if find:
             found = largest(partial(fits, peak=partial(allocated, device=device)), guess)
-            recorder.add(run.network, method.title, FOUND, "samples", found)
+            recorder.add(run.network, method.title, LARGEST_FOUND, "samples", found)
 
 
-def by_a_line(run: Run, limit: int) -> int:
-    """About the largest batch of which `foretold` is at most `limit`: bytes grow in proportion to samples."""
-    here, twice = (foretold(replace(run, batch=factor * run.batch)) for factor in (1, 2))
-    return max(1, run.batch + (limit - here) * run.batch // (twice - here))
+def by_a_line(run: ParepropRun, limit: int) -> int:
+    """About the largest batch of which `predicted_peak` is at most `limit`: bytes grow in proportion to samples."""
+    once, twice = (predicted_peak(replace(run, batch=factor * run.batch)) for factor in (1, 2))
+    return max(1, run.batch + (limit - once) * run.batch // (twice - once))
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -202,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     for network in options.networks:
         try:
             with torch.device("meta"):
-                Run(network, options.size, options.length, 1, methods.PAREPROP).stages()
+                ParepropRun(network, options.size, options.length, 1, methods.PAREPROP).stages()
         except ValueError as error:
             parser.error(f"--networks {network}: {error}")
     if options.threads < 2 or options.threads % 2:
@@ -212,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
     for network in options.networks:
         for batch in options.batches:
-            run = Run(network, options.size, options.length, batch, methods.PAREPROP)
+            run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
             measure_throughput(recorder, run, device, options.threads, options.rounds)
             torch.set_num_threads(options.threads)
             measure_memory(recorder, run, device)

@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.arguments import add_networks, count, network
 from benchmarks.recording import Recorder, about, add_options, command
-from benchmarks.teams import Serve, Team, peak_memory
+from benchmarks.teams import BenchmarkTeam, Serve, peak_memory
 from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, merge, methods, models
 from petra_core.distributed import ProcessChannel
@@ -53,8 +53,8 @@ Batch = Callable[[], object]  # trains one batch of n micro-batches in this proc
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What all contestants share.
+class PipeliningSetting:
+    """The network and micro-batches that all contestants share.
 
     Attributes:
         network: by name, as of `benchmarks.arguments.network`.
@@ -70,7 +70,7 @@ class Setting:
     micro_batches: int
 
     def stages(self) -> list[Stage]:
-        """The same weights everywhere."""
+        """The stages of the network, with the same weights everywhere."""
         torch.manual_seed(0)
         return network(self.network, self.width)
 
@@ -81,7 +81,7 @@ class Setting:
         return images, torch.randint(10, (len(images),), generator=generator)
 
     def micro(self) -> list[tuple[Tensor, Tensor]]:
-        """The same, cut."""
+        """The micro-batches of a batch."""
         images, labels = self.data()
         return list(zip(images.split(self.batch), labels.split(self.batch), strict=True))
 
@@ -89,8 +89,8 @@ class Setting:
 Cut = tuple[int, ...]  # stages of each process
 
 
-def petra(setting: Setting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
-    """Over all processes of the group, or (without a cut) in each of them alone."""
+def petra(setting: PipeliningSetting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
+    """PETRA over all processes of the group, or (without a cut) in each of them alone."""
     stages, channel = setting.stages(), None
     if cut is not None:
         if merged:
@@ -144,11 +144,13 @@ class Portion(nn.Module):
         return value if isinstance(value, Tensor) else tuple(stream.contiguous() for stream in as_streams(value))
 
 
-def synchronous(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointing: bool) -> tuple[Portion, Batch]:
-    """GPipe or 1F1B. Returns the module of this process, and what leaves the mean gradient of a batch in it."""
+def synchronous(
+    setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool
+) -> tuple[Portion, Batch]:
+    """GPipe or 1F1B: the module of this process, and a function that leaves the mean gradient of a batch in it."""
     stages = setting.stages()
-    own = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
-    module = Portion(own, checkpointing=checkpointing)
+    portion = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
+    module = Portion(portion, checkpointing=checkpointing)
     stage = PipelineStage(module, rank, PROCESSES, torch.device("cpu"))
     schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](
         stage, setting.micro_batches, loss_fn=F.cross_entropy
@@ -159,8 +161,8 @@ def synchronous(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointi
     return module, lambda: schedule.step(target=labels)
 
 
-def pipelined(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointing: bool = False) -> Batch:
-    """The same with updates."""
+def pipelined(setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool = False) -> Batch:
+    """GPipe or 1F1B with updates."""
     module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
     optimizer = sgd(list(module.parameters()))
 
@@ -173,7 +175,7 @@ def pipelined(setting: Setting, rank: int, cut: Cut, *, kind: str, checkpointing
     return train
 
 
-def plain(setting: Setting, rank: int, cut: Cut | None) -> Batch:
+def autograd(setting: PipeliningSetting, rank: int, cut: Cut | None) -> Batch:
     """Autograd in one process, the gradients of the micro-batches accumulated."""
     del rank, cut
     model = models.sequential(setting.stages())
@@ -191,8 +193,8 @@ def plain(setting: Setting, rank: int, cut: Cut | None) -> Batch:
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """One way to train.
+class PipelineContestant:
+    """One way to train over the processes.
 
     Attributes:
         name: as shown.
@@ -210,31 +212,36 @@ class Contestant:
     options: tuple[tuple[str, object], ...] = ()
 
 
-PETRA, COPIES = Contestant("PETRA", petra, methods.PETRA), Contestant("two copies of PETRA", petra, None)
+PETRA, COPIES = (
+    PipelineContestant("PETRA", petra, methods.PETRA),
+    PipelineContestant("two copies of PETRA", petra, None),
+)
 CHECKPOINTED = [
-    Contestant(f"{title}, checkpointing", pipelined, methods.DSP, options=(("kind", kind), ("checkpointing", True)))
+    PipelineContestant(
+        f"{title}, checkpointing", pipelined, methods.DSP, options=(("kind", kind), ("checkpointing", True))
+    )
     for kind, title in (("gpipe", "GPipe"), ("1f1b", "1F1B"))
 ]
 CONTESTANTS = (
     PETRA,
-    Contestant("PETRA, merged to J = 2", petra, methods.PETRA, options=(("merged", True),)),
+    PipelineContestant("PETRA, merged to J = 2", petra, methods.PETRA, options=(("merged", True),)),
     *CHECKPOINTED,
-    Contestant("GPipe", pipelined, methods.BACKPROPAGATION, options=(("kind", "gpipe"),)),
-    Contestant("1F1B", pipelined, methods.BACKPROPAGATION, options=(("kind", "1f1b"),)),
+    PipelineContestant("GPipe", pipelined, methods.BACKPROPAGATION, options=(("kind", "gpipe"),)),
+    PipelineContestant("1F1B", pipelined, methods.BACKPROPAGATION, options=(("kind", "1f1b"),)),
     COPIES,
-    Contestant("PETRA, one process", petra, None, processes=1),
-    Contestant("autograd, one process", plain, None, processes=1),
+    PipelineContestant("PETRA, one process", petra, None, processes=1),
+    PipelineContestant("autograd, one process", autograd, None, processes=1),
 )
 
 
-def serving(rank: int, contestant: Contestant, setting: Setting, cut: Cut | None) -> Serve:
-    """In each process of a contestant: made, warm, and ready to be timed."""
+def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSetting, cut: Cut | None) -> Serve:
+    """Make a contestant in one of its processes, warm and ready to be timed."""
     before = peak_memory()
     train = contestant.make(setting, rank, cut, **dict(contestant.options))
     train()
 
     def serve(batches: int) -> tuple[float, int]:
-        """Seconds of that many batches, from a common beginning, and bytes at most so far."""
+        """Seconds of that many batches, from a common beginning, and peak bytes so far."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(batches):
@@ -246,8 +253,8 @@ def serving(rank: int, contestant: Contestant, setting: Setting, cut: Cut | None
     return serve
 
 
-def gradient_error(rank: int, setting: Setting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
-    """In each process: how far the gradients of a pipeline are from those of plain autograd."""
+def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
+    """Compare, in each process, the gradients of a pipeline with those of plain autograd."""
 
     def serve() -> float:
         module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
@@ -256,9 +263,9 @@ def gradient_error(rank: int, setting: Setting, cut: Cut, kind: str, checkpointi
         model = models.sequential(stages)
         for images, labels in setting.micro():
             (F.cross_entropy(model(images), labels) / setting.micro_batches).backward()
-        own = models.sequential(stages[: cut[0]] if rank == 0 else stages[cut[0] :])
+        portion = models.sequential(stages[: cut[0]] if rank == 0 else stages[cut[0] :])
         errors = []
-        for ours, theirs in zip(own.parameters(), module.parameters(), strict=True):
+        for ours, theirs in zip(portion.parameters(), module.parameters(), strict=True):
             assert ours.grad is not None
             assert theirs.grad is not None
             scale = ours.grad.abs().max().clamp_min(1e-6)
@@ -268,11 +275,11 @@ def gradient_error(rank: int, setting: Setting, cut: Cut, kind: str, checkpointi
     return serve
 
 
-def check_gradients(setting: Setting, cut: Cut) -> float:
+def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
     """The largest error of all synchronous pipelines. Raises: ValueError: it is not rounding."""
     errors = {}
     for kind, checkpointing in itertools.product(("gpipe", "1f1b"), (False, True)):
-        with Team(PROCESSES, gradient_error, setting, cut, kind, checkpointing) as team:
+        with BenchmarkTeam(PROCESSES, gradient_error, setting, cut, kind, checkpointing) as team:
             errors[kind, checkpointing] = max(team.ask())
     worst = max(errors, key=lambda which: errors[which])
     if not errors[worst] <= TOLERANCE:
@@ -280,36 +287,36 @@ def check_gradients(setting: Setting, cut: Cut) -> float:
     return errors[worst]
 
 
-def best_cut(setting: Setting, method: Method) -> Cut:
-    """By what each stage takes under the method, measured here: a process has what is nearest to half of the work."""
+def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
+    """The best cut by the seconds that each stage takes under the method, measured here."""
     stages = setting.stages()
     images, labels = setting.micro()[0]
     seconds = []
     for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
         waiting = min(method.delay(index, len(stages)), 1)
-        alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
-        turns = [alone.turn() for _ in range(TURNS + 1)][1:]
+        stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
+        turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
     return plan(seconds, PROCESSES).partition
 
 
-def compete(setting: Setting, rounds: int, seconds: float, recorder: Recorder) -> None:
-    """All contestants on one network."""
+def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
+    """Measure all contestants on one network."""
     group = f"{setting.network}, width {setting.width}"
     wanted = {contestant.costs for contestant in CONTESTANTS if contestant.costs is not None}
     cuts = {method: best_cut(setting, method) for method in sorted(wanted, key=str)}
     error = check_gradients(replace(setting, batch=CHECKED), cuts[methods.BACKPROPAGATION])
-    shown = "; ".join(f"{method} {'+'.join(map(str, cut))}" for method, cut in cuts.items())
+    cut_list = "; ".join(f"{method} {'+'.join(map(str, cut))}" for method, cut in cuts.items())
     recorder.notes.append(
-        f"{group}: stages of each process, by the costs of {shown} (DSP's are those of checkpointing). Gradients of "
+        f"{group}: stages of each process, by the costs of {cut_list} (DSP's are those of checkpointing). Gradients of "
         f"GPipe and 1F1B differ from plain autograd's by at most {error:.1g} of the largest."
     )
-    print(f"{group}: cuts by {shown}", flush=True)
-    teams: dict[Contestant, Team] = {}
+    print(f"{group}: cuts by {cut_list}", flush=True)
+    teams: dict[PipelineContestant, BenchmarkTeam] = {}
     try:
         for contestant in CONTESTANTS:
             cut = cuts.get(contestant.costs) if contestant.costs is not None else None
-            teams[contestant] = Team(contestant.processes, serving, contestant, setting, cut)
+            teams[contestant] = BenchmarkTeam(contestant.processes, serving, contestant, setting, cut)
             teams[contestant].ask(0)  # one after the other: they must not disturb each other's warm-up
         batches = {c: max(1, round(seconds / max(s for s, _ in team.ask(1)))) for c, team in teams.items()}
         for number in range(rounds):
@@ -360,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.pipelining", arguments), options)
     for name in options.networks:
-        setting = Setting(name, options.width, options.batch, options.size, options.micro_batches)
+        setting = PipeliningSetting(name, options.width, options.batch, options.size, options.micro_batches)
         compete(setting, options.rounds, options.seconds, recorder)
     recorder.finish()
     return {

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: rounds, ratios on the screen, and a record of the run if one is wanted.
+"""The common part of the benchmarks: rounds, ratios on the screen, and a record of the run if one is wanted.
 
 A script measures, gives every value to a `Recorder`, and names the ratios of interest; the rest is here. Records are
 written with `--record` only: a run that was made to look at something must not replace one that we stand behind.
@@ -9,7 +9,7 @@ import datetime
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from reproduce.records.record import DEFAULT_ROOT
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """The options that all benchmarks share; `name` is that of the record."""
+    """Add the options that all benchmarks share; `name` is that of the record."""
     parser.add_argument(
         "--record",
         nargs="?",
@@ -45,12 +45,12 @@ def command(module: str, arguments: Sequence[str] | None) -> str:
 
 
 def about(docstring: str | None) -> str:
-    """What a script's docstring says between its first paragraph, the title, and its usage."""
+    """The part of a script's docstring between its first paragraph, the title, and its usage."""
     return " ".join((docstring or "").partition("Usage")[0].partition("\n\n")[2].split())
 
 
 class Recorder:
-    """Collects what is measured.
+    """Collects the measured values of a benchmark.
 
     Args:
         title, about, command: see `Benchmark`.
@@ -77,19 +77,24 @@ class Recorder:
         self._load = os.getloadavg()[0]
 
     def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:
-        """A value of this round; `at` a place of the group's axis if it is one of a curve."""
+        """Add a value of this round; `at` a place of the group's axis if it is one of a curve."""
         self._values.setdefault((group, name, quantity, unit, at), []).append(value)
 
     def medians(self, group: str, quantity: str) -> dict[str, float]:
-        """By contestant."""
+        """The median of a quantity in a group, by contestant."""
         return {
             name: spread(values).median
             for (of, name, what, _, at), values in self._values.items()
             if (of, what, at) == (group, quantity, None)
         }
 
-    def finish(self) -> Benchmark:
-        """Print the ratios of interest; write the record if it was asked for."""
+    def finish(self, complete: Callable[[Benchmark], Benchmark] | None = None) -> Benchmark:
+        """Print the ratios of interest; write the record if it was asked for.
+
+        Args:
+            complete: adds what follows from the values: fits and their goals, findings, notes.
+
+        """
         code, patch = provenance.code()
         benchmark = Benchmark(
             name=self._name or "unnamed",
@@ -111,8 +116,12 @@ class Recorder:
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             goals=tuple(self.goals),
         )
-        for sought in (*self.comparisons, *self.goals):
+        if complete:
+            benchmark = complete(benchmark)
+        for sought in (*benchmark.comparisons, *benchmark.goals):
             print(_line(benchmark, sought))
+        for finding in benchmark.findings:
+            print(f"  {finding}")
         print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
         if self._name is not None:
             print(f"  -> {write(benchmark, self._root)}")
@@ -120,15 +129,15 @@ class Recorder:
 
 
 def _line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
-    found = benchmark.spread(sought)
+    quartiles = benchmark.spread(sought)
     verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
     if isinstance(sought, Comparison):
         of, unit, rounds = f"{sought.first} / {sought.second}", "", "pairs"
     else:
         of, unit, rounds = sought.name, f" {benchmark.series_of(sought).unit}", "rounds"
     return (
-        f"  {sought.group}: {of}, {sought.quantity}: median {found.median:.3f}{unit} ({found.lower:.3f} to "
-        f"{found.upper:.3f}, {found.n} {rounds}){verdict[sought.holds(found.median)]}"
+        f"  {sought.group}: {of}, {sought.quantity}: median {quartiles.median:.3f}{unit} ({quartiles.lower:.3f} "
+        f"to {quartiles.upper:.3f}, {quartiles.n} {rounds}){verdict[sought.holds(quartiles.median)]}"
     )
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 PATIENCE = timedelta(minutes=5)
-#: What takes long to import. Not the script itself, which the processes run under another name.
+#: Modules that take long to import. Not the script itself, which the processes run under another name.
 PRELOADED = ["torch._dynamo", "torch.distributed.pipelining", "petra_core.distributed", "benchmarks.recording"]
 
 Serve = Callable[..., Any]  # an order's arguments -> the answer
@@ -32,7 +32,7 @@ class TeamError(RuntimeError):
     """A process of a team failed; it has printed its traceback."""
 
 
-class Team:
+class BenchmarkTeam:
     """Some processes of one torch.distributed group, with Gloo and one thread each.
 
     Args:
@@ -58,7 +58,7 @@ class Team:
             self._processes.append(process)
 
     def ask(self, *order: Any) -> list[Any]:
-        """The same order to all, which work on it side by side; their answers by rank. Raises: TeamError."""
+        """Give one order to all processes, which work on it side by side; their answers by rank. Raises: TeamError."""
         for pipe in self._pipes:
             pipe.send(order)
         return [self._answer(rank) for rank in range(len(self._pipes))]
@@ -79,7 +79,7 @@ class Team:
                 process.terminate()
             raise TeamError(f"process {rank} of {len(self._pipes)} has failed; see its traceback above") from None
 
-    def __enter__(self) -> "Team":
+    def __enter__(self) -> "BenchmarkTeam":
         return self
 
     def __exit__(self, *_: object) -> None:

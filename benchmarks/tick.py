@@ -1,12 +1,12 @@
 """Time of a tick of each method against a plain autograd step of the same network, in pairs, and bytes held between
 ticks.
 
-A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one rebuilt graph, one backward,
-one update. The plain step does it without rebuilding. In units in which a forward costs 1 and a backward 2 the ratio
-is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible, and the aim is 1.25
-on the CPU. What the units really are on this machine is measured beside: the same step and, after it, once more the
-forward of every stage but the head, without a graph. A tick evaluates no less than that, so the ratio of these two to
-the step alone is what can be reached, and what a tick takes above them is the engine's doing.
+A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one reconstructed graph, one
+backward, one update. The plain step does it without reconstructing. In units in which a forward costs 1 and a backward
+2 the ratio is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible, and the
+aim is 1.25 on the CPU. What the units really are on this machine is measured beside: the same step and, after it, once
+more the forward of every stage but the head, without a graph. A tick evaluates no less than that, so the ratio of these
+two to the step alone is what can be reached, and what a tick takes above them is the engine's doing.
 
 With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, which evaluates a reversible stage twice in
 its backward, once to invert it and once for the graph. PETRA makes one evaluation serve both; in the units above that
@@ -37,6 +37,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -49,8 +50,13 @@ from petra_core.devices import captured
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.exhibits.benchmark_tick import PLAIN, PLAIN_AND_FORWARD, TICK, TICK_AND_FUNCTIONS
-from reproduce.records.benchmarks import Comparison
+from reproduce.records.benchmarks import Benchmark, Comparison
+
+TICK, PLAIN = "tick", "autograd step"
+#: An autograd step and, without a graph, the forward of all stages but the head: no tick evaluates less.
+PLAIN_AND_FORWARD = f"{PLAIN} and a forward"
+#: A tick of PETRA and, without a graph, once more the residual functions: what a tick that inverts first evaluates.
+TICK_AND_FUNCTIONS = f"{TICK} and its residual functions"
 
 # The claim: what PETRA's tick should take at most, of the time of the other side, on this network and micro-batch.
 CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}
@@ -66,7 +72,7 @@ HELD = ("inputs", "stashed_weights", "messages", "graph")
 
 
 def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of both sides."""
+    """Make the optimizer of both sides."""
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
@@ -121,7 +127,7 @@ def functions_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
 def evaluations(
     calls: Mapping[str, Callable[[], object]], method: Method, rival: Method | None, stages: Sequence[Stage], x: Tensor
 ) -> dict[str, Callable[[], object]]:
-    """A contestant to be measured beside a tick of `method` and its rival: one of them, and what it evaluates less."""
+    """A contestant to be measured beside: the side that evaluates less, with what it evaluates less done too."""
     if rival is None and not method.keeps_graph:
         return {PLAIN_AND_FORWARD: in_turn(calls[PLAIN], forward_again(stages, x))}
     if method is methods.PETRA and rival is methods.APPROXIMATE_INPUTS:
@@ -130,7 +136,7 @@ def evaluations(
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
-    """What does one after the other."""
+    """A function that makes all calls, one after the other."""
 
     def all_of_them() -> None:
         for call in calls:
@@ -150,7 +156,7 @@ def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor, *, 
 
 
 def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int) -> Callable[[], object]:
-    """What does a step of a full pipeline: plainly, or from a recording over so many streams, made before."""
+    """A function that does a step of a full pipeline: from a recording over `streams` CUDA streams, if above 0."""
     if not streams:
         return partial(pipeline.step, x, y)
     step = partial(captured.cuda(pipeline, streams=streams).step, x, y)
@@ -172,7 +178,7 @@ def timed(function: Callable[[], object], device: torch.device) -> float:
 def rounds(
     contestants: Sequence[Callable[[], object]], number: int, device: torch.device
 ) -> Iterator[tuple[float, ...]]:
-    """Seconds of each in neighbouring calls, round by round; every other round goes backwards."""
+    """Seconds of each contestant in neighbouring calls, round by round; every other round goes backwards."""
     for turn in range(number):
         order = range(len(contestants))
         seconds = {index: timed(contestants[index], device) for index in (reversed(order) if turn % 2 else order)}
@@ -180,7 +186,7 @@ def rounds(
 
 
 def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> float | None:
-    """What was hoped for the ratio; None where nothing was."""
+    """The aim for the ratio of a tick to the other side; None where there is none."""
     other = any(getattr(options, name) != value for name, value in CLAIMED.items())
     if method is not methods.PETRA or other or options.compile:
         return None
@@ -194,7 +200,7 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
 
 
 def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
-    """What was hoped for the ratio of a tick to `other_side` where stages are small; None where nothing was."""
+    """The aim for the ratio of a tick to `other_side` where stages are small; None where there is none."""
     other = any(getattr(options, name) != value for name, value in CLAIMED_NARROW.items())
     if other or options.device != "cpu" or options.compile:
         return None
@@ -274,16 +280,45 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             recorder.comparisons.append(Comparison(group, "time", TICK, limit, high=aim_on_chain(options, limit)))
         del calls, pipeline
         gc.collect()
-    _print_foretold(stages, x, y)
-    recorder.finish()
+    _print_predicted(stages, x, y)
+    recorder.finish(complete)
     return medians
 
 
-def _print_foretold(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add for each ratio with an aim, in words, what an engine that costs nothing would have, if that was measured.
+
+    Beside a tick and its rival one of them is measured with the evaluations that tell it from the other: what of the
+    ratio is the engine's doing, and what has to be evaluated anyway, is known from the same rounds.
+    """
+    found = []
+    for sought in benchmark.comparisons:
+        alone = _of_evaluations(benchmark, sought)
+        if sought.aim and alone is not None:
+            found.append(
+                f"A tick, {sought.group}: the evaluations alone, without an engine, give a ratio of {alone:.3f} to one "
+                f"{sought.second}; the tick has {benchmark.spread(sought).median:.3f}. The aim of {sought.aim} is "
+                f"{'within' if sought.holds(alone) else 'out of'} reach of an engine that costs nothing, on this "
+                "machine and network."
+            )
+    return replace(benchmark, findings=(*benchmark.findings, *found))
+
+
+def _of_evaluations(benchmark: Benchmark, sought: Comparison) -> float | None:
+    """The ratio that `sought` would have if both sides did nothing but evaluate."""
+    limits = ((PLAIN_AND_FORWARD, sought.second), (sought.first, TICK_AND_FUNCTIONS))
+    for other in benchmark.comparisons:
+        alike = (other.group, other.quantity) == (sought.group, sought.quantity)
+        if alike and (other.first, other.second) in limits:
+            return benchmark.spread(other).median
+    return None
+
+
+def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
     def held(method: Method) -> int:
         return sum(stage.held[kind] for stage in predict(stages(), method, x, y, optimizer=sgd) for kind in HELD)
 
-    print("  held between ticks, foretold: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
+    print("  held between ticks, predicted: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
 
 In every round the costs of all stages and the link between the processes are measured, the model
-(`petra_core.timeline`) foretells each method's time for a micro-batch from them alone, and then the engine runs the
+(`petra_core.timeline`) predicts each method's time for a micro-batch from them alone, and then the engine runs the
 method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a tenth.
 
 Two processes on one machine slow each other, by the memory and caches that they share. So stage costs are measured in
@@ -29,7 +29,7 @@ from torch import Tensor
 from benchmarks.arguments import add_networks, count, network
 from benchmarks.pipelining import best_cut
 from benchmarks.recording import Recorder, about, add_options, command
-from benchmarks.teams import Serve, Team
+from benchmarks.teams import BenchmarkTeam, Serve
 from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
@@ -51,8 +51,8 @@ DRAWN = 4  # micro-batches' worth of time in a drawing
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Attributes: network by name; width, batch, size: channels, images of a micro-batch, pixels; turns: timed."""
+class TimelineSetting:
+    """The network and micro-batches that are measured, and the number of turns that are timed."""
 
     network: str
     width: int
@@ -61,7 +61,7 @@ class Setting:
     turns: int
 
     def stages(self) -> list[Stage]:
-        """The same everywhere."""
+        """The stages of the network, with the same weights everywhere."""
         torch.manual_seed(0)
         return network(self.network, self.width)
 
@@ -72,33 +72,34 @@ class Setting:
         return [(images, torch.randint(10, (self.batch,), generator=generator))]
 
 
-def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
-    """In each process: measures costs and link, and trains, all of them when asked."""
+def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> Serve:
+    """Measure costs and link, and train, in each process, when asked."""
     first = sum(partition[:rank])
-    own = range(first, first + partition[rank])
+    own_stages = range(first, first + partition[rank])
     [(images, labels)] = setting.micro()
-    alone = {method: _alone(setting, method, own, images, labels) for method in METHODS}
+    stages_alone = {method: _stages_alone(setting, method, own_stages, images, labels) for method in METHODS}
     pipelines = {}
     for method in METHODS:
         stages, channel = setting.stages(), None
         if len(partition) > 1:
             channel = ProcessChannel(partition)
-            stages = [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
+            stages = [stage if index in own_stages else stage.to("meta") for index, stage in enumerate(stages)]
         pipelines[method] = Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel)
 
     def costs(method: Method) -> list[Cost]:
-        """Of the own stages."""
+        """Costs of the stages of this process."""
         dist.barrier()
-        found: list[list[Turn]] = []
+        rounds: list[list[Turn]] = []
         for turn in range(len(partition) if not method.pipelined else 1):
             if method.pipelined or turn == rank:
-                found = [_turns(alone[method], method) for _ in range(setting.turns + 1)][1:]
+                rounds = [_turns(stages_alone[method], method) for _ in range(setting.turns + 1)][1:]
             if not method.pipelined:
                 dist.barrier()
-        return [_cost(stage, turns) for stage, turns in zip(alone[method], zip(*found, strict=True), strict=True)]
+        per_stage = zip(stages_alone[method], zip(*rounds, strict=True), strict=True)
+        return [_cost(stage, turns) for stage, turns in per_stage]
 
     def train(method: Method, micro_batches: int) -> float:
-        """Seconds, from a common beginning."""
+        """Seconds of that many micro-batches, from a common beginning."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(micro_batches):
@@ -108,16 +109,18 @@ def serving(rank: int, setting: Setting, partition: tuple[int, ...]) -> Serve:
         return seconds
 
     def trace(method: Method, micro_batches: int) -> Timeline:
-        """Of all processes."""
-        with pipelines[method].tracing(rank) as found:
+        """The timeline of all processes."""
+        with pipelines[method].tracing(rank) as trace_here:
             train(method, micro_batches)
-        return timeline(gathered(found))
+        return timeline(gathered(trace_here))
 
     orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": _ping}
     return lambda order, *arguments: orders[order](*arguments)
 
 
-def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels: Tensor) -> list[StageAlone]:
+def _stages_alone(
+    setting: TimelineSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
+) -> list[StageAlone]:
     stages = setting.stages()
     arriving = feeds(stages, method, images, labels)
     return [
@@ -129,7 +132,7 @@ def _alone(setting: Setting, method: Method, own: range, images: Tensor, labels:
             waiting=min(method.delay(index, len(stages)), 1),
             optimizer=sgd,
         )
-        for index in own
+        for index in own_stages
     ]
 
 
@@ -147,7 +150,7 @@ def _turns(stages: Sequence[StageAlone], method: Method) -> list[Turn]:
 
 
 def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:
-    """Means, not medians: what else the machine does slows the engine's run too, which is timed as a whole."""
+    """The cost of a stage, by means, since what else the machine does slows the engine's run, timed as a whole, too."""
     updates = [turn.update for turn in turns if turn.update is not None]
     return Cost(
         statistics.fmean(turn.forward for turn in turns),
@@ -173,13 +176,15 @@ def _ping(size: int) -> float:
     return statistics.median(times[1:])
 
 
-def _link(team: Team, size: int) -> Link:
+def _link(team: BenchmarkTeam, size: int) -> Link:
     latency = max(team.ask("ping", 0))
     return Link(latency, size / max(max(team.ask("ping", size)) - latency, 1e-9))
 
 
-def foretold(method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link) -> tuple[Timeline, float]:
-    """The model's run with k = 1, and its seconds for a micro-batch while the pipeline is full.
+def predicted_timeline(
+    method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link
+) -> tuple[Timeline, float]:
+    """The run that the model predicts with k = 1, and its seconds for a micro-batch while the pipeline is full.
 
     At its end a run has backwards alone to do, which is quicker: those of the last micro-batches do not count.
     """
@@ -189,24 +194,29 @@ def foretold(method: Method, costs: Sequence[Cost], partition: Sequence[int], li
 
 
 def window(whole: Timeline, seconds: float) -> Timeline:
-    """What begins in that many seconds about the middle of a timeline, from 0."""
+    """The events that begin within `seconds` about the middle of a timeline, with times from 0."""
     middle = (min(event.begin for event in whole.events) + max(event.end for event in whole.events)) / 2
     begin = middle - seconds / 2
-    shown = [event for event in whole.events if begin <= event.begin < begin + seconds]
-    return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in shown), whole.devices)
+    within = [event for event in whole.events if begin <= event.begin < begin + seconds]
+    return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in within), whole.devices)
 
 
-def validate(setting: Setting, rounds: int, seconds: float, recorder: Recorder) -> None:
-    """All methods on one network, over one process and over two."""
+def validate(setting: TimelineSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
+    """Compare model and engine for all methods on one network, over one process and over two."""
     cut = best_cut(setting, methods.PETRA)
     for processes in PROCESSES:
         partition = cut if processes == 2 else (sum(cut),)
-        with Team(processes, serving, setting, partition) as team:
+        with BenchmarkTeam(processes, serving, setting, partition) as team:
             _over(team, setting, partition, rounds, seconds, recorder)
 
 
 def _over(
-    team: Team, setting: Setting, partition: tuple[int, ...], rounds: int, seconds: float, recorder: Recorder
+    team: BenchmarkTeam,
+    setting: TimelineSetting,
+    partition: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    recorder: Recorder,
 ) -> None:
     stages = sum(partition)
     for method in METHODS:
@@ -215,10 +225,10 @@ def _over(
     drawn: dict[Method, tuple[Timeline, float]] = {}
     for number in range(rounds):
         for method in METHODS:
-            costs = [cost for own in team.ask("costs", method) for cost in own]
+            costs = [cost for stage_costs in team.ask("costs", method) for cost in stage_costs]
             border = partition[0]
             link = _link(team, costs[border].down) if len(partition) > 1 else Link()
-            model, predicted = foretold(method, costs, partition, link)
+            model, predicted = predicted_timeline(method, costs, partition, link)
             measured = max(team.ask("train", method, count[method])) / count[method]
             group = _group(setting, method, partition)
             recorder.add(group, PREDICTED, QUANTITY, "s", predicted)
@@ -242,7 +252,7 @@ def _over(
         )
 
 
-def _group(setting: Setting, method: Method, partition: Sequence[int]) -> str:
+def _group(setting: TimelineSetting, method: Method, partition: Sequence[int]) -> str:
     return f"{setting.network}, width {setting.width}, {method}, P = {len(partition)}"
 
 
@@ -264,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timeline", arguments), options)
     for name in options.networks:
         validate(
-            Setting(name, options.width, options.batch, options.size, options.turns),
+            TimelineSetting(name, options.width, options.batch, options.size, options.turns),
             options.rounds,
             options.seconds,
             recorder,

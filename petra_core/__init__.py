@@ -58,7 +58,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch; Python asks for what the package has not imported."""
+    """Import a public name that needs torch, when it is first asked for."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _LATER[name]
@@ -68,5 +68,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion: names that have not been asked for yet, too."""
+    """All public names, those that have not been imported yet too."""
     return sorted({*globals(), *__all__})

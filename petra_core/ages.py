@@ -31,7 +31,7 @@ __all__ = ["ages", "check_replicas", "of_stages"]
 
 
 def ages(stages: int, replicas: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-    """f_j and b_j of every stage.
+    """The ages f_j and b_j of a micro-batch at its forward and backward, for every stage j, in ticks.
 
     Args:
         stages: J.
@@ -45,12 +45,18 @@ def ages(stages: int, replicas: Sequence[int] = ()) -> tuple[list[int], list[int
 
 
 def of_stages(partition: Sequence[int], replicas: Sequence[int]) -> tuple[int, ...]:
-    """The replicas of each stage, from the number of stages and of replicas of each part."""
+    """The number of replicas of each stage, from the number of stages and of replicas of each part."""
     return tuple(count for size, count in zip(partition, replicas, strict=True) for _ in range(size))
 
 
 def check_replicas(method: Method, stages: int, accumulation: int, replicas: Sequence[int] | None) -> tuple[int, ...]:
-    """The replicas of each stage; empty if no stage has more than one, which is what None means too.
+    """Check the number of replicas of each stage, and return it; empty if no stage has more than one.
+
+    Args:
+        method: only a pipelined one may have replicas.
+        stages: J.
+        accumulation: k.
+        replicas: of each stage; None or empty: one each.
 
     Raises:
         ValueError: there are not J numbers, one is below 1 or does not divide k, or the method is not pipelined.

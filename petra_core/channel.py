@@ -1,4 +1,4 @@
-"""What carries messages between ranks, as the pipeline sees it.
+"""The channel that carries messages between ranks, as the pipeline sees it.
 
 A pipeline whose stages all live in one process hands messages over itself. Where other ranks own some of the stages, it
 gives a channel what goes to them and asks it for what comes from them; nothing else differs. Both sides know from the
@@ -36,7 +36,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, tick: Tick) -> None:
-        """A tick begins: get ready for what the neighbours will send in it."""
+        """Get ready for what the neighbours will send in a tick, which begins."""
 
     @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
@@ -47,9 +47,9 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def collect(self, stage: int, turn: Turn | None) -> list[Message]:
-        """What `stage`, of this rank, needs from others for these actions; None: all sent in the ticks begun so far.
+        """Wait for the messages that `stage`, of this rank, needs from others for the actions of `turn`, oldest first.
 
-        Oldest first; waits for the messages.
+        None: for all messages that were sent in the ticks begun so far.
         """
 
     @abc.abstractmethod
@@ -62,8 +62,16 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """In an evaluation: what the rank below sends up to the first of replicas; elsewhere `streams`."""
+        """The input of this rank's stages in an evaluation: what the rank below sends up, or `streams` on the lowest.
+
+        Of replicas the first alone takes part.
+        """
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
-        """In an evaluation: the first of replicas sends `streams` up. Returns on every rank what the highest has."""
+        """Send `streams`, the output of this rank's stages in an evaluation, up; of replicas the first alone does.
+
+        Returns:
+            The output of the highest rank, on every rank.
+
+        """

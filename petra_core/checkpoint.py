@@ -58,14 +58,19 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str | Callab
 
 
 def encode(state: Any) -> bytes:
-    """What `save` would write."""
+    """The bytes that `save` would write."""
     stream = io.BytesIO()
     torch.save(state, stream)
     return stream.getvalue()
 
 
 def decode(data: bytes, name: str, map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:
-    """Back from `encode`; `name` says in errors where the bytes are from. Raises: CheckpointError: they are damaged."""
+    """The state that `encode` made `data` of; `name` says in errors where it is from.
+
+    Raises:
+        CheckpointError: the bytes are damaged.
+
+    """
     return _read(io.BytesIO(data), name, map_location)
 
 

@@ -1,8 +1,9 @@
 """Within a tick: one action after the other, or PaReprop's reconstruction beside the backward of the stage above.
 
 Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
-the device differentiates block i, then rebuilds block i - 1, then differentiates it. But a reconstruction needs only
-the input that was rebuilt one block higher, not its gradient (arXiv 2306.09342). So PAREPROP has the two in one tick:
+the device differentiates block i, then reconstructs block i - 1, then differentiates it. But a reconstruction needs
+only the input that was reconstructed one block higher, not its gradient (arXiv 2306.09342). So PAREPROP has the two in
+one tick:
 
     tick 1 | R0    | F0 B0 U0       the graph of stage 0 is made while the head is at work, from the output of stage 0
     tick 2 | B0 U0 | -              that it has held; further down from what the R above has sent ahead
@@ -46,12 +47,12 @@ Sent = list[tuple[int, Message]]  # to which stage, what
 Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
-def conductor(method: Method, *, alone: bool) -> "InOrder":
-    """How the actions of a tick are done under `method`.
+def conductor(method: Method, *, one_process: bool) -> "InOrder":
+    """What does the actions of a tick under `method`: in order, or side by side where the method overlaps.
 
     Args:
         method: of the pipeline.
-        alone: whether all its stages are in this process.
+        one_process: whether all stages of the pipeline are in this process.
 
     Raises:
         ValueError: the method overlaps, and the stages are in several processes.
@@ -59,7 +60,7 @@ def conductor(method: Method, *, alone: bool) -> "InOrder":
     """
     if not method.overlapped:
         return InOrder()
-    if not alone:
+    if not one_process:
         raise ValueError(
             f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
             f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
@@ -68,31 +69,31 @@ def conductor(method: Method, *, alone: bool) -> "InOrder":
 
 
 class InOrder:
-    """One action after the other."""
+    """Does one action of a tick after the other."""
 
     def tick(self) -> contextlib.AbstractContextManager[None]:
         """Surround the actions of a tick; all are done when the context is left."""
         return contextlib.nullcontext()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
-        """Do an action of a worker, by `act`. Returns what that returns; an exception of it says which action it was.
+        """Do an action of a worker, by `act`, and return its result; an exception carries a note that names the action.
 
         What the worker sends to stages of this process is added to `sent`.
         """
         if trace is not None:
             trace.begin(worker.device)
         try:
-            found = act(worker, action, sent)
+            result = act(worker, action, sent)
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
         if trace is not None:
             trace.end(action.kind.value, worker.index, action.number, worker.device)
-        return found
+        return result
 
 
 class SideBySide(InOrder):
-    """A reconstruction beside whatever else the tick has."""
+    """Does a reconstruction beside whatever else the tick has."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
@@ -135,7 +136,7 @@ class SideBySide(InOrder):
         return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
-        """That of the worker; at the first work of a tick it is made to wait for what comes before the tick."""
+        """The stream of a worker; at the first work of a tick it is made to wait for what comes before the tick."""
         device = worker.device
         if device not in self._streams:
             self._streams[device] = (new_stream(device), new_stream(device))
@@ -152,7 +153,7 @@ def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
 
 
 def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
-    """As a context for another thread."""
+    """The autocast setting of this thread, as a context for another thread."""
     return torch.autocast(
         device.type,
         dtype=torch.get_autocast_dtype(device.type),

@@ -6,7 +6,7 @@ Every message names the value that was met, what was expected, and what to do ab
 
 
 class PetraError(Exception):
-    """Base of the errors below."""
+    """Base class of the errors of the engine."""
 
 
 class NonFiniteError(PetraError):

@@ -42,20 +42,20 @@ def storage_of(tensor: "Tensor") -> int:
 class SavedTensors:
     """Context that measures the bytes which autograd saves for backward in the graphs recorded inside it.
 
-    Storages are counted once and whole; those of `known` tensors (parameters, buffers, inputs) are left out.
+    Storages are counted once and whole; those of `accounted` tensors (parameters, buffers, inputs) are left out.
     """
 
-    def __init__(self, known: "Iterable[Tensor]") -> None:
+    def __init__(self, accounted: "Iterable[Tensor]") -> None:
         import torch
 
-        self._known = {storage_of(tensor) for tensor in known}
-        self._found: dict[int, Tensor] = {}
+        self._accounted = {storage_of(tensor) for tensor in accounted}
+        self._saved: dict[int, Tensor] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self.bytes = 0
 
     def _pack(self, tensor: "Tensor") -> "Tensor":
         # Kept until the end of the measurement: a freed storage's address may be used again.
-        self._found[storage_of(tensor)] = tensor
+        self._saved[storage_of(tensor)] = tensor
         return tensor
 
     def __enter__(self) -> "SavedTensors":
@@ -64,12 +64,12 @@ class SavedTensors:
 
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
-        self.bytes = sum(t.untyped_storage().nbytes() for key, t in self._found.items() if key not in self._known)
-        self._found.clear()
+        self.bytes = sum(t.untyped_storage().nbytes() for key, t in self._saved.items() if key not in self._accounted)
+        self._saved.clear()
 
 
 class Ledger:
-    """Running account of one stage."""
+    """Running account of the bytes that one stage holds, by kind."""
 
     def __init__(self) -> None:
         self.now = dict.fromkeys(KINDS, 0)
@@ -78,7 +78,7 @@ class Ledger:
         self._total = 0
 
     def add(self, kind: str, count: int) -> None:
-        """`count` more bytes of `kind` are held (fewer if negative)."""
+        """Note that `count` more bytes of `kind` are held (fewer if negative)."""
         held = self.now[kind] + count
         assert held >= 0, f"the ledger went below zero: {held} bytes of {kind}"
         self.now[kind] = held
@@ -89,7 +89,7 @@ class Ledger:
             self.peak_total = self._total
 
     def set(self, kind: str, count: int) -> None:
-        """`count` bytes of `kind` are held."""
+        """Note that `count` bytes of `kind` are held."""
         self.add(kind, count - self.now[kind])
 
 

@@ -15,7 +15,7 @@ and micro-batches either pass one at a time or follow each other at every tick:
 
 (arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
 of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
-the stage below it rebuilds its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
+the stage below it reconstructs its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
 
 "Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
 recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
@@ -34,7 +34,7 @@ class Inputs(enum.Enum):
 
     GRAPH = "graph"  # the forward's autograd graph, input included, is kept
     STASH = "stash"  # the input is kept, the graph is recomputed from it
-    RECONSTRUCTION = "reconstruction"  # the input is rebuilt from the output by inverting the stage
+    RECONSTRUCTION = "reconstruction"  # the input is reconstructed from the output by inverting the stage
 
 
 class Weights(enum.Enum):
@@ -54,7 +54,7 @@ class Method:
         inputs: where the backward takes its input from.
         weights: which weights the backward uses.
         pipelined: whether a new micro-batch enters at every tick (else only once the one before it is finished).
-        overlapped: whether a stage rebuilds its graph beside the backward of the stage above, one tick before its own.
+        overlapped: whether a stage reconstructs beside the backward of the stage above, one tick before its own.
 
     """
 
@@ -72,20 +72,13 @@ class Method:
 
     @property
     def reconstructs(self) -> bool:
-        """Whether stages that can be inverted rebuild their inputs."""
+        """Whether stages that can be inverted reconstruct their inputs."""
         return self.inputs is Inputs.RECONSTRUCTION
 
     @property
     def stashes_weights(self) -> bool:
         """Whether the forward's weights are kept for the backward."""
         return self.weights is Weights.STASH
-
-    def entry_interval(self, stages: int) -> int:
-        """Ticks between the entries of two micro-batches into a pipeline of `stages` stages.
-
-        A micro-batch needs 2J - 1 ticks from its entry to its last backward (`petra_core.schedule`).
-        """
-        return 1 if self.pipelined else 2 * stages - 1
 
     def delay(self, stage: int, stages: int) -> int:
         """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
@@ -115,7 +108,7 @@ APPROXIMATE_INPUTS = Method(
 PETRA = Method("PETRA", "PETRA", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=True)
 PAREPROP = Method("PAREPROP", "PaReprop", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=False, overlapped=True)
 
-#: Those of PETRA's paper, which its tables compare with each other.
+#: The methods of PETRA's paper, which its tables compare with each other.
 ALL: tuple[Method, ...] = (
     BACKPROPAGATION,
     REVERSIBLE_BACKPROPAGATION,
@@ -124,7 +117,7 @@ ALL: tuple[Method, ...] = (
     APPROXIMATE_INPUTS,
     PETRA,
 )
-#: All that there are, in the order in which they are listed.
+#: All methods, in the order in which they are listed.
 KNOWN: tuple[Method, ...] = (*ALL, PAREPROP)
 
 
@@ -136,10 +129,10 @@ def by_name(name: str) -> Method:
 
     """
     wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
-    known = {method.name: method for method in KNOWN}
-    if wanted in known:
-        return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4) or list(known)
+    methods = {method.name: method for method in KNOWN}
+    if wanted in methods:
+        return methods[wanted]
+    near = difflib.get_close_matches(wanted, methods, n=3, cutoff=0.4) or list(methods)
     raise ValueError(f"there is no method {name!r}; did you mean {', '.join(near)}?")
 
 

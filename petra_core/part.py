@@ -2,7 +2,7 @@
 
 What that is depends on the method and on whether the block can be inverted:
 
-    method keeps graphs                the graph (`Tape`), and of the input what would rebuild the graph after a resume
+    method keeps graphs                the graph (`Tape`), and of the input what a resume needs to record it again
     method reconstructs, invertible    nothing
     otherwise                          of the input what the recomputation needs
 
@@ -81,7 +81,12 @@ class Part:
     def forward(
         self, micro_batch: int, inputs: Streams, target: Tensor | None, version: int, stream: RandomStream
     ) -> Streams:
-        """Evaluate with the current weights, which are of number `version`, and keep what the method wants kept."""
+        """Evaluate with the current weights, which are of number `version`, and keep what the method keeps.
+
+        Raises:
+            ValueError: the block wrote to its input in place.
+
+        """
         kept = () if self.reconstructs else detached(self.stage.keep(inputs))
         self._ledger.add("inputs", payload(kept))
         writes = [tensor._version for tensor in inputs]
@@ -107,11 +112,11 @@ class Part:
         return outputs
 
     def evaluate(self, inputs: Streams) -> Streams:
-        """Plain evaluation; nothing is kept."""
+        """Evaluate the block with the current weights; nothing is kept."""
         with self._precision():
             return as_streams(self.stage(as_value(inputs)))
 
-    def rebuild(self, outputs: Streams | None) -> Streams | None:
+    def reconstruct(self, outputs: Streams | None) -> Streams | None:
         """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept.
 
         Returns:
@@ -131,7 +136,7 @@ class Part:
         ):
             if self.reconstructs:
                 assert outputs is not None  # the pipeline asks the stage above to hand its input down
-                entry.tape = self._reconstruct(outputs, entry, weights)
+                entry.tape = self._invert(outputs, entry, weights)
             else:
                 entry.tape = self.stage.retrace(entry.kept, weights)
                 entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
@@ -140,7 +145,7 @@ class Part:
 
     @property
     def draws(self) -> bool:
-        """Whether the forward of the oldest entry drew random numbers, so that its `rebuild` will too."""
+        """Whether the forward of the oldest entry drew random numbers, so that its `reconstruct` will too."""
         return self._memory[0].random is not None
 
     def backward(
@@ -149,7 +154,7 @@ class Part:
         grad_outputs: Streams,
         *,
         input_gradient: bool,
-        shown: dict[Tensor, Tensor] | None = None,
+        gradients_by_parameter: dict[Tensor, Tensor] | None = None,
     ) -> tuple[Streams | None, Streams | None]:
         """Differentiate the oldest entry's graph, add to the gradients and let the entry go.
 
@@ -157,7 +162,7 @@ class Part:
             micro_batch: whose entry is the oldest.
             grad_outputs: gradient with respect to each output stream.
             input_gradient: whether that of the input is wanted.
-            shown: receives each parameter's gradient of this micro-batch, if given.
+            gradients_by_parameter: receives each parameter's gradient of this micro-batch, if given.
 
         Returns:
             The part's input for the stage below to invert (None if only some streams of it were kept, when nobody needs
@@ -171,8 +176,8 @@ class Part:
         leaves = self.parameters if weights is None else list(weights.values())
         grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
-        if shown is not None:
-            shown |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
+        if gradients_by_parameter is not None:
+            gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
         self._ledger.add("inputs", -payload(entry.kept))
@@ -204,7 +209,7 @@ class Part:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore; the module's own weights must have been loaded before."""
+        """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
         self._versions = {
             version: {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
             for version, weights in state["weights"].items()
@@ -221,7 +226,7 @@ class Part:
         )
         if self.keeps_tape:
             for _ in range(len(self._memory)):
-                self.rebuild(None)  # the oldest; then the next oldest, until the first is the oldest again
+                self.reconstruct(None)  # the oldest; then the next oldest, until the first is the oldest again
                 tape = self._memory[0].tape
                 assert tape is not None
                 tape.forget()
@@ -235,7 +240,7 @@ class Part:
             return self.stage.record_loss(inputs, target)
         return self.stage.record(inputs, self._weights_of(version))
 
-    def _reconstruct(self, outputs: Streams, entry: _Entry, weights: Mapping[str, Tensor] | None) -> Tape:
+    def _invert(self, outputs: Streams, entry: _Entry, weights: Mapping[str, Tensor] | None) -> Tape:
         """Invert with the current weights; the same evaluation is the graph, unless that needs stashed weights."""
         if weights is None:
             return self.stage.reconstruct(outputs)
@@ -295,15 +300,15 @@ class Part:
     @contextlib.contextmanager
     def _measured(self, inputs: Streams) -> Iterator[None]:
         stashed = [tensor for weights in self._versions.values() for tensor in weights.values()]
-        known = [*inputs, *self.stage.function.parameters(), *self.stage.function.buffers(), *stashed]
-        with SavedTensors(known) as saved:
+        accounted = [*inputs, *self.stage.function.parameters(), *self.stage.function.buffers(), *stashed]
+        with SavedTensors(accounted) as saved:
             yield
         self._graph_bytes = saved.bytes
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         """Autocast without its cache of cast weights.
 
-        A cast made in a forward without a graph would be found again by the backward's evaluation, which would then
+        A cast made in a forward without a graph would be used again by the backward's evaluation, which would then
         give the weight no gradient; and a cast made before an update would outlive it.
         """
         kind = self._device.type

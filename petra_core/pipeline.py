@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import STATE_FORMAT, Losses, Shapes, check_channel, check_stages, check_state, check_weights
+from petra_core.checks import STATE_FORMAT, Shapes, check_channel, check_stages, check_state
 from petra_core.concurrency import conductor
 from petra_core.errors import CheckpointError
+from petra_core.finite import PendingLosses, check_weights
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
@@ -54,7 +55,7 @@ class Pipeline:
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
             an update, just before it; may change the gradients (clipping).
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
-            and its input as rebuilt or kept. For measurements; it must not change what it is shown.
+            and its input as reconstructed or kept. For measurements; it must not change what it is given.
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
             makes the pipeline with the same arguments and takes the same steps; it trains its own stages, and the
             others may be on the meta device. Needs a seed. None: all stages are trained here.
@@ -65,13 +66,13 @@ class Pipeline:
     Attributes:
         micro_batches: how many have entered.
         optimizers: of the stages that have one.
-        trace: is told of every action, if there is one; see `tracing`.
+        trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
         conductor: does the actions of a tick; with `petra_core.concurrency.InOrder()` none runs beside another.
 
     Raises:
         TypeError: something among the stages is no stage.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.residual`), k is out of range, messages have no such dtype.
+            (`petra_core.checks.check_residual`), k is out of range, messages have no such dtype.
 
     """
 
@@ -98,13 +99,15 @@ class Pipeline:
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed, replicas)
         self._channel = channel
-        self.conductor = conductor(method, alone=channel is None)
-        self._own = range(len(self.stages)) if channel is None else channel.stages
+        self.conductor = conductor(method, one_process=channel is None)
+        self._own_stages = range(len(self.stages)) if channel is None else channel.stages
         self._clock = clock = Clock(
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
         # Of r processes that take turns at the own stages, i does the micro-batches m with m mod r = i. Alone: (0, 1).
-        self._replica, self._count = (0, 1) if channel is None else (channel.replica, clock.devices(self._own.start))
+        self._replica, self._count = (
+            (0, 1) if channel is None else (channel.replica, clock.devices(self._own_stages.start))
+        )
         hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
@@ -125,13 +128,17 @@ class Pipeline:
                 before_update=hooks,
                 after_backward=after_backward,
             )
-            for index, device in zip(self._own, devices_of([self.stages[j] for j in self._own]), strict=True)
+            for index, device in zip(
+                self._own_stages, devices_of([self.stages[j] for j in self._own_stages]), strict=True
+            )
         ]
-        self._in_turn = [self._workers[index - self._own.start] for index in in_turn(self._own, len(self.stages))]
+        self._in_turn = [
+            self._workers[index - self._own_stages.start] for index in in_turn(self._own_stages, len(self.stages))
+        ]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
         self._shapes = Shapes()
-        self._losses = Losses(self._workers)
+        self._losses = PendingLosses(self._workers)
         self._recordings: list[Recording] = []
         self.trace: Trace | None = None
         self._unfinished_tick = False
@@ -311,7 +318,12 @@ class Pipeline:
 
         """
         check_state(
-            state, self.method.name, self.accumulation, stages=len(self.stages), own=self._own, seeded=self._seeded
+            state,
+            self.method.name,
+            self.accumulation,
+            stages=len(self.stages),
+            own_stages=self._own_stages,
+            seeded=self._seeded,
         )
         state = copied(state)
         self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
@@ -347,10 +359,10 @@ class Pipeline:
                     if action.kind is not Kind.UPDATE and not self._is_own(action.number):
                         continue
                     self._collect(worker, number, (action,))  # a forward does not wait for its turn's backward
-                    found = self.conductor.run(self._act, worker, action, sent, self.trace)
-                    loss = found if found is not None else loss
+                    new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
+                    loss = new_loss if new_loss is not None else loss
         for index, message in sent:
-            self._deliver(self._workers[index - self._own.start], message)
+            self._deliver(self._workers[index - self._own_stages.start], message)
         for recording in self._recordings:
             recording.ticks.append(tick)
         self._unfinished_tick = False
@@ -378,15 +390,15 @@ class Pipeline:
         return None
 
     def _send(self, stage: int, message: Message, sent: list[tuple[int, Message]]) -> None:
-        """To a stage of this process at the end of the tick, to another process at once."""
-        if stage in self._own:
+        """Send to a stage of this process at the end of the tick, to one of another process at once."""
+        if stage in self._own_stages:
             sent.append((stage, message))
         else:
             assert self._channel is not None
             self._channel.send(stage, message)
 
     def _is_own(self, micro_batch: int) -> bool:
-        """Whether it is this process's turn."""
+        """Whether a micro-batch is this process's, of those that have the same stages."""
         return micro_batch % self._count == self._replica
 
     def _collect(self, worker: Worker, tick: int, turn: Turn | None) -> None:

@@ -21,7 +21,7 @@ RandomState = tuple[Tensor, ...]  # the CPU generator's state and, for a stage o
 
 
 def loaded(state: Sequence[Tensor]) -> RandomState:
-    """From a checkpoint, whichever device that was read to: generators, those of a GPU too, take states on the CPU."""
+    """A state from a checkpoint, whichever device that was read to: all generators take states on the CPU."""
     return tuple(tensor.cpu() for tensor in state)
 
 
@@ -32,7 +32,7 @@ def capture(device: torch.device) -> RandomState:
 
 
 def restore(state: RandomState, device: torch.device) -> None:
-    """Put a captured state back."""
+    """Put a captured state back into the generators of `device`."""
     torch.default_generator.set_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)
@@ -44,7 +44,7 @@ def capture_all(devices: Iterable[torch.device]) -> list[RandomState]:
 
 
 def restore_all(states: Sequence[Sequence[Tensor]], devices: Iterable[torch.device]) -> None:
-    """Put captured states back. Raises: ValueError: they are those of fewer or more devices."""
+    """Put the states of `capture_all` back. Raises: ValueError: they are those of fewer or more devices."""
     for state, device in zip(states, _different(devices), strict=True):
         restore(loaded(state), device)
 
@@ -55,7 +55,10 @@ def _different(devices: Iterable[torch.device]) -> list[torch.device]:
 
 
 def replay(state: RandomState | None, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Draw again what was drawn from `state` on (None: nothing was). The generators are then as they were before."""
+    """Context in which is drawn again what was drawn from `state` on (None: nothing was).
+
+    Afterwards the generators are as they were before.
+    """
     return contextlib.nullcontext() if state is None else _from(state, device)
 
 
@@ -78,10 +81,10 @@ class RandomStream:
         device: the stage's device.
         seed: None for the global generators.
         stage: number of the stage; different stages of one seed draw independent numbers.
-        replica: number among the replicas of the stage; likewise.
+        replica: number among the replicas of the stage, which draw independent numbers too.
 
     Attributes:
-        own: the state of a stream of its own; None for the global generators.
+        state: of the generators of this stream; None for the global generators.
         drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
 
     """
@@ -90,26 +93,26 @@ class RandomStream:
 
     def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
         self._device = device
-        self.own: RandomState | None = None
+        self.state: RandomState | None = None
         if seed is not None:
             key = (stage, replica) if replica else (stage,)  # the first draws as one alone does
             number = int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]) >> 1
             devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
-            self.own = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
+            self.state = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
 
     def __enter__(self) -> None:
         outside = capture(self._device)
-        self._begin, self._outside = self.own or outside, outside
-        if self.own is not None:
-            restore(self.own, self._device)
+        self._begin, self._outside = self.state or outside, outside
+        if self.state is not None:
+            restore(self.state, self._device)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = capture(self._device)
         self.drawn = self._begin if _differ(self._begin, end) else None
-        if self.own is not None:
-            self.own = end
+        if self.state is not None:
+            self.state = end
             restore(self._outside, self._device)
 
 

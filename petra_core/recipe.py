@@ -29,7 +29,7 @@ REFERENCE_BATCH = 256  # samples per update at which the reference learning rate
 
 
 def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
-    """The rule of the paper for the learning rate after warm-up: reference * batch_size * k / 256.
+    """The paper's learning rate after warm-up: reference * batch_size * k / 256.
 
     Args:
         batch_size: samples of a micro-batch.
@@ -72,21 +72,6 @@ class LearningRateSchedule:
             if before is not None and drop <= before:
                 raise ValueError(f"drops must increase, got {drop} after {before} in {self.drops}")
 
-    @classmethod
-    def in_epochs(
-        cls, base: float, epoch_iterations: int, *, warmup: int = 5, drops: Iterable[int] = (), factor: float = 0.1
-    ) -> "LearningRateSchedule":
-        """A schedule given in epochs of `epoch_iterations` micro-batches; the paper's warm-up is 5 of them.
-
-        Raises:
-            ValueError: a number out of its range, or drops that do not increase or come before the end of warm-up.
-            TypeError: an argument of another type.
-
-        """
-        check_int("epoch_iterations", epoch_iterations, 1)
-        check_int("warmup", warmup, 0)
-        return cls(base, warmup * epoch_iterations, tuple(drop * epoch_iterations for drop in drops), factor)
-
     def __call__(self, iteration: int) -> float:
         """The learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
         if iteration < self.warmup_iterations:
@@ -100,7 +85,7 @@ OptimizerFactory: TypeAlias = "Callable[[Iterable[Tensor]], torch.optim.Optimize
 def sgd(
     learning_rate: float, *, momentum: float = 0.9, nesterov: bool = True, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """What makes the optimizer of a stage from its parameters: `Pipeline(..., optimizer=sgd(0.1))`.
+    """A factory of SGD for the parameters of a stage: `Pipeline(..., optimizer=sgd(0.1))`.
 
     Weights decay; parameters of at most one dimension (BatchNorm's and biases) do not, and are a group of their own.
     The paper decays by 5e-4 on CIFAR and 1e-4 on ImageNet.
@@ -122,9 +107,10 @@ def sgd(
 def adamw(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """Likewise by AdamW (Loshchilov & Hutter 2019): parameters of at most one dimension do not decay.
+    """A factory of AdamW (Loshchilov & Hutter 2019) for the parameters of a stage, as `sgd` is of SGD.
 
-    These are biases and those of norms; a table of biases, such as Swin's of relative positions, decays as weights do.
+    Parameters of at most one dimension do not decay: biases and those of norms; a table of biases, such as Swin's of
+    relative positions, decays as weights do.
 
     Raises:
         ValueError: a number out of its range.

@@ -60,7 +60,7 @@ class Kind(enum.Enum):
 
 
 class Action(NamedTuple):
-    """One thing that a stage does.
+    """One action of a stage: a forward, reconstruction, backward or update.
 
     Attributes:
         kind: what.
@@ -86,13 +86,13 @@ class Clock:
     It knows nothing of tensors and never looks ahead: the caller decides at each tick whether a micro-batch enters.
 
     Args:
-        method: decides whether graphs are rebuilt and whether micro-batches follow each other at every tick.
+        method: decides whether graphs are reconstructed and whether micro-batches follow each other at every tick.
         stages: J, at least 1 (a lone head).
         accumulation: k, in 1..32.
         replicas: of each stage, the devices that take its micro-batches in turn; None: one each.
 
     Attributes:
-        replicas: likewise; empty where no stage has more than one.
+        replicas: the devices of each stage; empty where no stage has more than one.
         tick_number: ticks done so far, which is the number of the tick to come.
         in_flight: micro-batches that have entered and whose backward at stage 0 is still to come.
 
@@ -125,7 +125,7 @@ class Clock:
         return len(self._by_age) - 1
 
     def devices(self, stage: int) -> int:
-        """How many take the micro-batches of a stage in turn."""
+        """How many devices take the micro-batches of a stage in turn."""
         return self.replicas[stage] if self.replicas else 1
 
     def tick(self, *, enter: bool) -> Tick:
@@ -183,17 +183,17 @@ class Clock:
             CheckpointError: the state belongs to another pipeline, or is none.
 
         """
-        own = self.state_dict()
-        if state.keys() - {"replicas"} != own.keys() - {"replicas"}:
+        ours = self.state_dict()
+        if state.keys() - {"replicas"} != ours.keys() - {"replicas"}:
             raise CheckpointError(
-                f"the state of a clock has the keys {', '.join(own)}, got {', '.join(map(str, state))}; "
+                f"the state of a clock has the keys {', '.join(ours)}, got {', '.join(map(str, state))}; "
                 f"it was written by another version or is no clock's"
             )
         for key in ("method", "stages", "accumulation", "replicas"):
-            theirs, ours = (side.get(key, "one each") for side in (state, own))
-            if theirs != ours:
+            theirs, own = (side.get(key, "one each") for side in (state, ours))
+            if theirs != own:
                 raise CheckpointError(
-                    f"the state has {key} {theirs!r}, this pipeline has {ours!r}; make the pipeline with the "
+                    f"the state has {key} {theirs!r}, this pipeline has {own!r}; make the pipeline with the "
                     f"settings of the run that is resumed"
                 )
         if len(state["by_age"]) != len(self._by_age):
@@ -223,7 +223,7 @@ def _itinerary(method: Method, stages: int, replicas: Sequence[int]) -> list[lis
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every stage does at every tick.
+    """The actions of every stage at every tick.
 
     `str()` gives the picture of the module docstring, `parse` reads it back.
 
@@ -260,7 +260,7 @@ class Schedule:
         return tuple(action for tick in self.ticks for action in tick[stage])
 
     def window(self, start: int, stop: int) -> "Schedule":
-        """The ticks numbered start to stop - 1 alone, for instance a few of the steady state to look at.
+        """A schedule of the ticks numbered start to stop - 1, for instance a few of the steady state to look at.
 
         Raises:
             ValueError: not all of them are in the schedule.

@@ -33,12 +33,12 @@ def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
 
 
 def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> list[range]:
-    """The stages of each rank, from their numbers, such as (4, 3, 3).
+    """The stages of each rank, from the number of stages of each, such as (4, 3, 3).
 
     Args:
         partition: the number of stages of each rank.
         ranks: how many there are.
-        stages: J, if it is known; the numbers must have that sum.
+        stages: J, the sum that the numbers must have; None: any.
 
     Raises:
         ValueError: there are not so many numbers, one is below 1, or the sum is another.
@@ -54,7 +54,7 @@ def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> li
 
 
 def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int) -> list[range]:
-    """The ranks that have each part, those of its replicas one after the other.
+    """The ranks of each part of the pipeline, those of its replicas one after the other.
 
     Args:
         partition: the number of stages of each part.
@@ -71,16 +71,17 @@ def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int)
             f"each of the {len(partition)} parts has at least one replica, got {tuple(counts)} for {tuple(partition)}"
         )
     if sum(counts) != ranks:
-        words = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
-        raise ValueError(f"the parts {tuple(partition)}{words} are for {sum(counts)} ranks, and there are {ranks}")
+        replicated = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
+        raise ValueError(f"the parts {tuple(partition)}{replicated} are for {sum(counts)} ranks, and there are {ranks}")
     return runs(counts)
 
 
-def in_turn(own: range, stages: int) -> list[int]:
-    """The stages `own` of one process in the order in which it runs them within a tick.
+def in_turn(own_stages: range, stages: int) -> list[int]:
+    """The stages `own_stages` of one process in the order in which it runs them within a tick.
 
     Any order would do: a message is used in a later tick than it is sent in. Stages with a neighbour in another process
     come last, so that what they wait for, and what they send, has the time of all others to travel in.
     """
-    border = {stage for stage, other in ((own.start, own.start - 1), (own.stop - 1, own.stop)) if 0 <= other < stages}
-    return sorted(own, key=lambda stage: stage in border)
+    first, last = own_stages[0], own_stages[-1]
+    border = {stage for stage, other in ((first, first - 1), (last, last + 1)) if 0 <= other < stages}
+    return sorted(own_stages, key=lambda stage: stage in border)

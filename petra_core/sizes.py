@@ -160,7 +160,7 @@ def window_grids(grid: int, window: int, groups: int) -> list[tuple[int, int]]:
 
     """
     check_int("window", window, 1)
-    found = []
+    pairs = []
     for group in range(groups):
         size = min(window, grid)
         if grid % size or (group < groups - 1 and grid % 2):
@@ -169,6 +169,6 @@ def window_grids(grid: int, window: int, groups: int) -> list[tuple[int, int]]:
                 f"the {grid} x {grid} tokens of group {group} cannot be divided into {needed}; "
                 f"choose image_size / patch as a multiple of window * {2 ** (groups - 1)}, or another window"
             )
-        found.append((grid, size))
+        pairs.append((grid, size))
         grid //= 2
-    return found
+    return pairs

@@ -38,9 +38,9 @@ from petra_core.tape import (
     Value,
     as_streams,
     as_value,
+    at_least_float32,
     detached,
     leaf,
-    widened,
 )
 
 StageWeights = Mapping[str, Tensor]  # parameters of a stage's function by name, in place of its own
@@ -54,7 +54,7 @@ class Stage(nn.Module, abc.ABC):
     Called as a module it is the plain computation, so `nn.Sequential(*stages)` is the network.
     """
 
-    #: whether `reconstruct` rebuilds the input from the output
+    #: whether `reconstruct` reconstructs the input from the output
     invertible: bool = False
 
     @property
@@ -85,7 +85,7 @@ class Stage(nn.Module, abc.ABC):
         return self.record(kept, weights)
 
     def reconstruct(self, outputs: Streams) -> Tape:
-        """Rebuild the input from the output, with one evaluation at the function's own weights that is also the tape.
+        """Reconstruct the input from the output, by one evaluation at the function's own weights: it is the tape too.
 
         Raises:
             TypeError: the stage is not invertible.
@@ -178,7 +178,8 @@ class BufferedStage(Stage):
     """A stage that cannot be inverted: it keeps its input, first in first out, until the backward.
 
     Args:
-        module: takes a tensor, or a tuple of tensors where the stage before returns one; returns likewise.
+        module: takes a tensor, or a tuple of tensors where the stage before returns one; returns a tensor or a tuple of
+            tensors.
 
     """
 
@@ -191,11 +192,11 @@ class BufferedStage(Stage):
         return self.module
 
     def forward(self, value: Value) -> Value:
-        return as_value(widened(self._call(value, None)))
+        return as_value(at_least_float32(self._call(value, None)))
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         leaves = tuple(leaf(stream) for stream in inputs)
-        return ModuleTape(leaves, widened(self._call(as_value(leaves), weights)))
+        return ModuleTape(leaves, at_least_float32(self._call(as_value(leaves), weights)))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -224,7 +225,7 @@ class HeadStage(Stage):
         return self.module
 
     def forward(self, value: Value) -> Value:
-        return as_value(widened(self._call(value, None)))
+        return as_value(at_least_float32(self._call(value, None)))
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
@@ -232,7 +233,7 @@ class HeadStage(Stage):
     def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
         leaves = tuple(leaf(stream) for stream in inputs)
-        output = as_value(widened(self._call(as_value(leaves), None)))
+        output = as_value(at_least_float32(self._call(as_value(leaves), None)))
         if not isinstance(output, Tensor):
             raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)
@@ -258,7 +259,7 @@ class _MergedStage(Stage):
 
     @property
     def invertible(self) -> bool:  # type: ignore[override]  # fixed by the parts, read-only
-        """Whether every part is."""
+        """Whether every part can be inverted."""
         return all(part.invertible for part in self.parts())
 
     def parts(self) -> tuple[Stage, ...]:

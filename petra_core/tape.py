@@ -41,11 +41,11 @@ def as_value(streams: Streams) -> Value:
 
 
 def detached(streams: Streams) -> Streams:
-    """The same values outside every graph (no copy)."""
+    """The values of the streams outside every graph (no copy)."""
     return tuple(stream.detach() for stream in streams)
 
 
-def widened(value: Value) -> Streams:
+def at_least_float32(value: Value) -> Streams:
     """Streams with bf16 and fp16 tensors as float32, inside the graph."""
     return tuple(s.float() if s.dtype in (torch.bfloat16, torch.float16) else s for s in as_streams(value))
 
@@ -59,7 +59,7 @@ class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
     Attributes:
-        inputs: the stage's whole input, outside the graph, given or rebuilt; None where only a part of it was kept.
+        inputs: the stage's whole input, outside the graph, given or reconstructed; None where a part of it was kept.
         outputs: the stage's output, outside the graph; None if the tape was made from outputs or kept streams.
 
     """
@@ -111,16 +111,16 @@ def _differentiate(
     wanted = [*leaves, *parameters]
     reached = [(end, grad) for end, grad in zip(ends, grad_results, strict=True) if end is not None]
     if not wanted or not reached:
-        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
     else:
         # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
         seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
-        found = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
+        gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
     of_leaves = tuple(
         torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)
-        for leaf, grad in zip(leaves, found[: len(leaves)], strict=True)
+        for leaf, grad in zip(leaves, gradients[: len(leaves)], strict=True)
     )
-    return of_leaves, found[len(leaves) :]
+    return of_leaves, gradients[len(leaves) :]
 
 
 def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ class ModuleTape(Tape):
         of_leaves, of_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
         if not input_gradient:
             return None, of_parameters
-        found = iter(of_leaves)
+        gradients = iter(of_leaves)
         return tuple(
-            next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
+            next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
         ), of_parameters
 
 

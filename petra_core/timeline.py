@@ -14,7 +14,7 @@ Name = tuple[str, int, int]  # kind, stage, micro-batch (of an update: its numbe
 
 @dataclass(frozen=True)
 class Event:
-    """An operation of a device with its time."""
+    """An operation of a device with its begin and end, in seconds."""
 
     device: int
     name: Name
@@ -24,7 +24,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All that happened in a run.
+    """The operations of all devices in a run, with their times in seconds.
 
     Attributes:
         events: of all devices, in the order in which each device did them, device by device.
@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the first begin to the last end."""
+        """Length of the run, from the first begin to the last end."""
         if not self.events:
             return 0.0
         return max(event.end for event in self.events) - min(event.begin for event in self.events)
@@ -49,13 +49,6 @@ class Timeline:
     def idle(self, device: int) -> float:
         """Seconds for which a device waits, from the first begin of any to the last end of any."""
         return self.seconds - self.busy(device)
-
-    @property
-    def bubble(self) -> float:
-        """Share of all devices' time in which they wait, 0..1, from the first begin to the last end."""
-        if not self.seconds:
-            return 0.0
-        return 1 - sum(map(self.busy, range(self.devices))) / (self.devices * self.seconds)
 
     def seconds_per_micro_batch(self, skip: int = 0, drop: int = 0) -> float:
         """Time between the ends of micro-batches (of their last `B` or `W` anywhere).
@@ -72,13 +65,13 @@ class Timeline:
         for event in self.events:
             if event.name[0] in "BW":
                 ends[event.name[2]] = max(ends.get(event.name[2], 0.0), event.end)
-        counted = sorted(ends.values())[skip : len(ends) - drop]
-        if len(counted) < 2:
+        steady = sorted(ends.values())[skip : len(ends) - drop]
+        if len(steady) < 2:
             raise ValueError(
                 f"{len(ends)} micro-batches, less {skip} at the beginning and {drop} at the end, give no time between "
                 f"two"
             )
-        return (counted[-1] - counted[0]) / (len(counted) - 1)
+        return (steady[-1] - steady[0]) / (len(steady) - 1)
 
     def chrome_trace(self) -> dict[str, Any]:
         """The timeline in the format that Perfetto and chrome://tracing open (microseconds)."""

@@ -10,8 +10,8 @@ one that is not traced has one comparison with None an action more to do. Result
     timeline([trace]).chrome_trace()
 
 On the CPU times are those of `time.perf_counter`. On a GPU the host runs ahead, so events are put into the stream and
-read when the trace is asked for its times: nobody waits for anything before that. Rebuilding a graph (R) is counted to
-the backward that it is for, as in the model; so is the time in which a message is handed over to be sent.
+read when the trace is asked for its times: nobody waits for anything before that. Reconstructing a graph (R) is counted
+to the backward that it is for, as in the model; so is the time in which a message is handed over to be sent.
 
 The processes of one machine share a clock on Linux. Over several machines clocks differ: `gathered` compares them at a
 barrier, which is right to within the time that a barrier takes.
@@ -50,12 +50,12 @@ class Trace:
         self._zeros: dict[torch.device, tuple[float, torch.cuda.Event]] = {}  # host time and event of one moment
 
     def begin(self, where: torch.device) -> None:
-        """Something begins on that device; nothing is under way, or a reconstruction, which is continued."""
+        """Note that something begins on device `where`; a reconstruction that is under way goes on."""
         if self._begun is None:
             self._begun = self._now(where)
 
     def end(self, kind: str, stage: int, number: int, where: torch.device) -> None:
-        """What has begun ends, and was of that kind; a reconstruction ends with its backward."""
+        """Note that what has begun ends, and its kind; a reconstruction ends with its backward."""
         if kind == Kind.RECONSTRUCT.value:
             return
         assert self._begun is not None
@@ -128,9 +128,10 @@ def gathered(trace: Trace) -> list[Trace]:
     mine = (platform.node(), time.perf_counter(), trace.device, [*trace._all()])
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
-    first, clock, _, _ = everybody[0]
+    first_machine, first_clock, _, _ = everybody[0]
     return [
-        _read(device, events, 0.0 if machine == first else clock - own) for machine, own, device, events in everybody
+        _read(device, events, 0.0 if machine == first_machine else first_clock - clock)
+        for machine, clock, device, events in everybody
     ]
 
 

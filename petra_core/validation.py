@@ -102,25 +102,29 @@ class _Walk:
         self._check_reconstruction(where, stage, text, numbers.get(Kind.RECONSTRUCT), ready)
         self._check_update(where, text, numbers.get(Kind.UPDATE), backward)
 
-    def _check_reconstruction(self, where: str, stage: int, text: str, found: int | None, ready: int | None) -> None:
+    def _check_reconstruction(
+        self, where: str, stage: int, text: str, reconstructed: int | None, ready: int | None
+    ) -> None:
         """`ready`: the micro-batch of the B here or, under a method that overlaps, of the one above."""
         method = self.schedule.method
-        if found is not None and stage == self.head:
-            raise ScheduleError(f"{where}: R{found} in {text!r}, but the head has the graph of its forward still")
-        if found is not None and method.keeps_graph:
-            raise ScheduleError(f"{where}: R{found} in {text!r}, but {method} keeps the graphs of its forwards")
+        if reconstructed is not None and stage == self.head:
+            raise ScheduleError(
+                f"{where}: R{reconstructed} in {text!r}, but the head has the graph of its forward still"
+            )
+        if reconstructed is not None and method.keeps_graph:
+            raise ScheduleError(f"{where}: R{reconstructed} in {text!r}, but {method} keeps the graphs of its forwards")
         expected = None if stage == self.head or method.keeps_graph else ready
-        if found != expected:
+        if reconstructed != expected:
             place = " at the stage above" if method.overlapped else ""
             beside = "beside" if method.overlapped else "before"
             wanted = f"no R without a B{place}" if expected is None else f"R{expected} {beside} B{expected}{place}"
             raise ScheduleError(f"{where}: the turn {text!r} breaks a rule of {method}: expected {wanted}")
 
-    def _check_update(self, where: str, text: str, found: int | None, backward: int | None) -> None:
+    def _check_update(self, where: str, text: str, update: int | None, backward: int | None) -> None:
         k = self.schedule.accumulation
         # Backwards are numbered from 0 and none is left out, so B m is the stage's (m+1)-th.
         expected = backward // k if backward is not None and (backward + 1) % k == 0 else None
-        if found != expected:
+        if update != expected:
             wanted = "no update" if expected is None else f"U{expected} after B{backward}"
             raise ScheduleError(
                 f"{where}: the turn {text!r} at k={k}: expected {wanted} (every k-th backward of a stage)"

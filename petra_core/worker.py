@@ -11,7 +11,7 @@ last to the first, so that one block's graph is alive at a time:
     R                      [part 1] ◀── y'          the last part gets its graph, from the output that came back
     B   x', dx ◀── [part 0] ◀── [part 1] ◀── dy     differentiate a part; its input gives the part before its graph
 
-A prime marks what is rebuilt: y' is y but for rounding and the updates since.
+A prime marks what is reconstructed: y' is y but for rounding and the updates since.
 """
 
 from collections import deque
@@ -44,7 +44,7 @@ class Backward:
     Attributes:
         stage: its number j.
         micro_batch: its number m.
-        inputs: the stage's input as the backward had it, rebuilt or kept; None where not the whole of it was kept.
+        inputs: the stage's input as the backward had it, reconstructed or kept; None where only a part was kept.
         gradients: of this micro-batch alone, before the mean over k, by name as in `stage.named_parameters()`;
             without parameters that are frozen or that the graph does not reach.
 
@@ -61,10 +61,10 @@ AfterBackward = Callable[[Backward], None]
 
 @dataclass(frozen=True)
 class Message:
-    """What travels between neighbours with one micro-batch.
+    """A message between neighbouring stages, of one micro-batch.
 
     Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
-    respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or rebuilt), or
+    respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or reconstructed), or
     None where the lower stage does not reconstruct and so has no use for it.
 
     Under a method that overlaps (PAREPROP) what comes down is in two parts: first the streams with the empty tuple as
@@ -77,7 +77,7 @@ class Message:
     gradients: Streams | None = None
 
     def bytes(self) -> int:
-        """Payload of the message."""
+        """Payload of the message, in bytes."""
         return payload((*(self.streams or ()), *(self.gradients or ())))
 
     def to(self, device: torch.device) -> "Message":
@@ -90,12 +90,12 @@ class Message:
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """The message as plain data."""
         return {"micro_batch": self.micro_batch, "streams": self.streams, "gradients": self.gradients}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "Message":
-        """Back from `state_dict`."""
+        """The message that `state_dict` was taken of."""
         streams, gradients = state["streams"], state["gradients"]
         return cls(
             state["micro_batch"],
@@ -116,13 +116,13 @@ def _is_finite(tensors: Streams) -> bool:
 
 
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
-    """Of each stage the device of its tensors; of one without any that of the next below that has some, or above."""
-    found: list[torch.device | None] = [
+    """The device of each stage: that of its tensors; without any, that of the next stage below with some, or above."""
+    own_devices: list[torch.device | None] = [
         next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages
     ]
-    near = next((device for device in found if device is not None), torch.device("cpu"))
+    near = next((device for device in own_devices if device is not None), torch.device("cpu"))
     devices = []
-    for device in found:
+    for device in own_devices:
         near = near if device is None else device
         devices.append(near)
     return devices
@@ -183,8 +183,8 @@ class Worker:
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
         self._streams = [RandomStream(self.device, seed, index, replica) for replica in replicas]
         self._messages = messages
-        own = (p.dtype for p in stage.parameters() if p.is_floating_point())
-        self._widen = None if messages is None else next(own, torch.float32)  # what arrives narrowed, to this
+        dtypes = (p.dtype for p in stage.parameters() if p.is_floating_point())
+        self._widen = None if messages is None else next(dtypes, torch.float32)  # what arrives narrowed, to this
         self._hand_down = hand_down
         self._overlapped = method.overlapped
         # This stage's R is in the tick of the head's F and B, so what the head sends down comes one tick too late: the
@@ -197,7 +197,7 @@ class Worker:
         self.ledger.set("buffers", payload(stage.buffers()))
 
     def receive(self, message: Message, inbox: deque[Message]) -> None:
-        """Put a message that has arrived into one of the worker's inboxes, or its second part to the first."""
+        """Put a message that has arrived into one of the worker's inboxes; the second part of one joins the first."""
         message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
         if inbox and inbox[-1].micro_batch == message.micro_batch:
@@ -238,7 +238,7 @@ class Worker:
             assert message.micro_batch == micro_batch
             streams = widened(message.streams, self._widen)
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
-            streams = part.rebuild(streams)
+            streams = part.reconstruct(streams)
         if not (self._overlapped and self._hand_down):
             return None
         return Message(micro_batch, narrowed(streams, self._messages), ())
@@ -256,14 +256,18 @@ class Worker:
         gradients = widened(message.gradients, self._widen)
         assert gradients is not None
         streams = message.streams  # the last part has its graph since R; to it they say nothing new
-        shown: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
+        by_parameter: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
         for part in reversed(self.parts):
-            part.rebuild(streams)
-            wanted = self.index > 0 or part is not self.parts[0]
-            streams, found = part.backward(micro_batch, gradients, input_gradient=wanted, shown=shown)
-            gradients = found if found is not None else ()
-        if self._after_backward is not None and shown is not None:
-            named = {name: shown[p] for name, p in self.stage.named_parameters() if p in shown}
+            part.reconstruct(streams)
+            streams, input_gradients = part.backward(
+                micro_batch,
+                gradients,
+                input_gradient=self.index > 0 or part is not self.parts[0],
+                gradients_by_parameter=by_parameter,
+            )
+            gradients = input_gradients if input_gradients is not None else ()
+        if self._after_backward is not None and by_parameter is not None:
+            named = {name: by_parameter[p] for name, p in self.stage.named_parameters() if p in by_parameter}
             self._after_backward(Backward(self.index, micro_batch, streams, named))
         if self.is_head:
             self._loss_gradient = None
@@ -293,7 +297,7 @@ class Worker:
         self.version += 1
 
     def evaluate(self, streams: Streams) -> Streams:
-        """Plain evaluation with the current weights; nothing is kept."""
+        """Evaluate the stage with the current weights; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
         for part in self.parts:
             streams = part.evaluate(streams)
@@ -308,7 +312,7 @@ class Worker:
         return next((f"parameter {name}" for name, p in self.stage.named_parameters() if not _is_finite((p,))), None)
 
     def non_finite_value(self) -> str | None:
-        """What else of this stage is not finite, if anything: a buffer, or a message that waits."""
+        """Name of a buffer or of a waiting message that is not finite, if any is."""
         for name, buffer in self.stage.named_buffers():
             if not _is_finite((buffer,)):
                 return f"buffer {name}"
@@ -326,7 +330,7 @@ class Worker:
             "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
             "version": self.version,
             "parts": [part.state_dict() for part in self.parts],
-            "random": [stream.own for stream in self._streams] if len(self._streams) > 1 else self._streams[0].own,
+            "random": [stream.state for stream in self._streams] if len(self._streams) > 1 else self._streams[0].state,
             **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
         }
 
@@ -340,8 +344,8 @@ class Worker:
             parameter.grad = None if gradient is None else gradient.to(self.device)
         self.version = state["version"]
         random = state["random"] if len(self._streams) > 1 else [state["random"]]
-        for stream, own in zip(self._streams, random, strict=True):
-            stream.own = None if own is None else loaded(own)
+        for stream, stream_state in zip(self._streams, random, strict=True):
+            stream.state = None if stream_state is None else loaded(stream_state)
         for kind in ("inputs", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         for part, part_state in zip(self.parts, state["parts"], strict=True):

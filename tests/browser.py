@@ -28,6 +28,7 @@ TOOLS = """
 
 #: Sorts a table up and down; chooses k = 4 with the keyboard's focus on the button, and all k again.
 LOOK = """
+  for (const details of all("details")) details.open = true;
   const sorted = document.querySelector("#table-table3-depths table");
   const column = () => [...sorted.tBodies[0].rows].slice(1).map((row) => row.cells[2].textContent.trim());
   const head = sorted.tHead.rows[1].cells[2].querySelector("button");
@@ -54,6 +55,7 @@ LOOK = """
 
 #: What a narrow page looks like that was opened by a link with a choice in it.
 PHONE = """
+  for (const details of all("details")) details.open = true;
   report.width = innerWidth;
   report.screen = document.documentElement.clientWidth; // less than the width by a bar to scroll with
   report.page = document.documentElement.scrollWidth;
@@ -64,12 +66,17 @@ PHONE = """
 """
 
 
-#: Tables that are wider than the page.
-PAPER = """
-  report.width = innerWidth;
-  const tables = shown(all("table")).filter((e) => e.getBoundingClientRect().right > edge);
-  report.tables = tables.map((e) => e.closest("[id]").id);
-  report.cut = shown(all(".on-paper")).length;
+#: What a click on the buttons beside a table and a picture saves.
+SAVED = """
+  report.csv = csvOf(matrix);
+  report.svg = new XMLSerializer().serializeToString(document.querySelector("figure svg"));
+  report.buttons = all("button.download").length;
+"""
+
+#: How much of what is folded has no height.
+FOLDED = """
+  const folded = all("details:not([open]) p");
+  report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
 """
 
 

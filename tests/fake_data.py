@@ -1,11 +1,8 @@
 """Small data sets in the true formats, made of random or photographed pixels."""
 
-import io
-import pickle
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,29 +32,8 @@ def cifar10_binary(folder: Path, per_file: int = 20) -> Path:
     return folder
 
 
-def cifar10_python(folder: Path, per_file: int = 20) -> Path:
-    """The same images and labels in the Python layout, pickled as by Python 2."""
-    (folder / "cifar-10-batches-py").mkdir(parents=True)
-    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-    for seed, name in enumerate(names):
-        labels = [index % 10 for index in range(per_file)]
-        content = python2_pickle({"data": random_pixels(per_file, seed), "labels": labels, "batch_label": name})
-        (folder / "cifar-10-batches-py" / name).write_bytes(content)
-    return folder
-
-
-def cifar100_python(folder: Path, count: int = 200) -> Path:
-    """CIFAR-100, Python layout."""
-    (folder / "cifar-100-python").mkdir(parents=True)
-    for seed, name in enumerate(("train", "test")):
-        fine = [index % 100 for index in range(count)]
-        values = {"data": random_pixels(count, seed), "fine_labels": fine, "coarse_labels": [n // 5 for n in fine]}
-        (folder / "cifar-100-python" / name).write_bytes(python2_pickle(values))
-    return folder
-
-
 def cifar100_binary(folder: Path, count: int = 200) -> Path:
-    """The same images and labels in the binary layout."""
+    """CIFAR-100 in the binary layout, `count` records a file with the labels 0 to 99 in turn."""
     (folder / "cifar-100-binary").mkdir(parents=True)
     for seed, name in enumerate(("train.bin", "test.bin")):
         fine = np.arange(count, dtype=np.uint8) % 100
@@ -82,9 +58,8 @@ def imagenet32(folder: Path, images: NDArray[np.uint8] | None = None, labels: Se
     mean, size = np.mean(images[:train], axis=0), train // 10
     for number in range(10):
         part = slice(number * size, (number + 1) * size if number < 9 else train)
-        values = {"data": images[part], "labels": labels[part], "mean": mean}
-        (folder / f"train_data_batch_{number + 1}").write_bytes(pickle.dumps(values, protocol=3))
-    (folder / "val_data").write_bytes(pickle.dumps({"data": images[train:], "labels": labels[train:]}, protocol=3))
+        np.savez(folder / f"train_data_batch_{number + 1}.npz", data=images[part], labels=labels[part], mean=mean)
+    np.savez(folder / "val_data.npz", data=images[train:], labels=labels[train:])
     return folder
 
 
@@ -114,42 +89,3 @@ def contents(source: SmallImages) -> tuple[list[tuple[NDArray[np.uint8], NDArray
         source.write(Path(folder), findings, lambda _: None)
         images = [Beton(Path(folder) / f"{split}.beton").raw() for split in SPLITS]
     return [(image.pixels, image.labels) for image in images], findings
-
-
-def python2_pickle(values: dict[str, Any]) -> bytes:
-    """Protocol 2 as Python 2 and the numpy of its time wrote it: byte strings, and 0 and 1 for False and True."""
-    out = io.BytesIO()
-    out.write(b"\x80\x02")
-    _put(out, values)
-    out.write(b".")
-    return out.getvalue()
-
-
-def _put(out: io.BytesIO, value: object) -> None:
-    if isinstance(value, dict):
-        out.write(b"}(")
-        for key, item in value.items():
-            _put(out, key)
-            _put(out, item)
-        out.write(b"u")
-    elif isinstance(value, list):
-        out.write(b"](")
-        for item in value:
-            _put(out, item)
-        out.write(b"e")
-    elif isinstance(value, np.ndarray):
-        rows, columns = value.shape
-        out.write(b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R")
-        out.write(b"(K\x01" + _integer(rows) + _integer(columns) + b"\x86")  # version and shape
-        out.write(b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R")
-        out.write(b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")  # state of the type
-        out.write(b"\x89T" + value.nbytes.to_bytes(4, "little") + value.tobytes() + b"tb")
-    elif isinstance(value, str):
-        out.write(b"U" + bytes([len(value)]) + value.encode("latin1"))
-    else:
-        assert isinstance(value, int)
-        out.write(_integer(value))
-
-
-def _integer(value: int) -> bytes:
-    return b"J" + value.to_bytes(4, "little", signed=True)

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, ComplexityCell, TrainingCell
 from reproduce.data.manifest import built_in
+from reproduce.grids.plans.table1 import chains
 from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records.record import Record
@@ -111,12 +112,10 @@ def train(
     return record
 
 
-def measure(root: Path, accumulations: Iterable[int] = (1,)) -> None:
-    """Real measurements for Table 1, on a tiny chain."""
-    for accumulation in accumulations:
-        for method in methods.ALL:
-            cell = complexity_cell(method, accumulation)
-            begin(cell, root).finish(measure_complexity(cell))
+def measure(root: Path, accumulations: Sequence[int] = (1,)) -> None:
+    """Real measurements for Table 1, on the chain of the smoke grid."""
+    for cell in chains(accumulations=accumulations):
+        begin(cell, root).finish(measure_complexity(cell))
 
 
 def write(

@@ -1,12 +1,10 @@
 """Reading a written page back: a tree of its elements, its tables as rows of words, its downloads as files."""
 
-import base64
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -72,21 +70,10 @@ def parse(file: Path) -> Element:
 
 def table(tree: Element, key: str) -> Element:
     """The one table whose key begins so."""
-    found = [e for e in tree.walk() if re.fullmatch(f"table-{key}(-[0-9a-f]{{6}})?", e.attributes.get("id", ""))]
-    assert len(found) == 1, key
-    return found[0]
+    tables = [e for e in tree.walk() if re.fullmatch(f"table-{key}(-[0-9a-f]{{6}})?", e.attributes.get("id", ""))]
+    assert len(tables) == 1, key
+    return tables[0]
 
 
 def rows(table: Element) -> list[list[str]]:
     return [[cell.text.strip() for cell in row.children] for row in table.all("tr")]
-
-
-def downloads(tree: Element) -> dict[str, bytes]:
-    found = {}
-    for link in tree.all("a"):
-        if "download" in link.attributes:
-            kind, _, data = link.attributes["href"].partition(",")
-            file = base64.b64decode(data) if kind.endswith("base64") else unquote(data).encode()
-            assert link.attributes["download"] not in found
-            found[link.attributes["download"]] = file
-    return found

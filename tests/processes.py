@@ -39,10 +39,10 @@ def free_port() -> int:
 def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Ask again and again until the answer is true; gives it."""
     deadline = time.monotonic() + seconds
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
-    return found
+    return result
 
 
 def children(pid: int) -> list[int]:

@@ -33,31 +33,31 @@ Value = tuple[Tensor, ...]
 Named = dict[str, Tensor]
 
 
-class Part(NamedTuple):
+class ReferencePart(NamedTuple):
     """A block: its kind and its function."""
 
     kind: str  # "reversible", "buffered" or "head"
     module: nn.Module
 
 
-Stages = Sequence[Sequence[Part]]  # [stage][part]
+Stages = Sequence[Sequence[ReferencePart]]  # [stage][part]
 
 
-class Rule(NamedTuple):
+class MethodRule(NamedTuple):
     """What tells the methods apart."""
 
     pipelined: bool  # a micro-batch enters at every tick
-    reconstructs: bool  # reversible parts rebuild their input from the message
+    reconstructs: bool  # reversible parts reconstruct their input from the message
     stashes: bool  # the backward differentiates with the weights of the forward
 
 
 RULES = {
-    "BACKPROPAGATION": Rule(pipelined=False, reconstructs=False, stashes=True),
-    "REVERSIBLE_BACKPROPAGATION": Rule(pipelined=False, reconstructs=True, stashes=False),
-    "DELAYED_GRADIENTS": Rule(pipelined=True, reconstructs=False, stashes=True),
-    "DSP": Rule(pipelined=True, reconstructs=False, stashes=False),
-    "APPROXIMATE_INPUTS": Rule(pipelined=True, reconstructs=True, stashes=True),
-    "PETRA": Rule(pipelined=True, reconstructs=True, stashes=False),
+    "BACKPROPAGATION": MethodRule(pipelined=False, reconstructs=False, stashes=True),
+    "REVERSIBLE_BACKPROPAGATION": MethodRule(pipelined=False, reconstructs=True, stashes=False),
+    "DELAYED_GRADIENTS": MethodRule(pipelined=True, reconstructs=False, stashes=True),
+    "DSP": MethodRule(pipelined=True, reconstructs=False, stashes=False),
+    "APPROXIMATE_INPUTS": MethodRule(pipelined=True, reconstructs=True, stashes=True),
+    "PETRA": MethodRule(pipelined=True, reconstructs=True, stashes=False),
 }
 
 
@@ -83,7 +83,7 @@ class Sgd:
 
 
 @dataclass
-class History:
+class ReferenceRun:
     """Everything that was computed; t counts ticks, j stages, p parts, m micro-batches."""
 
     weights: list[list[list[Named]]]  # [t][j][p]: theta_j^t; one entry more than there are ticks
@@ -92,14 +92,14 @@ class History:
     gradients: dict[tuple[int, int], list[Named]] = field(default_factory=dict)  # by (j, m): [p]
     updates: list[tuple[int, int]] = field(default_factory=list)  # (t, j) in order
     inputs: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the forward
-    rebuilt: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the backward
+    reconstructed: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the backward
 
 
 def as_value(result: Tensor | Value) -> Value:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
-def apply(part: Part, weights: Named, statistics: Named, value: Value) -> Value:
+def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value) -> Value:
     """The forward of a part with explicit weights; statistics are advanced in place."""
 
     def function(argument: Value) -> Tensor | Value:
@@ -112,7 +112,7 @@ def apply(part: Part, weights: Named, statistics: Named, value: Value) -> Value:
     return as_value(function(value))
 
 
-def invert(part: Part, weights: Named, statistics: Named, value: Value) -> Value:
+def invert(part: ReferencePart, weights: Named, statistics: Named, value: Value) -> Value:
     """The input of a reversible part from its output."""
     y, y_tilde = value
     residual = functional_call(part.module, {**weights, **copies(statistics)}, (y_tilde,))
@@ -120,7 +120,7 @@ def invert(part: Part, weights: Named, statistics: Named, value: Value) -> Value
 
 
 def differentiate(
-    part: Part, weights: Named, statistics: Named, value: Value, delta: Value | None, target: Tensor | None
+    part: ReferencePart, weights: Named, statistics: Named, value: Value, delta: Value | None, target: Tensor | None
 ) -> tuple[Value, Named, Tensor | None]:
     """delta_j, Delta_j and for the head the loss, by autograd through the whole part."""
     leaves = [stream.detach().requires_grad_() for stream in value]
@@ -141,20 +141,20 @@ def copies(tensors: Named) -> Named:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def entries(rule: Rule, stages: int, micro_batches: int) -> list[int]:
+def entries(rule: MethodRule, stages: int, micro_batches: int) -> list[int]:
     """e(m) when the micro-batches follow each other as closely as the method allows."""
     return [m if rule.pipelined else m * (2 * stages - 1) for m in range(micro_batches)]
 
 
 def simulate(
     stages: Stages,
-    rule: Rule,
+    rule: MethodRule,
     accumulation: int,
     sgd: Sgd,
     batches: Sequence[tuple[Tensor, Tensor]],
     enters: Sequence[int],
     ticks: int | None = None,
-) -> History:
+) -> ReferenceRun:
     """Evaluate the equations for `ticks` ticks (default: until all is finished).
 
     Args:
@@ -168,7 +168,7 @@ def simulate(
 
     """
     last = len(stages) - 1
-    history = History(
+    history = ReferenceRun(
         weights=[[[copies(dict(part.module.named_parameters())) for part in stage] for stage in stages]],
         statistics=[[[copies(dict(part.module.named_buffers())) for part in stage] for stage in stages]],
     )
@@ -201,7 +201,7 @@ def simulate(
                             value = invert(part, now[j][p], history.statistics[tick][j][p], message)
                     else:
                         value = history.inputs[m, j, p]
-                    history.rebuilt[m, j, p] = value
+                    history.reconstructed[m, j, p] = value
                     theta = history.weights[enters[m] + j][j][p] if rule.stashes else now[j][p]
                     delta, gradient, loss = differentiate(
                         part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]

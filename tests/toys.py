@@ -142,9 +142,9 @@ def measured(
     for x, y in data:
         probe.before_step(x, y)
         p.step(x, y)
-    found = probe.collect()
-    assert found["probes"] == len(data) - 2 * (len(stages) - 1)
-    values: Values = found["measured"]
+    collected = probe.collect()
+    assert collected["probes"] == len(data) - 2 * (len(stages) - 1)
+    values: Values = collected["measured"]
     return values
 
 

@@ -19,22 +19,32 @@ import importlib.metadata
 import importlib.util
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
-from benchmarks.peers.contestants import CONTESTANTS, Contestant, Trainer
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
+from reproduce.words import count as counted
 
 NOT_INSTALLED = "not installed"
+TIME, UPDATES = "time of a step", "BatchNorm updates"
+COSTS = (TIME, ALLOCATED, "held at the loss", "process peak")
+OURS, PLAIN = "ours, ", "autograd"
+NOTES = (
+    "The same network, weights and micro-batch for all; in every quantity less is better.",
+    "Under PETRA a step is a tick on one device, where its stages cannot work side by side, and messages and inputs of "
+    "all micro-batches in flight are held there at once: it is made for several devices.",
+)
 
 
 def state(contestant: Contestant) -> str:
-    """The version that is there."""
+    """The version of a contestant's package, or that it is not installed."""
     if contestant.package is None:
         return "this project" if contestant.ours else f"torch {torch.__version__}"
     if importlib.util.find_spec(contestant.package) is None:
@@ -68,23 +78,62 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         recorder.setting[contestant.name] = state(contestant)
     settings = itertools.product(options.networks, options.widths, options.memory_formats)
     for number, (name, width, memory_format) in enumerate(settings):
-        setting = measures.Setting(name, width, options.size, options.batch, options.threads, memory_format)
+        setting = measures.PeerSetting(name, width, options.size, options.batch, options.threads, memory_format)
         measure(setting, recorder, options.rounds, first=number == 0)
-    return recorder.finish()
+    return recorder.finish(complete)
 
 
-def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first: bool) -> None:
-    """Every contestant that is there, on one network; on the first also what does not depend on the network's size."""
+def complete(benchmark: Benchmark) -> Benchmark:
+    """Add in words who is ahead of ours, how many took part, and how often running statistics are updated."""
+    there = [name for name in str(benchmark.setting["contestants"]).split("; ") if _quantities(benchmark, name)]
+    packages = [name for name in there if not name.startswith(OURS) and name != PLAIN]
+    updates = {s.name: spread(s.values).median for s in benchmark.series if s.quantity == UPDATES}
+    more = [f"{name} ({updates[name]:.0f})" for name in packages if updates.get(name, 1) > 1]
+    words = f"Peers: {counted(len(packages), 'other implementation')} of the same networks measured beside ours."
+    words += f" More than one BatchNorm update a step: {', '.join(more)}." if more else ""
+    findings = []
+    for ours in (name for name in there if name.startswith(OURS)):
+        parts = "; ".join(_ahead(benchmark, ours, packages))
+        who = f", of whose value they need: {parts}" if parts else ": nobody, on any network measured"
+        findings.append(f"Ahead of {ours}{who}.")
+    return replace(
+        benchmark,
+        findings=(*benchmark.findings, *findings, words),
+        notes=(*benchmark.notes, *NOTES),
+    )
+
+
+def _ahead(benchmark: Benchmark, ours: str, packages: Sequence[str]) -> Iterator[str]:
+    """Where packages need less, and by how much; autograd, which saves nothing, is none of them."""
+    own = _quantities(benchmark, ours)
+    for group in dict.fromkeys(series.group for series in benchmark.series):
+        for quantity in (cost for cost in COSTS if (group, cost) in own):
+            ratios = {
+                peer: benchmark.spread(Comparison(group, quantity, peer, ours)).median
+                for peer in packages
+                if (group, quantity) in _quantities(benchmark, peer)
+            }
+            better = [f"{peer} ({ratio:.2f})" for peer, ratio in ratios.items() if ratio < 1]
+            if better:
+                yield f"{group}, {quantity.removesuffix(' of a step')}: {', '.join(better)}"
+
+
+def _quantities(benchmark: Benchmark, name: str) -> set[tuple[str, str]]:
+    return {(series.group, series.quantity) for series in benchmark.series if series.name == name}
+
+
+def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, first: bool) -> None:
+    """Measure every installed contestant on one network; on the first also what does not depend on its size."""
     group = str(setting)
     print(f"{group}:")
     task = measures.Task(setting)
     reference = measures.gradients(CONTESTANTS[0], task, torch.float64) if first else None
-    trainers: dict[str, Trainer] = {}
+    trainers: dict[str, PeerTrainer] = {}
     for contestant in CONTESTANTS:
         if recorder.setting[contestant.name] == NOT_INSTALLED:
             continue
         try:
-            found = once(contestant, task, setting, reference)
+            values = once(contestant, task, setting, reference)
             trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, measures.OPTIMIZER)
             for _ in range(trainer.ready):
                 trainer.step(task.images, task.labels)
@@ -96,33 +145,41 @@ def measure(setting: measures.Setting, recorder: Recorder, rounds: int, *, first
             )
             continue
         trainers[contestant.name] = trainer
-        for (quantity, unit), value in found.items():
+        for (quantity, unit), value in values.items():
             recorder.add(group, contestant.name, quantity, unit, value)
-        print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in found.items()))
+        print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in values.items()))
     for _ in range(rounds):
         for name, trainer in trainers.items():
-            recorder.add(group, name, "time of a step", "s", measures.timed(trainer, task))
+            recorder.add(group, name, TIME, "s", measures.timed(trainer, task))
     for name in list(trainers)[1:]:
-        for quantity in ("time of a step", "allocated peak"):
+        for quantity in (TIME, ALLOCATED):
             recorder.comparisons.append(Comparison(group, quantity, name, CONTESTANTS[0].name))
 
 
 def once(
-    contestant: Contestant, task: measures.Task, setting: measures.Setting, reference: Tensor | None
+    contestant: Contestant, task: measures.Task, setting: measures.PeerSetting, reference: Tensor | None
 ) -> dict[tuple[str, str], float]:
-    """All but the time: (quantity, unit) -> value. `reference`: autograd's gradient; None leaves out what needs it."""
+    """Measure all but the time: (quantity, unit) -> value.
+
+    Args:
+        contestant: whose step it is.
+        task: the network with its micro-batch.
+        setting: of the task.
+        reference: autograd's gradient; None leaves out what needs it.
+
+    """
     peak, at_loss = measures.allocated(contestant, setting)
-    found: dict[tuple[str, str], float] = {("allocated peak", "B"): peak, ("held at the loss", "B"): at_loss}
+    values: dict[tuple[str, str], float] = {(ALLOCATED, "B"): peak, ("held at the loss", "B"): at_loss}
     if reference is not None:
-        found |= measures.correctness(contestant, task, reference)
+        values |= measures.correctness(contestant, task, reference)
         grown = measures.process_growth(contestant, setting)
         if grown is not None:
-            found["process peak", "B"] = grown
-    return found
+            values["process peak", "B"] = grown
+    return values
 
 
 def reversible_network(given: str) -> str:
-    """The name of a network that has reversible stages."""
+    """Parse the name of a network that has reversible stages."""
     if not any(stage.invertible for stage in network(network_name(given), 1)):
         raise argparse.ArgumentTypeError(
             f"{given} has no reversible stage to compare: expected chainN or revnet18/34/50"

@@ -1,4 +1,4 @@
-"""The contestants: for each other implementation, how a run of our reversible blocks is put into its words.
+"""The contestants: for each other implementation, how a run of our reversible blocks is written with it.
 
 The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage is one residual function and a swap,
 (x, x~) -> (x~ + F(x), x). Two of our stages are one of their pairs with x1 = x~ and x2 = x:
@@ -24,13 +24,13 @@ from petra_core import Pipeline, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.worker import OptimizerFactory
 
-__all__ = ["CONTESTANTS", "Contestant", "Trainer"]
+__all__ = ["CONTESTANTS", "Contestant", "PeerTrainer"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class Trainer:
-    """A model that is trained by autograd, whatever happens inside it.
+class PeerTrainer:
+    """Trains a model by autograd, whatever happens inside it.
 
     Args:
         model: from images to logits.
@@ -60,13 +60,13 @@ class Trainer:
             self._optimizer.step()
 
     def gradients(self) -> list[Tensor]:
-        """Of the last step, parameter by parameter of the stages."""
-        found = [parameter.grad for stage in self._stages for parameter in stage.parameters()]
-        assert all(gradient is not None for gradient in found), "a parameter has got no gradient"
-        return [gradient for gradient in found if gradient is not None]
+        """The gradients of the last step, parameter by parameter of the stages."""
+        gradients = [parameter.grad for stage in self._stages for parameter in stage.parameters()]
+        assert all(gradient is not None for gradient in gradients), "a parameter has got no gradient"
+        return [gradient for gradient in gradients if gradient is not None]
 
 
-class PipelineTrainer(Trainer):
+class PipelineTrainer(PeerTrainer):
     """Our own engine; under PETRA a step is a tick, and its gradients are those of earlier micro-batches."""
 
     def __init__(self, method: Method, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> None:
@@ -171,7 +171,7 @@ class Contestant:
     """One way of training a network.
 
     Attributes:
-        name: as it is shown.
+        name: as tables show it.
         made_of: a model of the stages, or the method of our engine.
         package: that has to be installed; None: none but torch.
 
@@ -186,11 +186,11 @@ class Contestant:
         """Whether it is a method of our engine."""
         return isinstance(self.made_of, Method)
 
-    def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> Trainer:
-        """Ready for its first step; shares the weights of `stages`."""
+    def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> PeerTrainer:
+        """A trainer that is ready for its first step; it shares the weights of `stages`."""
         if isinstance(self.made_of, Method):
             return PipelineTrainer(self.made_of, stages, loss, optimizer)
-        return Trainer(self.made_of(stages), stages, loss, optimizer)
+        return PeerTrainer(self.made_of(stages), stages, loss, optimizer)
 
 
 CONTESTANTS = (

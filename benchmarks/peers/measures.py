@@ -1,4 +1,4 @@
-"""What is measured of a contestant, each quantity in the same way for all.
+"""The quantities that are measured of a contestant, each in the same way for all.
 
     time of a step       seconds; a tick under PETRA
     allocated peak       most bytes of tensors at a moment, of everything from the network on (`benchmarks.allocation`)
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.arguments import CLASSES, network
-from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss, Trainer
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss, PeerTrainer
 from petra_core import Stage
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
@@ -28,7 +28,7 @@ from reproduce.measures.machine_memory import Witness
 __all__ = [
     "MEMORY_FORMATS",
     "OPTIMIZER",
-    "Setting",
+    "PeerSetting",
     "Task",
     "allocated",
     "correctness",
@@ -45,8 +45,8 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is trained, and by how many threads.
+class PeerSetting:
+    """The network that is trained, and by how many threads.
 
     Attributes:
         network: its name (`benchmarks.arguments.network`).
@@ -72,7 +72,7 @@ class Setting:
 class Task:
     """The network that all train: weights and a micro-batch, the same in every process."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: PeerSetting) -> None:
         torch.set_num_threads(setting.threads)
         torch.manual_seed(0)
         layout = MEMORY_FORMATS[setting.memory_format]
@@ -86,7 +86,7 @@ class Task:
 
 
 def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
-    """Of all parameters in a row, in float64, computed in `dtype`."""
+    """The gradients of all parameters in a row, in float64, computed in `dtype`."""
     trainer = contestant.trainer(task.stages(dtype), nn.functional.cross_entropy, None)
     for _ in range(trainer.ready):
         trainer.step(task.images.to(dtype), task.labels)
@@ -94,7 +94,7 @@ def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
 
 
 def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> float:
-    """Updates of running statistics in a step, of the layer with most."""
+    """Updates of a layer's running statistics in a step, of the layer with most."""
     stages = task.stages()
     layers = [layer for stage in stages for layer in stage.modules() if isinstance(layer, nn.BatchNorm2d)]
     trainer = contestant.trainer(stages, nn.functional.cross_entropy, OPTIMIZER)
@@ -106,8 +106,8 @@ def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> fl
     return max((int(layer.num_batches_tracked) - b) / steps for layer, b in zip(layers, before, strict=True))
 
 
-def allocated(contestant: Contestant, setting: Setting) -> tuple[int, int]:
-    """Most bytes at a moment, and those held when the last loss is called."""
+def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
+    """Most bytes that are allocated at a moment, and those held when the last loss is called."""
     with Allocations(torch.device("cpu")) as allocations:
 
         def marked(logits: Tensor, labels: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def allocated(contestant: Contestant, setting: Setting) -> tuple[int, int]:
     return allocations.peak, allocations.marks[-1]
 
 
-def train(contestant: Contestant, setting: Setting, loss: Loss = nn.functional.cross_entropy) -> None:
+def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.functional.cross_entropy) -> None:
     """Make the network and take steps until one is like the next, and another."""
     task = Task(setting)
     trainer = contestant.trainer(task._stages, loss, OPTIMIZER)
@@ -126,19 +126,19 @@ def train(contestant: Contestant, setting: Setting, loss: Loss = nn.functional.c
         trainer.step(task.images, task.labels)
 
 
-def process_peak(name: str, setting: Setting) -> int | None:
-    """By how much the process grows; None where the system does not say. To be called in a fresh process."""
+def process_peak(name: str, setting: PeerSetting) -> int | None:
+    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
     contestant = next(contestant for contestant in CONTESTANTS if contestant.name == name)
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the contestant.
     train(contestant, replace(setting, network="chain2", width=1, size=8, batch=2))
     witness = Witness(torch.device("cpu"))
     train(contestant, setting)
-    said = witness.report()
-    return None if said is None else int(said["peak"])
+    growth = witness.report()
+    return None if growth is None else int(growth["peak"])
 
 
-def process_growth(contestant: Contestant, setting: Setting) -> int | None:
-    """By how many bytes a fresh process grows; None where the system does not say."""
+def process_growth(contestant: Contestant, setting: PeerSetting) -> int | None:
+    """Bytes by which a fresh process grows; None where the system does not say."""
     grown = in_fresh_process(process_peak, contestant.name, setting)
     return None if grown is None else max(0, grown)
 
@@ -153,7 +153,7 @@ def correctness(contestant: Contestant, task: Task, reference: Tensor) -> dict[t
     }
 
 
-def timed(trainer: Trainer, task: Task) -> float:
+def timed(trainer: PeerTrainer, task: Task) -> float:
     """Seconds of a step."""
     begin = time.perf_counter()
     trainer.step(task.images, task.labels)

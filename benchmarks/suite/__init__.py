@@ -5,7 +5,7 @@ commit is installed. So the modules use what the project exports and little else
 What came late into the project is imported where it is used: a commit without it then fails in that benchmark alone.
 Parameters are written out, never asked of the project: asv hands them over by their number, and another commit might
 count otherwise.
-Names, units and parameters are explained in benchmarks/README.md.
+Names, units and parameters are explained in docs/benchmarks.md.
 
 Rules for what is in here. Every value is lower-is-better. A class has a `version`, to be raised when it measures
 something else, or asv takes any edit for a new benchmark and forgets its history. Nothing touches CUDA before `setup`:

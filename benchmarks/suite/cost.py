@@ -1,4 +1,4 @@
-"""What a micro-batch costs one inner stage of a chain of equal blocks, in counts: FLOPs and bytes of messages.
+"""The cost of a micro-batch for one inner stage of a chain of equal blocks, in counts: FLOPs and bytes of messages.
 
 The rows of Table 1 of the paper, measured by `reproduce.measures.complexity`.
 """
@@ -39,9 +39,9 @@ class Chain:
         open_device("cpu")
         costs: Costs = {}
         for method in methods.ALL:
-            found = measure_complexity(cell(method.name))
-            row = found["rows"][1]
-            costs[method.name] = found["stage_flops"], row["message_up"], row["message_down"]
+            measured = measure_complexity(cell(method.name))
+            row = measured["rows"][1]
+            costs[method.name] = measured["stage_flops"], row["message_up"], row["message_down"]
         return costs
 
     def track_flops(self, costs: Costs, method: str) -> float:

@@ -1,8 +1,8 @@
-"""What the engine adds to the work of the stages: the schedule's decisions, and everything else around an action.
+"""The time that the engine adds to the work of the stages: decisions of the schedule, and all else around an action.
 
 The overhead of an action is measured with stages of a few numbers each, so that hardly anything is left but the
 engine; what is left, the same evaluations and gradients without one, is measured beside it, in turn, and taken off.
-How many functions of the engine an action calls is told beside it: that is the same on every machine.
+How many functions of the engine an action calls is counted beside it: that is the same on every machine.
 """
 
 import statistics
@@ -53,7 +53,7 @@ def tiny_stages(count: int) -> list[Stage]:
 
 
 def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Of one micro-batch under PETRA: every stage's forward, reconstruction, gradient and update, one after another."""
+    """A function that does the work of one micro-batch under PETRA, stage after stage, without an engine."""
     optimizers = [SGD(stage.parameters()) for stage in stages]
     parameters = [list(stage.parameters()) for stage in stages]
     *body, head = stages
@@ -77,8 +77,8 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
                     tape = stages[index].reconstruct(outputs) if index else stages[0].retrace(kept)
                 outputs = tape.inputs
             assert gradients is not None
-            gradients, found = tape.gradients(gradients, parameters[index], input_gradient=index > 0)
-            for parameter, gradient in zip(parameters[index], found, strict=True):
+            gradients, of_parameters = tape.gradients(gradients, parameters[index], input_gradient=index > 0)
+            for parameter, gradient in zip(parameters[index], of_parameters, strict=True):
                 parameter.grad = gradient
             optimizers[index].step()
 
@@ -101,12 +101,12 @@ class Beside:
     actions: int
 
     def seconds(self) -> tuple[float, float]:
-        """Of an action, with and without the engine; of one tick, the second right after the first."""
+        """Seconds of an action with and without the engine, of one tick each, the second right after the first."""
         return _seconds(self.step) / self.actions, _seconds(self.bare) / self.actions
 
 
 def beside(count: int) -> Beside:
-    """PETRA with `count` stages, warm."""
+    """PETRA with `count` tiny stages, warm, and the same work without engine."""
     open_device("cpu")
     x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
     pipeline = Pipeline(tiny_stages(count), methods.PETRA, optimizer=SGD, seed=0)
@@ -132,7 +132,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 class Overhead:
-    """What the engine adds to each forward, reconstruction, backward and update of PETRA."""
+    """Seconds that the engine adds to each forward, reconstruction, backward and update of PETRA."""
 
     params = (STAGES,)
     param_names = ("stages",)
@@ -145,7 +145,7 @@ class Overhead:
 
 
 def calls_of_the_engine(function: Callable[[], object]) -> int:
-    """How often Python enters a function of petra_core meanwhile; those of torch may depend on the machine."""
+    """How often Python enters a function of petra_core in a call; those of torch may depend on the machine."""
     engine = str(Path(petra_core.__file__).parent)
     calls = 0
 
@@ -163,7 +163,7 @@ def calls_of_the_engine(function: Callable[[], object]) -> int:
 
 
 class Calls:
-    """Of a step of ten tiny stages: how many functions of the engine are called for each action."""
+    """Calls of functions of the engine for each action, in a step of ten tiny stages."""
 
     params = (METHODS,)
     param_names = ("method",)

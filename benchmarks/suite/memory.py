@@ -8,7 +8,7 @@ import torch
 
 from petra_core.ledger import MemoryReport
 
-from .setting import FULL, METHODS, NARROW, PAPER, foretold, open_device, step_of_full_pipeline
+from .setting import FULL, METHODS, NARROW, PAPER, open_device, predicted_bytes, step_of_full_pipeline
 
 KINDS = ["parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_weights", "messages", "graph"]
 HELD = ("inputs", "stashed_weights", "messages", "graph")
@@ -16,7 +16,7 @@ Reports = dict[str, MemoryReport]
 
 
 def _reports(names: list[str]) -> Reports:
-    """What full pipelines of the narrow RevNet-18 held, by method."""
+    """The memory reports of full pipelines of the narrow RevNet-18, by method."""
     return {method: step_of_full_pipeline(NARROW["revnet18"], method, "cpu")[0].memory() for method in names}
 
 
@@ -58,14 +58,17 @@ class Narrow:
 
 
 class Paper:
-    """The paper's networks with 64 images of CIFAR's size: the same, foretold from shapes, since it may not fit."""
+    """Peaks of the paper's networks with 64 images of CIFAR's size, predicted from shapes, since they may not fit.
+
+    `track_peak_foretold` keeps the name under which asv has its history.
+    """
 
     params = (list(PAPER), METHODS)
     param_names = ("network", "method")
     version = "1"
 
     def track_peak_foretold(self, network: str, method: str) -> int:
-        return foretold(PAPER[network], method)
+        return predicted_bytes(PAPER[network], method)
 
     track_peak_foretold.unit = "bytes"  # type: ignore[attr-defined]  # asv reads it
 

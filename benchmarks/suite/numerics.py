@@ -16,7 +16,7 @@ BLOCKS = [1, 2, 5, 10, 30]
 
 
 class Reconstruction:
-    """|rebuilt - true| / |true| of the first input of a chain, rebuilt through so many blocks, weights unchanged."""
+    """|reconstructed - true| / |true| of the first input of a chain of so many blocks, at unchanged weights."""
 
     params = (BLOCKS,)
     param_names = ("blocks",)

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: the profile, the networks, the devices, the number of threads.
+"""The common part of the suite: the profile, the networks, the devices, the number of threads.
 
 Everything that is built is kept for as long as the parameters stay the same (`functools.lru_cache(maxsize=1)` where it
 is built), since asv calls `setup` before every timed call.
@@ -26,19 +26,19 @@ def is_full(profile: str) -> bool:
 
 
 FULL = is_full(os.environ.get("PETRA_BENCHMARKS", "fast"))
-#: Of the CPU; at most two, so that a machine with more cores does not measure something else.
+#: Threads of the CPU; at most two, so that a machine with more cores does not measure something else.
 THREADS = min(2, torch.get_num_threads())
 DEVICES = ["cpu", "cuda"]
 METHODS = ["BACKPROPAGATION", "REVERSIBLE_BACKPROPAGATION", "DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA"]
 CLASSES = 10
 #: The paper's optimizer, at a rate at which random images cannot make the weights run away.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
-#: Of what is foretold: kernels need memory to work in, and allocators round up.
+#: Factor on what is predicted: kernels need memory to work in, and allocators round up.
 MARGIN = 1.15
 
 
 @dataclass(frozen=True)
-class Network:
+class SuiteNetwork:
     """A RevNet and the micro-batches it is measured with.
 
     Attributes:
@@ -65,11 +65,17 @@ class Network:
         return images, torch.randint(CLASSES, (self.batch,)).to(device)
 
 
-NARROW = {"revnet18": Network(18, width=4, batch=4, size=16), "revnet50": Network(50, width=4, batch=4, size=16)}
-PAPER = {"revnet18": Network(18, width=64, batch=64, size=32), "revnet50": Network(50, width=64, batch=64, size=32)}
+NARROW = {
+    "revnet18": SuiteNetwork(18, width=4, batch=4, size=16),
+    "revnet50": SuiteNetwork(50, width=4, batch=4, size=16),
+}
+PAPER = {
+    "revnet18": SuiteNetwork(18, width=64, batch=64, size=32),
+    "revnet50": SuiteNetwork(50, width=64, batch=64, size=32),
+}
 
 
-def foretold(network: Network, method: str) -> int:
+def predicted_bytes(network: SuiteNetwork, method: str) -> int:
     """The most that a full pipeline holds, bytes, from shapes alone: the sum over its stages."""
     from petra_core.prediction.memory import predict
 
@@ -82,7 +88,7 @@ def foretold(network: Network, method: str) -> int:
     return sum(sum(stage.peak.values()) for stage in stages)
 
 
-def check_room(network: Network, method: str, device: torch.device) -> None:
+def check_room(network: SuiteNetwork, method: str, device: torch.device) -> None:
     """See that a full pipeline fits: a process that the system kills for its memory may not be the only one.
 
     Raises:
@@ -91,9 +97,9 @@ def check_room(network: Network, method: str, device: torch.device) -> None:
     """
     from reproduce.measures.machine_memory import available
 
-    needed, there = MARGIN * foretold(network, method), available(device)
-    if there is not None and needed > there:
-        _skip(f"needs about {needed / 1e9:.0f} GB on {device}, {there / 1e9:.0f} GB can be had")
+    needed, free = MARGIN * predicted_bytes(network, method), available(device)
+    if free is not None and needed > free:
+        _skip(f"needs about {needed / 1e9:.0f} GB on {device}, {free / 1e9:.0f} GB can be had")
 
 
 def open_device(name: str) -> torch.device:
@@ -123,7 +129,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def step_of_full_pipeline(network: Network, method: str, device_name: str) -> tuple[Pipeline, Callable[[], None]]:
+def step_of_full_pipeline(network: SuiteNetwork, method: str, device_name: str) -> tuple[Pipeline, Callable[[], None]]:
     """A pipeline in which no buffer grows any more, and its next step, the device's work included.
 
     Raises:

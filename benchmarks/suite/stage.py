@@ -1,4 +1,4 @@
-"""Seconds of what one stage does: forward without a graph, backward with its reconstruction, update.
+"""Seconds of the actions of one stage: forward without a graph, backward with its reconstruction, update.
 
 The stages are neighbours of RevNet-18: number 2, a reversible block, and number 3, which halves the resolution and
 keeps its input. Both do what PETRA has them do.
@@ -13,7 +13,7 @@ import torch
 from petra_core import Stage
 from petra_core.tape import as_streams, as_value, detached
 
-from .setting import DEVICES, FULL, NARROW, PAPER, SGD, Network, open_device, synchronize
+from .setting import DEVICES, FULL, NARROW, PAPER, SGD, SuiteNetwork, open_device, synchronize
 
 STAGES = {"reversible": 2, "buffered": 3}
 
@@ -28,7 +28,7 @@ class Work:
 
 
 @functools.lru_cache(maxsize=1)
-def _work(network: Network, kind: str, device_name: str) -> Work:
+def _work(network: SuiteNetwork, kind: str, device_name: str) -> Work:
     device = open_device(device_name)
     stages = network.stages(device)
     stage = stages[STAGES[kind]]

@@ -3,15 +3,15 @@
 import functools
 from collections.abc import Callable
 
-from .setting import DEVICES, FULL, METHODS, NARROW, PAPER, Network, step_of_full_pipeline
+from .setting import DEVICES, FULL, METHODS, NARROW, PAPER, SuiteNetwork, step_of_full_pipeline
 
 
 @functools.lru_cache(maxsize=1)
-def _step(network: Network, method: str, device: str) -> Callable[[], None]:
+def _step(network: SuiteNetwork, method: str, device: str) -> Callable[[], None]:
     return step_of_full_pipeline(network, method, device)[1]
 
 
-class _Steps:
+class _TickSteps:
     param_names = ("network", "method", "device")
     version = "1"
     networks = NARROW
@@ -23,7 +23,7 @@ class _Steps:
         self.step()
 
 
-class Narrow(_Steps):
+class Narrow(_TickSteps):
     """Networks a sixteenth as wide as the paper's: the engine's own share is large."""
 
     params = (list(NARROW), METHODS, DEVICES)
@@ -31,7 +31,7 @@ class Narrow(_Steps):
 
 if FULL:
 
-    class Paper(_Steps):
+    class Paper(_TickSteps):
         """The paper's networks and micro-batches of 64 images of CIFAR's size."""
 
         params = (list(PAPER), METHODS, DEVICES)

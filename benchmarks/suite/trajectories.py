@@ -19,8 +19,8 @@ from reproduce.records.storage import write_atomically
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40
-#: A run of three reversible blocks, in which inputs are rebuilt from rebuilt ones. The rate is so small that rounding
-#: does not grow into a difference, and so large that a lost or doubled update does.
+#: A run of three reversible blocks, in which inputs are reconstructed from reconstructed ones. The rate is so small
+#: that rounding does not grow into a difference, and so large that a lost or doubled update does.
 SETTING = {"blocks": 3, "channels": 8, "image_size": 8, "batch": 4, "accumulation": 2, "learning_rate": 0.01}
 
 
@@ -42,19 +42,19 @@ def _losses(method: str) -> list[float]:
     accumulation = int(SETTING["accumulation"])
     pipeline = Pipeline(stages, methods.by_name(method), accumulation=accumulation, optimizer=optimizer, seed=0)
     batch, size = int(SETTING["batch"]), int(SETTING["image_size"])
-    found = [
+    stepped = [
         pipeline.step(torch.randn(batch, 3, size, size), torch.randint(10, (batch,))) for _ in range(MICRO_BATCHES)
     ]
-    return [float(loss) for loss in (*found, *pipeline.drain()) if loss is not None]
+    return [float(loss) for loss in (*stepped, *pipeline.drain()) if loss is not None]
 
 
-def largest_difference(found: list[float], expected: list[float]) -> float:
-    """Of two series of one length, relative to the second; 0 only if they are equal to the bit."""
-    return max(abs(new - old) / abs(old) for new, old in zip(found, expected, strict=True))
+def largest_difference(measured: list[float], expected: list[float]) -> float:
+    """The largest difference of two series of one length, relative to the second; 0 only if they are bitwise equal."""
+    return max(abs(new - old) / abs(old) for new, old in zip(measured, expected, strict=True))
 
 
 def stored() -> dict[str, Any]:
-    """What `write` wrote: `losses` by method, `setting`, and `environment` and `code` as in a record."""
+    """The content that `write` wrote: `losses` by method, `setting`, and `environment` and `code` as in a record."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 

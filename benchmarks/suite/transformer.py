@@ -9,11 +9,11 @@ import torch
 from petra_core import Stage, models
 from petra_core.methods import PAREPROP, PETRA, REVERSIBLE_BACKPROPAGATION
 
-from .setting import CLASSES, DEVICES, FULL, THREADS, Network, step_of_full_pipeline
+from .setting import CLASSES, DEVICES, FULL, THREADS, SuiteNetwork, step_of_full_pipeline
 
 
 @dataclass(frozen=True)
-class RevViT(Network):
+class RevViT(SuiteNetwork):
     """A RevViT of `depth` blocks and `width` channels a stream; patches of 4 pixels."""
 
     def stages(self, device: torch.device) -> list[Stage]:
@@ -31,7 +31,7 @@ def _step(network: RevViT, method: str, device: str) -> Callable[[], None]:
     return step
 
 
-class _Steps:
+class _TransformerSteps:
     params = ([method.name for method in (REVERSIBLE_BACKPROPAGATION, PAREPROP, PETRA)], DEVICES)
     param_names = ("method", "device")
     version = "1"
@@ -44,13 +44,13 @@ class _Steps:
         self.step()
 
 
-class Narrow(_Steps):
+class Narrow(_TransformerSteps):
     """A few channels wide: the engine's own share is large."""
 
 
 if FULL:
 
-    class Paper(_Steps):
+    class Paper(_TransformerSteps):
         """RevViT-S, 64 images of CIFAR's size."""
 
         network = RevViT(12, width=384, batch=64, size=32)

@@ -31,8 +31,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from petra_core.checks import Losses
 from petra_core.concurrency import Act, InOrder, Sent, new_stream
+from petra_core.finite import PendingLosses
 from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import RandomStream
@@ -41,14 +41,14 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "Record", "Spread", "check", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "check", "cuda"]
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class CapturedTicks:
-    """Steps of a full pipeline, repeated from recordings. Use it in place of `pipeline.step`.
+    """Steps of a full pipeline, repeated from recordings: use `step` in place of `pipeline.step`.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
     that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
@@ -90,7 +90,7 @@ class CapturedTicks:
         return full and all(worker.version for worker in pipeline._workers)
 
     def step(self, inputs: Value, target: Tensor) -> Tensor:
-        """Likewise as `Pipeline.step`.
+        """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
             The loss (a scalar, memory of its own) of the micro-batch that reached the head.
@@ -138,7 +138,7 @@ class CapturedTicks:
         return heads[-1]
 
     def _whole_step(self) -> None:
-        """All that is recorded."""
+        """Do all that is recorded."""
         *streams, target = self._enters
         loss = self._pipeline.step(tuple(streams), target)
         assert loss is not None  # the pipeline is full
@@ -152,12 +152,12 @@ class CapturedTicks:
         moves: list[tuple[Tensor, Tensor]] = []
 
         def home(key: Hashable, tensor: Tensor) -> Tensor:
-            found = self._homes.get(key)
-            if found is None:
-                found = self._homes[key] = tensor.clone()
-            elif found is not tensor:
-                moves.append((found, tensor))
-            return found
+            place = self._homes.get(key)
+            if place is None:
+                place = self._homes[key] = tensor.clone()
+            elif place is not tensor:
+                moves.append((place, tensor))
+            return place
 
         def homes(key: Hashable, streams: Streams | None) -> Streams | None:
             return None if streams is None else tuple(home((key, n), stream) for n, stream in enumerate(streams))
@@ -179,7 +179,7 @@ class CapturedTicks:
         return moves
 
     def _advance(self) -> int:
-        """What a step does to numbers. Returns that of the micro-batch whose loss the step gave."""
+        """Advance the numbers by a step. Returns that of the micro-batch whose loss the step gave."""
         pipeline = self._pipeline
         pipeline.micro_batches += 1
         ticks = [pipeline._clock.tick(enter=True)]
@@ -198,7 +198,7 @@ class CapturedTicks:
         return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
 
     def _turn(self, worker: Worker, tick: Tick) -> None:
-        """What a worker's turn does to its numbers, and whether it has gradients afterwards."""
+        """Advance a worker's numbers by its turn, and give it the gradients that it has afterwards."""
         turn = tick[worker.index]
         if self._pipeline.method.pipelined:  # else nothing is kept from one step to the next
             entering = [(action.number, worker.version) for action in turn if action.kind is Kind.FORWARD]
@@ -230,8 +230,8 @@ def check(pipeline: Pipeline) -> None:
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
         raise ValueError("hooks and traces are called by Python, which a recorded tick does without; take them off")
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
-        found = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
-        raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {found}")
+        kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
+        raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
 def _check_full(pipeline: Pipeline) -> None:
@@ -246,7 +246,7 @@ def _check_full(pipeline: Pipeline) -> None:
 
 
 def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """All at once, as it were: nothing is overwritten that is still to be copied from."""
+    """Copy as if all at once: nothing is overwritten that is still to be copied from."""
     pending = list(moves)
     while pending:  # the queue of each stage from its front to its back, round after round
         read = Counter(storage_of(source) for _, source in pending)
@@ -274,11 +274,11 @@ def _without_looking(pipeline: Pipeline, heads: list[int], conductor: InOrder) -
         yield
     finally:
         pipeline._losses, pipeline.conductor = losses, before
-        for worker, own in zip(pipeline._workers, streams, strict=True):
-            worker._streams = own
+        for worker, worker_streams in zip(pipeline._workers, streams, strict=True):
+            worker._streams = worker_streams
 
 
-class _Unseen(Losses):
+class _Unseen(PendingLosses):
     """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
 
     def __init__(self, numbers: list[int]) -> None:
@@ -297,14 +297,14 @@ class _Still(RandomStream):
         super().__init__(torch.device("cpu"), None, 0)
 
     def __enter__(self) -> None:
-        """Nothing is asked of a generator."""
+        """Ask nothing of a generator."""
 
     def __exit__(self, *error: object) -> None:
-        """Nothing was."""
+        """Ask nothing of a generator."""
 
 
-class Spread(InOrder):
-    """The stages over several CUDA streams, stage j in stream j mod n: all begin together, and the tick ends with all.
+class OverStreams(InOrder):
+    """Puts the work of stage j into CUDA stream j mod n: all streams begin together, and the tick ends with all.
 
     Only within a recorded tick, where all that goes from stream to stream lies at home: elsewhere the allocator could
     give away a message's memory while another stream still reads it.
@@ -328,7 +328,7 @@ class Spread(InOrder):
 
 
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs, their stages over so many streams.
+    """The pipeline's ticks as CUDA graphs, their stages over `streams` CUDA streams.
 
     Raises:
         ValueError: a stage is not on the current CUDA device, or `CapturedTicks` has a reason to refuse.
@@ -339,7 +339,7 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         raise ValueError(f"a CUDA graph needs all stages on one CUDA device, they are on {sorted(devices)}")
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    spread = Spread([new_stream() for _ in range(streams)]) if streams > 1 else None
+    conductor = OverStreams([new_stream() for _ in range(streams)]) if streams > 1 else None
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
@@ -351,4 +351,4 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         repeat: Callable[[], None] = graph.replay
         return repeat
 
-    return CapturedTicks(pipeline, record, spread)
+    return CapturedTicks(pipeline, record, conductor)

@@ -1,11 +1,11 @@
-"""What stages evaluate, compiled by `torch.compile`: an option, for devices on which that is faster.
+"""The functions of stages, compiled by `torch.compile`: an option, for devices on which that is faster.
 
 The obvious thing to compile is the whole model, and a pipeline has none: its stages work on different micro-batches,
 with weights that the engine chooses. So the function of each block is compiled by itself, F of a coupling or the module
 of a buffered stage, and everything around it stays as it is: who evaluates, with which weights, with or without a
 graph. Blocks of the same shapes share what was compiled.
 
-Compiled functions round differently. They are made at the first evaluation of each kind (forward, rebuilt graph,
+Compiled functions round differently. They are made at the first evaluation of each kind (forward, reconstructed graph,
 evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed.
 """
 
@@ -16,13 +16,13 @@ from petra_core.stages import Stage
 
 __all__ = ["compile_functions"]
 
-#: More than a function has: forward, rebuilt graph with frozen buffers, recorded graph, evaluation mode, and with
+#: More than a function has: forward, reconstructed graph with frozen buffers, recorded graph, evaluation mode, and with
 #: stashed weights.
 KINDS = 8
 
 
 def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> None:
-    """Compile what each block of the stages evaluates, in place, at its next evaluations.
+    """Compile the function of each block of the stages, in place, at its next evaluations.
 
     It has to be done before the first step, since what one step evaluates and another differentiates must be rounded
     alike.
@@ -37,7 +37,7 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
     functions = [part.function for stage in stages for part in stage.parts()]
     # Beyond the limit torch goes on without compiling. It is counted by lines of code, and most blocks share theirs.
     config.recompile_limit = max(config.recompile_limit, KINDS * len(functions))
-    # A rebuilt graph repeats the random numbers of its forward from the state of torch's generators (dropout);
+    # A reconstructed graph repeats the random numbers of its forward from the state of torch's generators (dropout);
     # inductor's own numbers are others in a function with a graph than in one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}
     for function in functions:

@@ -19,7 +19,7 @@ class ChannelError(PetraError, RuntimeError):
 
 
 def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
-    """A group of some ranks, in which tensors of the device `wire` are sent; every one of them calls this.
+    """A process group of some ranks, for tensors of the device `wire`; every one of the ranks calls this.
 
     Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
     """

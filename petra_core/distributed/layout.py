@@ -20,29 +20,29 @@ DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bf
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a tensor lies in memory."""
+class TensorLayout:
+    """How a tensor lies in memory: its dtype, shape and strides."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Layout":
-        """That of a tensor."""
+    def of(cls, tensor: Tensor) -> "TensorLayout":
+        """The layout of a tensor."""
         return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
 
     def empty(self, device: torch.device) -> Tensor:
-        """A tensor with it, its values not set."""
+        """A tensor of this layout on `device`, its values not set."""
         return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
 
 
-Layouts = tuple[tuple[Layout, ...] | None, tuple[Layout, ...] | None]  # of streams and gradients
+Layouts = tuple[tuple[TensorLayout, ...] | None, tuple[TensorLayout, ...] | None]  # of streams and gradients
 
 
-def layout_of(tensors: Streams | None) -> tuple[Layout, ...] | None:
-    """Of one side of a message."""
-    return None if tensors is None else tuple(map(Layout.of, tensors))
+def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
+    """The layouts of one side of a message, its streams or its gradients; None where there are none."""
+    return None if tensors is None else tuple(map(TensorLayout.of, tensors))
 
 
 def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
@@ -61,7 +61,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def header_of(streams: Streams | None, gradients: Streams | None) -> Tensor:
-    """The layouts of a message, uint8 [HEADER_BYTES].
+    """The layouts of a message as a tensor, uint8 [HEADER_BYTES].
 
     Raises:
         ValueError: they do not fit.
@@ -77,9 +77,11 @@ def header_of(streams: Streams | None, gradients: Streams | None) -> Tensor:
 
 
 def layouts_in(header: Tensor) -> Layouts:
-    """What `header_of` wrote."""
+    """The layouts that `header_of` wrote."""
     streams, gradients = (
-        None if side is None else tuple(Layout(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in side)
+        None
+        if side is None
+        else tuple(TensorLayout(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in side)
         for side in json.loads(bytes(header.tolist()))
     )
     return streams, gradients

@@ -20,31 +20,31 @@ from petra_core.worker import Message
 
 __all__ = ["Inlet", "Outlet", "Peer"]
 
-ALONE = -1  # in place of the number of a micro-batch: of an evaluation, or of the greeting
+OUTSIDE = -1  # in place of the number of a micro-batch: of an evaluation, or of the greeting
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A neighbour.
+    """A neighbour: another rank that owns the stage below or above ours.
 
     Attributes:
         place: its rank in the pipeline.
         stage: its stage at the border.
-        own: our stage there.
+        own_stage: our stage there.
         patience: how long it is waited for.
 
     """
 
     place: int
     stage: int
-    own: int
+    own_stage: int
     patience: timedelta
 
     def lost(self, micro_batch: int, group: dist.ProcessGroup, error: RuntimeError) -> ChannelError:
         """The error that says who lost whom, and over what."""
-        what = f"micro-batch {micro_batch}" if micro_batch != ALONE else "an evaluation, or the first contact"
+        what = f"micro-batch {micro_batch}" if micro_batch != OUTSIDE else "an evaluation, or the first contact"
         return ChannelError(
-            f"stage {self.own} on rank {dist.get_rank()} lost stage {self.stage} on rank "
+            f"stage {self.own_stage} on rank {dist.get_rank()} lost stage {self.stage} on rank "
             f"{dist.get_global_rank(group, self.place)} over the message of {what}: that process has died, or has been "
             f"silent for {self.patience.total_seconds():g} s ({error})"
         )
@@ -91,10 +91,10 @@ class Inlet:
             messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
         return messages
 
-    def take_alone(self) -> Streams:
+    def take_outside_schedule(self) -> Streams:
         """The streams of a message outside the schedule, whose layout comes with it."""
         self._agree_on_first()
-        pending = _Pending(ALONE)
+        pending = _Pending(OUTSIDE)
         header = self._post_header(pending)
         self._wait(pending)
         self._post_payload(pending, layouts_in(header))
@@ -121,7 +121,7 @@ class Inlet:
             raise self._peer.lost(pending.micro_batch, self._group, error) from error
 
     def _agree_on_first(self) -> None:
-        """What comes after the first message is received after all of it: its tensors, of which the header tells."""
+        """Receive all of the first message, its header and its tensors, before anything that comes after it."""
         if self._layouts is None and self._pending:
             self._agree(self._pending[0])
 
@@ -173,36 +173,36 @@ class Outlet:
             self._post(header_of(streams, gradients).to(self._wire), message.micro_batch)
         elif layouts != self._layouts:
             raise ChannelError(
-                f"the message of micro-batch {message.micro_batch} from stage {self._peer.own} to stage "
+                f"the message of micro-batch {message.micro_batch} from stage {self._peer.own_stage} to stage "
                 f"{self._peer.stage} has the layout {layouts}, those before it had {self._layouts}; all micro-batches "
                 f"of a run must be alike"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
             self._post(flat(tensor), message.micro_batch)
 
-    def send_alone(self, streams: Streams) -> None:
+    def send_outside_schedule(self, streams: Streams) -> None:
         """Post a message outside the schedule, its layout with it."""
-        self._let_go_of_alone()
+        self._let_go_of_outside()
         whole = dense(streams, self._wire)
         assert whole is not None
-        self._post(header_of(whole, None).to(self._wire), ALONE)
+        self._post(header_of(whole, None).to(self._wire), OUTSIDE)
         for stream in whole:
-            self._post(flat(stream), ALONE)
+            self._post(flat(stream), OUTSIDE)
 
     def wait(self) -> None:
         """Wait until all is gone."""
         while self._sending:
             self._let_go()
 
-    def _let_go_of_alone(self) -> None:
-        """The one before has arrived: its receiver took it before all ended that evaluation together.
+    def _let_go_of_outside(self) -> None:
+        """Let go of the evaluation before: its receiver took it before all ended that evaluation together.
 
         All have one number, so that `_post` would keep those of a whole evaluation.
         """
         for micro_batch, work, _ in self._sending:
-            if micro_batch == ALONE:
+            if micro_batch == OUTSIDE:
                 self._wait(micro_batch, work)
-        self._sending = deque(entry for entry in self._sending if entry[0] != ALONE)
+        self._sending = deque(entry for entry in self._sending if entry[0] != OUTSIDE)
 
     def _let_go(self) -> None:
         micro_batch, work, _ = self._sending.popleft()

@@ -144,13 +144,13 @@ class ProcessChannel(Channel):
         """Connect to the neighbours: upwards, then downwards, so that nobody waits for one who waits for him."""
         hello = torch.zeros(1)
         for inlet in self._from_below.values():
-            inlet.take_alone()
+            inlet.take_outside_schedule()
         for outlet in self._to_above.values():
-            outlet.send_alone((hello,))
+            outlet.send_outside_schedule((hello,))
         for inlet in self._from_above.values():
-            inlet.take_alone()
+            inlet.take_outside_schedule()
         for outlet in self._to_below.values():
-            outlet.send_alone((hello,))
+            outlet.send_outside_schedule((hello,))
 
     def begin(self, tick: Tick) -> None:
         """Post the receives of what the neighbours send in this tick."""
@@ -188,11 +188,10 @@ class ProcessChannel(Channel):
         return messages
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
-        """By an all-reduce among the ranks of the part."""
+        """Replace a stage's gradients by their mean, by an all-reduce among the ranks of the part."""
         self._twins.average_gradients(index, version, stage)
 
     def averaged_statistics(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Likewise."""
         return self._twins.averaged_statistics(model)
 
     def close(self) -> None:
@@ -206,13 +205,17 @@ class ProcessChannel(Channel):
             outlet.wait()
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """On the first rank of a part, wait for that of the part below."""
-        return self._from_below[self._below.start].take_alone() if self._below and self.replica == 0 else streams
+        """Wait, on the first rank of a part, for the streams of the part below; elsewhere return `streams`."""
+        return (
+            self._from_below[self._below.start].take_outside_schedule()
+            if self._below and self.replica == 0
+            else streams
+        )
 
     def evaluation_output(self, streams: Streams) -> Streams:
-        """On the first rank of a part, send up to that of the next. On all, take part in the highest's broadcast."""
+        """Send up to the next part, on the first rank of each; on all, take part in the highest's broadcast."""
         if self._above and self.replica == 0:
-            self._to_above[self._above.start].send_alone(streams)
+            self._to_above[self._above.start].send_outside_schedule(streams)
         # A head's output may have gaps, as a slice has: what is sent has none.
         sent = (dense(streams, self._wire) or ()) if self._leads else ()
         header = header_of(sent, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
@@ -226,10 +229,10 @@ class ProcessChannel(Channel):
 
 
 def _whose(micro_batch: int, part: range) -> int:
-    """The place whose turn it is."""
+    """The place in `part` whose turn a micro-batch is."""
     return part[micro_batch % len(part)]
 
 
 def _taken(inlets: Mapping[int, Inlet], last: int | None) -> list[Message]:
-    """What the inlets have brought up to the last micro-batch, in order."""
+    """The messages that the inlets have brought up to micro-batch `last` (None: all), in order."""
     return sorted((m for inlet in inlets.values() for m in inlet.take(last)), key=lambda message: message.micro_batch)

@@ -90,20 +90,20 @@ class Replicas:
         if self._averaged:
             yield
             return
-        own = list(_buffers(model)) if self.count > 1 else []
-        means = self._means([buffer for _, _, buffer in own], "the statistics of BatchNorm") if own else []
-        for (module, name, _), mean in zip(own, means, strict=True):
+        buffers = list(_buffers(model)) if self.count > 1 else []
+        means = self._means([buffer for _, _, buffer in buffers], "the statistics of BatchNorm") if buffers else []
+        for (module, name, _), mean in zip(buffers, means, strict=True):
             module._buffers[name] = mean
         self._averaged = True
         try:
             yield
         finally:
             self._averaged = False
-            for module, name, buffer in own:
+            for module, name, buffer in buffers:
                 module._buffers[name] = buffer
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over the replicas. Raises: ChannelError: another replica has died or hangs."""
+        """The sum of a tensor over the replicas. Raises: ChannelError: another replica has died or hangs."""
         return self._sum(value, "a sum") if self.count > 1 else value
 
     def _means(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:

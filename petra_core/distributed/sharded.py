@@ -85,7 +85,7 @@ class Folder:
             self._see(target)
         encoded = {name: _encode(part) for name, part in parts.items()}
         writer = FileSystemWriter(target)
-        with _alone(), _plain_errors(target):
+        with _without_warning(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
         if leads:
             with replacing(self._pointer) as file:
@@ -141,7 +141,7 @@ class Folder:
             if missing:
                 raise CheckpointError(f"{target} has no part {', '.join(missing)}; it has {', '.join(sizes)}")
             encoded = {name: torch.empty(sizes[name], dtype=torch.uint8) for name in names}
-            with _alone():
+            with _without_warning():
                 load_state_dict(encoded, storage_reader=reader, no_dist=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
             raise CheckpointError(f"{target} is damaged or not whole ({error}); {ADVICE}") from error
@@ -151,7 +151,7 @@ class Folder:
         }
 
     def remove(self) -> None:
-        """Remove all of it; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
+        """Remove the folder; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
         self._pointer.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -160,7 +160,7 @@ def _encode(part: Any) -> Tensor:
     return torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
 
 
-#: What the table of contents of a checkpoint consists of.
+#: The classes of which the table of contents of a checkpoint consists.
 CLASSES = {
     "torch.distributed.checkpoint.metadata": {
         "ChunkStorageMetadata",
@@ -197,8 +197,8 @@ def _refuse_code(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Torch warns whenever a process saves or reads by itself, which is meant here."""
+def _without_warning() -> Iterator[None]:
+    """Silence torch's warning that a process saves or reads by itself, which is meant here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -206,7 +206,7 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_errors(target: Path) -> Iterator[None]:
-    """What failed on some rank, as an error of its kind: torch's own, a BaseException, passes by `except Exception`."""
+    """Raise what failed on some rank as an error of its kind: torch's own is a BaseException."""
     try:
         yield
     except CheckpointException as error:

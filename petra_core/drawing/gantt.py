@@ -59,11 +59,11 @@ def to_svg(
     )
     if not end > begin:
         raise ValueError(f"a span of time ends after it begins, got {begin} to {end} seconds")
-    shown = [event for event in events if event.end > begin and event.begin < end]
-    return _Drawing(timeline, shown, title, begin, end, width, labels or {}).svg()
+    within = [event for event in events if event.end > begin and event.begin < end]
+    return _GanttDrawing(timeline, within, title, begin, end, width, labels or {}).svg()
 
 
-class _Drawing:
+class _GanttDrawing:
     def __init__(
         self,
         timeline: Timeline,
@@ -99,7 +99,7 @@ class _Drawing:
         return ElementTree.tostring(root, encoding="unicode")
 
     def _description(self) -> str:
-        """What a reader hears who cannot see the picture."""
+        """The picture in words, for a reader who cannot see it."""
         idle = ", ".join(f"{self._name(device)} {self._idle(device):.0%}" for device in range(self.timeline.devices))
         return (
             f"One lane for each device, from {self._time(self.begin)} to {self._time(self.end)}, with a box for "
@@ -130,8 +130,8 @@ class _Drawing:
         y, width = self._y(event.device), max(round(end - x, 1), 0.5)
         group = ElementTree.SubElement(root, "g")
         what = f"{kind}{number} of stage {stage}" if len(kind) == 1 else f"{kind}, stage {stage}"
-        words = f"{what}: {self._time(event.begin)} to {self._time(event.end)}"
-        ElementTree.SubElement(group, "title").text = words
+        tooltip = f"{what}: {self._time(event.begin)} to {self._time(event.end)}"
+        ElementTree.SubElement(group, "title").text = tooltip
         outline = {"stroke": "#ffffff", "stroke_width": "0.5"} if width > 2 else {}
         rect(group, round(x, 1), y, width, _HEIGHT, fill=_FILL.get(kind, _FILL["wait"]), **outline)
         if kind in ("F", "B", "W") and width > _DIGIT * len(str(number)) + 2:
@@ -139,13 +139,13 @@ class _Drawing:
 
     def _legend(self, root: ElementTree.Element, y: float) -> None:
         x: float = _MARGIN
-        there = {event.name[0] for event in self.events}
+        kinds = {event.name[0] for event in self.events}
         for kind, meaning in _MEANING.items():
-            if kind in there:
+            if kind in kinds:
                 rect(root, x, y - 11, 16, 14, fill=_FILL[kind])
                 text(root, x + 21, y, meaning if kind == meaning else f"{kind} {meaning}")
                 x += 21 + _DIGIT * (len(meaning) + 2) + 14
-        others = sorted(there - _MEANING.keys())
+        others = sorted(kinds - _MEANING.keys())
         if others:
             rect(root, x, y - 11, 16, 14, fill=_FILL["wait"])
             text(root, x + 21, y, ", ".join(others))
@@ -167,6 +167,6 @@ class _Drawing:
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, at least that much."""
+    """The smallest of 1, 2 or 5 times a power of ten that is at least `least`."""
     power = 10.0 ** floor(log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)

@@ -49,10 +49,10 @@ def to_svg(schedule: Schedule, *, highlight: int | None = None, title: str | Non
         ValueError: the micro-batch to highlight is not in the schedule.
 
     """
-    return _Drawing(schedule, highlight, title).svg()
+    return _ScheduleDrawing(schedule, highlight, title).svg()
 
 
-class _Drawing:
+class _ScheduleDrawing:
     def __init__(self, schedule: Schedule, highlight: int | None, title: str | None) -> None:
         self.schedule = schedule
         self.highlight = highlight
@@ -87,7 +87,7 @@ class _Drawing:
         return ElementTree.tostring(root, encoding="unicode")
 
     def _description(self) -> str:
-        """What a reader hears who cannot see the picture."""
+        """The picture in words, for a reader who cannot see it."""
         schedule = self.schedule
         ticks = len(schedule.ticks)
         span = f"ticks {schedule.first_tick} to {schedule.first_tick + ticks - 1}" if ticks else "no ticks"

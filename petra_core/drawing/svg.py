@@ -35,21 +35,21 @@ def canvas(width: float, height: float, title: str, description: str) -> Element
 
 
 def rect(parent: ElementTree.Element, x: float, y: float, width: float, height: float, **style: str) -> None:
-    """A rectangle; of `style` an underscore is a hyphen, as in the others."""
+    """Add a rectangle; of the names in `style` an underscore is a hyphen."""
     place = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
     ElementTree.SubElement(parent, "rect", place | _attributes(style.items()))
 
 
 def line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, **style: str) -> None:
-    """A straight line."""
+    """Add a straight line."""
     place = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
     ElementTree.SubElement(parent, "line", place | _attributes(style.items()))
 
 
-def text(parent: ElementTree.Element, x: float, y: float, words: str, **style: str) -> None:
-    """One line of text, from its baseline."""
+def text(parent: ElementTree.Element, x: float, y: float, content: str, **style: str) -> None:
+    """Add one line of text, from its baseline."""
     place = {"x": f"{x:g}", "y": f"{y:g}"}
-    ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = words
+    ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = content
 
 
 def _attributes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

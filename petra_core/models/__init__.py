@@ -1,5 +1,6 @@
 """The networks of the paper and reversible transformers as lists of stages; stages to the plain model and back."""
 
+from petra_core.checks import check_residual
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
@@ -11,7 +12,6 @@ from petra_core.models.revroberta import revroberta
 from petra_core.models.revswin import revswin
 from petra_core.models.revvit import revvit
 from petra_core.models.streams import ConcatStreams, DuplicateStreams, SplitStreams
-from petra_core.residual import check_residual
 from petra_core.sizes import HierarchicalSize, TransformerSize
 
 __all__ = [

@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Blocks in each of the four groups, and of which kind."""
+    """Number of blocks in each of the four groups, and of which kind."""
 
     groups: tuple[int, ...]
     bottleneck: bool
@@ -71,9 +71,9 @@ def architecture(family: str, depth: int) -> Architecture:
 
     """
     if depth not in ARCHITECTURES:
-        known = ", ".join(map(str, ARCHITECTURES))
+        depths = ", ".join(map(str, ARCHITECTURES))
         raise ValueError(
-            f"there is no {family} of depth {depth!r}; use one of {known}, or models.chain() for any number of blocks"
+            f"there is no {family} of depth {depth!r}; use one of {depths}, or models.chain() for any number of blocks"
         )
     return ARCHITECTURES[depth]
 

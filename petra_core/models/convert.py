@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from petra_core.arguments import check_int
 from petra_core.stages import Stage, merge
 
-SHOWN = 3  # names listed in an error before it says how many more there are
+LISTED = 3  # names listed in an error before it says how many more there are
 
 
 def sequential(stages: Sequence[Stage]) -> nn.Sequential:
@@ -43,34 +43,34 @@ def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor])
         TypeError: an entry is not a tensor.
 
     """
-    own = stages_state_dict(stages)
+    tensors = stages_state_dict(stages)
     problems = [
-        *_listed("missing", [name for name in own if name not in state]),
-        *_listed("unexpected", [name for name in state if name not in own]),
+        *_listed("missing", [name for name in tensors if name not in state]),
+        *_listed("unexpected", [name for name in state if name not in tensors]),
     ]
     mismatched = []
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"entry {name!r} of the state dict must be a tensor, got {type(tensor).__name__}")
-        if name in own and tensor.shape != own[name].shape:
-            mismatched.append(f"{name} is {tuple(tensor.shape)} instead of {tuple(own[name].shape)}")
+        if name in tensors and tensor.shape != tensors[name].shape:
+            mismatched.append(f"{name} is {tuple(tensor.shape)} instead of {tuple(tensors[name].shape)}")
     problems += _listed("of another shape", mismatched)
     if problems:
         raise ValueError(
-            f"the state dict does not fit these stages ({len(own)} entries expected, {len(state)} given): "
+            f"the state dict does not fit these stages ({len(tensors)} entries expected, {len(state)} given): "
             f"{'; '.join(problems)}. Build the stages with the model, depth, width, stem and number of classes "
             f"of the saved ones"
         )
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in tensors.items():
             tensor.copy_(state[name])
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"{len(names)} {what}: {', '.join(names[:SHOWN])}{rest}"]
+    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return [f"{len(names)} {what}: {', '.join(names[:LISTED])}{rest}"]
 
 
 def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:

@@ -37,8 +37,8 @@ class _PermutationTape(Tape):
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        found = detached(self._inverse(grad_outputs)) if input_gradient else None
-        return found, (None,) * len(parameters)
+        grad_inputs = detached(self._inverse(grad_outputs)) if input_gradient else None
+        return grad_inputs, (None,) * len(parameters)
 
 
 class PixelUnshuffleStage(Stage):
@@ -60,7 +60,7 @@ class PixelUnshuffleStage(Stage):
         return self
 
     def forward(self, value: Value) -> Value:
-        """Raises ValueError where `factor` does not divide height and width."""
+        """[B, C, H, W] -> [B, C·r², H/r, W/r]. Raises: ValueError: `factor` does not divide height and width."""
         streams = as_streams(value)
         for stream in streams:
             if stream.dim() != 4 or stream.shape[2] % self.factor or stream.shape[3] % self.factor:

@@ -18,10 +18,10 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from petra_core.arguments import check_int
+from petra_core.checks import check_residual
 from petra_core.models.architecture import Block, architecture, check_stem
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams
-from petra_core.residual import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
 
 IMAGE_CHANNELS = 3

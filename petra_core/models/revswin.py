@@ -40,7 +40,7 @@ class WindowAttention(nn.Module):
         width: channels.
         heads: divide the width.
         grid: tokens in a row and in a column.
-        window: likewise of a window; divides the grid.
+        window: tokens in a row and in a column of a window; divides the grid.
         shift: rows and columns by which the windows are shifted. The grid is rolled for that, so a window at the edge
             holds tokens from opposite edges; a mask keeps these apart.
 
@@ -85,14 +85,14 @@ class WindowAttention(nn.Module):
 
 
 def _relative_position(window: int) -> Tensor:
-    """For each pair of tokens of a window the row of the bias: [window⁴]."""
+    """The row of the bias for each pair of tokens of a window: [window⁴]."""
     row, column = torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")
     rows, columns = ((place.flatten()[:, None] - place.flatten()) + window - 1 for place in (row, column))
     return (rows * (2 * window - 1) + columns).flatten()
 
 
 def _separate(grid: int, window: int, shift: int) -> Tensor:
-    """For each window of the rolled grid which tokens are not neighbours: [windows, tokens, tokens], True: apart."""
+    """Which tokens of each window of the rolled grid are not neighbours: [windows, tokens, tokens], True: apart."""
     place = torch.arange(grid)
     # Rows (or columns) before the last window, in it, and those that came round from the other edge.
     zone = (place >= grid - window).long() + (place >= grid - shift).long()
@@ -158,14 +158,14 @@ def revswin(
     width, heads = size.width, size.heads
     stem = [PatchEmbedding(in_channels, width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
     stages: list[Stage] = [BufferedStage(nn.Sequential(*stem))]
-    for group, (depth, (grid, own_window)) in enumerate(zip(size.depths, grids, strict=True)):
+    for group, (depth, (grid, group_window)) in enumerate(zip(size.depths, grids, strict=True)):
         if group > 0:
             stages.append(BufferedStage(PatchMerging(width)))
             width, heads = 2 * width, 2 * heads
         blocks = []
         for block in range(depth):
-            shift = own_window // 2 if block % 2 and own_window < grid else 0  # one window has no neighbours
-            attention = WindowAttention(width, heads, grid, own_window, shift)
+            shift = group_window // 2 if block % 2 and group_window < grid else 0  # one window has no neighbours
+            attention = WindowAttention(width, heads, grid, group_window, shift)
             blocks.append(block_functions(width, attention, drop_path=next(rates)))
         stages += reversible_blocks(blocks, split=split_blocks)
     return initialise([*stages, pooled_head(width, num_classes)])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class SplitStreams(nn.Module):
-    """Halve the channels."""
+    """Split a tensor into two streams of half the channels."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """[B, 2C, ...] -> ([B, C, ...], [B, C, ...]), in the memory format of `value`.
@@ -35,7 +35,7 @@ class SplitStreams(nn.Module):
 
 
 class DuplicateStreams(nn.Module):
-    """The same value in both streams."""
+    """Give both streams the value of one tensor."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """[B, ...] -> ([B, ...], [B, ...]), contiguous; neither shares memory with `value` or the other."""

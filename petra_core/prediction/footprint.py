@@ -2,8 +2,8 @@
 
 With the delay s = 2(J - 1 - j) of stage j, in steady state,
 
-    inputs            held s times what a backward needs of the input, one more within a tick; none where it is rebuilt
-    graph             likewise under methods that keep graphs; else one graph of one block, within a tick only;
+    inputs            held s times what a backward needs of the input, one more within a tick; none if reconstructed
+    graph             held as often under methods that keep graphs; else one graph of one block, within a tick only;
                       under methods that overlap, of all blocks of the stage, from one tick to the next
     stashed_weights   ceil(s / k) copies
     messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
@@ -46,7 +46,7 @@ class StagePrediction:
 
     @property
     def total(self) -> int:
-        """All kinds, each at its own largest moment."""
+        """Bytes of all kinds, each at its own largest moment."""
         return sum(self.peak.values())
 
 
@@ -55,13 +55,13 @@ class Footprint:
     """Bytes of one stage for one micro-batch, under one method, whatever the schedule.
 
     Attributes:
-        parameters: its weights.
+        parameters: weights of the stage.
         buffers: running statistics and other module buffers.
         optimizer: state of the optimizer.
         trainable: of gradients, and of one stashed copy of the weights.
         kept: of inputs, from a forward to its backward.
-        lasting: of graphs, likewise.
-        passing: of the graph that a backward rebuilds, while it runs; overlapped, from the reconstruction on.
+        lasting: of graphs, from a forward to its backward.
+        passing: of the graph that a backward reconstructs, while it runs; overlapped, from the reconstruction on.
         below: the message from the stage below, or the images.
         above: the message from the stage above.
         target: of the loss, at the head.
@@ -81,7 +81,7 @@ class Footprint:
 
     @property
     def always(self) -> int:
-        """What is held throughout, gradients included."""
+        """Bytes that are held throughout, gradients included."""
         return self.parameters + self.buffers + self.optimizer + self.trainable
 
 
@@ -91,13 +91,13 @@ def of_footprints(
     accumulation: int = 1,
     replicas: Sequence[int] | None = None,
 ) -> tuple[StagePrediction, ...]:
-    """What each of a row of stages will hold, however many there are.
+    """Predict what each stage of a pipeline will hold, from the footprints of its stages.
 
     Args:
         footprints: of each stage.
         method: that trains them.
         accumulation: k in 1..32.
-        replicas: the devices of each stage, one each by default; what is told is then what each of them holds.
+        replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
 
     Raises:
         ValueError: the replicas do not fit.
@@ -116,18 +116,18 @@ def of_footprints(
                 share=shares[index],
             ),
             index,
-            own,
+            footprint,
             method,
             accumulation,
         )
-        for index, own in enumerate(footprints)
+        for index, footprint in enumerate(footprints)
     )
 
 
 def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
     """The most bytes that graphs of all stages together take at a moment, if one micro-batch passes at a time.
 
-    Graphs that are kept are all there when the head's is made. Those that are rebuilt are there one at a time or, if
+    Kept graphs are all there when the head's is made. Those that are reconstructed are there one at a time or, if
     the method overlaps, two neighbours': that of a backward and that of the reconstruction beside it.
 
     Raises:
@@ -140,13 +140,13 @@ def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
         )
     if method.keeps_graph:
         return sum(footprint.lasting for footprint in footprints)
-    own = [max(footprint.lasting, footprint.passing) for footprint in footprints]
-    beside = [*own[1:], 0] if method.overlapped else [0] * len(own)
-    return max(map(sum, zip(own, beside, strict=True)))
+    graphs = [max(footprint.lasting, footprint.passing) for footprint in footprints]
+    beside = [*graphs[1:], 0] if method.overlapped else [0] * len(graphs)
+    return max(map(sum, zip(graphs, beside, strict=True)))
 
 
 def joined(footprints: Sequence[Footprint]) -> Footprint:
-    """Of consecutive stages that are made one by `petra_core.merge`: one graph at a time is rebuilt."""
+    """The footprint of consecutive stages merged by `petra_core.merge`: one graph at a time is reconstructed."""
     sums = {
         name: sum(getattr(footprint, name) for footprint in footprints)
         for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target")
@@ -161,13 +161,13 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Of how many micro-batches a stage has something, in ticks, which is as much: one enters at every tick.
+    """For how many ticks a stage holds something, and so of how many micro-batches: one enters at every tick.
 
     Attributes:
         delay: from forward to backward.
         below, above: of messages, from when they are sent to when they are used.
         targets: of targets at the head, from when the micro-batch enters.
-        share: devices that take turns; each has every so many-th.
+        share: devices that take turns; of so many micro-batches each has one.
 
     """
 
@@ -178,31 +178,33 @@ class _Waiting:
     share: int
 
     def mine(self, ticks: int) -> int:
-        """Of so many micro-batches in a row, at most."""
+        """Micro-batches of one device, at most, of as many in a row as there are ticks."""
         return -(-ticks // self.share)
 
 
-def _of_stage(waiting: _Waiting, index: int, own: Footprint, method: Method, accumulation: int) -> StagePrediction:
+def _of_stage(
+    waiting: _Waiting, index: int, footprint: Footprint, method: Method, accumulation: int
+) -> StagePrediction:
     mine = waiting.mine
     delay, in_turn = mine(waiting.delay), mine(waiting.delay + 1)  # in a turn F comes before B
-    stash = -(-waiting.delay // accumulation) * own.trainable if method.stashes_weights else 0
-    always = {"parameters": own.parameters, "buffers": own.buffers, "optimizer": own.optimizer}
-    both = mine(waiting.below) * own.below + mine(waiting.above) * own.above
+    stash = -(-waiting.delay // accumulation) * footprint.trainable if method.stashes_weights else 0
+    always = {"parameters": footprint.parameters, "buffers": footprint.buffers, "optimizer": footprint.optimizer}
+    both = mine(waiting.below) * footprint.below + mine(waiting.above) * footprint.above
     held = {
         **always,
-        "inputs": delay * own.kept,
-        "graph": delay * own.lasting,
+        "inputs": delay * footprint.kept,
+        "graph": delay * footprint.lasting,
         "stashed_weights": stash,
-        "messages": both + mine(waiting.targets) * own.target if method.pipelined else 0,
+        "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
     }
-    arriving = both + (0 if index else own.below) + mine(waiting.targets + 1) * own.target
+    arriving = both + (0 if index else footprint.below) + mine(waiting.targets + 1) * footprint.target
     peak = {
         **always,
-        "gradients": own.trainable,
-        "inputs": in_turn * own.kept,
-        "graph": max(in_turn * own.lasting, own.passing),
+        "gradients": footprint.trainable,
+        "inputs": in_turn * footprint.kept,
+        "graph": max(in_turn * footprint.lasting, footprint.passing),
         "stashed_weights": stash,
-        "messages": arriving if method.pipelined else max(own.below + own.target, own.above),
+        "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
     }
     return StagePrediction(
         index, {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}

@@ -1,11 +1,11 @@
-"""Bytes held over time: a timeline, told what every stage keeps for a micro-batch.
+"""Bytes held over time: a timeline, and what every stage keeps for a micro-batch.
 
 Methods are compared by their speed and by their memory, and the second depends on the schedule as much as the first:
 GPipe and 1F1B keep the same graphs, one for all micro-batches of a batch, the other for those under way. So bytes are
 not added up by a formula for each method; they are followed through the events, whichever schedule made them:
 
     kept inputs and graphs   from the begin of F to the end of B, or of W where there is one
-    a rebuilt graph          while B runs
+    a reconstructed graph    while B runs
     messages                 from the end of what made them to the begin of F, or the end of B, that takes them
     stashed weights          from the update that replaces them to the last B of a forward that used them
     weights, their gradients, optimizer state, buffers: always
@@ -27,7 +27,7 @@ Change = tuple[float, int]  # seconds, bytes more (or less)
 
 @dataclass(frozen=True)
 class History:
-    """What one device holds.
+    """Bytes that one device holds, over time.
 
     Attributes:
         steps: (seconds, bytes held from then on), in order of time; the first is what it always holds.
@@ -45,7 +45,7 @@ class History:
 def holding(
     timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False
 ) -> tuple[History, ...]:
-    """What every device holds in the course of a timeline, simulated or recorded.
+    """The bytes that every device holds in the course of a timeline, simulated or recorded.
 
     Args:
         timeline: that of a whole run, from the first forward on.
@@ -57,7 +57,7 @@ def holding(
     for event in timeline.events:
         devices[event.device].setdefault(event.name[1], []).append(event)
     ends = {event.name: event.end for event in timeline.events}
-    return tuple(_history(own, footprints, ends, stashes_weights=stashes_weights) for own in devices)
+    return tuple(_history(stages, footprints, ends, stashes_weights=stashes_weights) for stages in devices)
 
 
 def _history(
@@ -68,10 +68,10 @@ def _history(
     stashes_weights: bool,
 ) -> History:
     changes: list[Change] = []
-    for stage, own in stages.items():
-        changes += _of_micro_batches(own, stage, footprints[stage], ends)
+    for stage, events in stages.items():
+        changes += _of_micro_batches(events, stage, footprints[stage], ends)
         if stashes_weights:
-            changes += _of_weights(own, footprints[stage].trainable)
+            changes += _of_weights(events, footprints[stage].trainable)
     held = sum(footprints[stage].always for stage in stages)
     steps = [(min((time for time, _ in changes), default=0.0), held)]
     # What is let go in a moment makes room for what comes in the same moment.
@@ -83,18 +83,18 @@ def _history(
 
 
 def _of_micro_batches(
-    events: Sequence[Event], stage: int, own: Footprint, ends: Mapping[Name, float]
+    events: Sequence[Event], stage: int, footprint: Footprint, ends: Mapping[Name, float]
 ) -> Iterator[Change]:
     for event in events:
         kind, _, number = event.name
         if kind == "F":
             until = ends.get(("W", stage, number), ends.get(("B", stage, number)))
-            yield from _between(event.begin, until, own.kept + own.lasting)
+            yield from _between(event.begin, until, footprint.kept + footprint.lasting)
             if stage:
-                yield from _between(ends.get(("F", stage - 1, number), event.begin), event.begin, own.below)
+                yield from _between(ends.get(("F", stage - 1, number), event.begin), event.begin, footprint.below)
         elif kind == "B":
-            yield from _between(event.begin, event.end, own.passing)
-            yield from _between(ends.get(("B", stage + 1, number), event.begin), event.end, own.above)
+            yield from _between(event.begin, event.end, footprint.passing)
+            yield from _between(ends.get(("B", stage + 1, number), event.begin), event.end, footprint.above)
 
 
 def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
@@ -117,7 +117,7 @@ def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
 
 
 def _between(begin: float, end: float | None, size: int) -> Iterator[Change]:
-    """Held from then to then; where there is no end, to the end."""
+    """The changes by `size` bytes that are held from `begin` to `end`; None: to the end of the run."""
     if size:
         yield begin, size
         if end is not None:

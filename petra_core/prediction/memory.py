@@ -1,4 +1,4 @@
-"""Memory foretold: what a stage will hold, from shapes and the method alone.
+"""Memory predicted: what a stage will hold, from shapes and the method alone.
 
 The ledger (`petra_core.ledger`) measures what a run holds; here the same quantities come from closed formulas, without
 running anything: shapes and graph sizes from one pass on the meta device (`footprints`), the rest from Table 1 of the
@@ -45,14 +45,14 @@ def footprints(
     optimizer: OptimizerFactory | None = None,
     messages: torch.dtype | None = None,
 ) -> tuple[Footprint, ...]:
-    """What each stage takes for a micro-batch like `inputs`, `target`; arguments as of `predict`."""
+    """The bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as of `predict`."""
     streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
     target = target.to("meta")
-    found = []
+    per_stage = []
     for index, stage in enumerate(stages):
         blocks, streams = _measure(stage, streams, target, messages if index else None, messages)
-        found.append(_footprint(stage, blocks, method, payload([target]), optimizer))
-    return tuple(found)
+        per_stage.append(_footprint(stage, blocks, method, payload([target]), optimizer))
+    return tuple(per_stage)
 
 
 def predict(
@@ -66,25 +66,25 @@ def predict(
     messages: torch.dtype | None = None,
     replicas: Sequence[int] | None = None,
 ) -> tuple[StagePrediction, ...]:
-    """What each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
+    """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
     Args:
         stages: as for `Pipeline`; they are not changed and may be on any device, the meta device too.
         method: the method.
         inputs: a micro-batch; only shapes and dtypes are used.
-        target: its target; likewise.
+        target: its target, of which only shape and dtype are used.
         accumulation: k in 1..32.
         optimizer: as for `Pipeline`.
         messages: as for `Pipeline`.
-        replicas: the devices of each stage, one each by default; what is told is then what each of them holds.
+        replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
 
     Raises:
         ValueError: k is not in 1..32, or the replicas do not fit.
 
     """
     check_accumulation(accumulation)
-    found = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
-    return of_footprints(found, method, accumulation, replicas)
+    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
+    return of_footprints(per_stage, method, accumulation, replicas)
 
 
 def _footprint(
@@ -92,7 +92,7 @@ def _footprint(
 ) -> Footprint:
     is_head = blocks[-1].is_head
     lasts = [block.is_head or method.keeps_graph for block in blocks]
-    rebuilt = [block.graph for block, last in zip(blocks, lasts, strict=True) if not last]
+    reconstructed = [block.graph for block, last in zip(blocks, lasts, strict=True) if not last]
     return Footprint(
         parameters=payload(stage.parameters()),
         buffers=payload(stage.buffers()),
@@ -100,7 +100,7 @@ def _footprint(
         trainable=payload(parameter for parameter in stage.parameters() if parameter.requires_grad),
         kept=sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible)),
         lasting=sum(block.graph for block, last in zip(blocks, lasts, strict=True) if last),
-        passing=sum(rebuilt) if method.overlapped and not is_head else max(rebuilt, default=0),
+        passing=sum(reconstructed) if method.overlapped and not is_head else max(reconstructed, default=0),
         below=blocks[0].inputs,
         above=0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1),
         target=target_bytes if is_head else 0,

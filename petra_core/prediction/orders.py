@@ -1,4 +1,4 @@
-"""What every device does, in which order: the schedules that `petra_core.prediction.simulation` plays.
+"""The operations of every device in their order: the schedules that `petra_core.prediction.simulation` plays.
 
 The methods of this engine are taken from the very clock that runs them (`petra_core.schedule`). Beside them stand the
 synchronous pipelines that one would use instead, which wait at every update until the pipeline is empty: n
@@ -40,7 +40,7 @@ def of_method(
     replicas: Sequence[int] | None = None,
     exchange: Link = INSTANT,
 ) -> Devices:
-    """One of this engine's methods, as the engine runs it over several processes.
+    """The operations of one of this engine's methods, as the engine runs it over several processes.
 
     Args:
         method: the method.
@@ -77,24 +77,24 @@ def of_method(
             if action.kind is Kind.UPDATE
             else _operation(action.kind.value, stage, action.number, costs)
             for tick in ticks
-            for stage in in_turn(own, len(costs))
+            for stage in in_turn(stages, len(costs))
             for action in tick[stage]
             if action.kind is not Kind.RECONSTRUCT  # is part of the backward
             if action.kind is Kind.UPDATE or action.number % count == replica
         ]
-        for own, count in zip(parts, replicas, strict=True)
+        for stages, count in zip(parts, replicas, strict=True)
         for replica in range(count)
     ]
 
 
 def delays(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
-    """Of each stage, the micro-batches that enter it between the forward and the backward of one: b_j - f_j."""
+    """The delay of each stage, the micro-batches that enter it between the forward and backward of one: b_j - f_j."""
     forward, backward = ages(sum(partition), of_stages(partition, replicas))
     return [b - f for f, b in zip(forward, backward, strict=True)]
 
 
 def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
-    """What the stages cost if those of each part are made one by `petra_core.merge`, so that J is the number of parts.
+    """The costs of the merged stages (`petra_core.merge`), one for each part, so that J is the number of parts.
 
     The work is the same. Gradients come back sooner, after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j), so less
     waits for them; in return all stages of a part are passed one after the other within a tick.
@@ -105,32 +105,37 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
     """
     return [
         Cost(
-            sum(costs[stage].forward for stage in own),
-            sum(costs[stage].backward for stage in own),
-            sum(costs[stage].update for stage in own),
-            costs[own[-1]].up,
-            costs[own[0]].down,
-            sum(costs[stage].weights for stage in own),
+            sum(costs[stage].forward for stage in part),
+            sum(costs[stage].backward for stage in part),
+            sum(costs[stage].update for stage in part),
+            costs[part[-1]].up,
+            costs[part[0]].down,
+            sum(costs[stage].weights for stage in part),
         )
-        for own in owned(partition, len(partition), len(costs))
+        for part in owned(partition, len(partition), len(costs))
     ]
 
 
 def gpipe(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
-    """All forwards of a batch, then all its backwards. Raises: ValueError: the partition does not fit the costs."""
-    own = [("F", 0, m) for m in range(micro_batches)] + [("B", 0, m) for m in range(micro_batches)]
-    return _synchronous(costs, partition, [own] * len(partition), micro_batches, batches)
+    """GPipe's order: all forwards of a batch, then all its backwards.
+
+    Raises:
+        ValueError: the partition does not fit the costs.
+
+    """
+    steps = [("F", 0, m) for m in range(micro_batches)] + [("B", 0, m) for m in range(micro_batches)]
+    return _synchronous(costs, partition, [steps] * len(partition), micro_batches, batches)
 
 
 def one_f_one_b(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
-    """Backward and forward in turn. Raises: ValueError: the partition does not fit the costs."""
+    """The order 1F1B: backward and forward in turn. Raises: ValueError: the partition does not fit the costs."""
     devices = len(partition)
     steps = [_one_f_one_b(device, devices, micro_batches) for device in range(devices)]
     return _synchronous(costs, partition, steps, micro_batches, batches)
 
 
 def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
-    """As `one_f_one_b`; half of a backward is that of the weights' gradients, `W`, and is moved to where it fits.
+    """The order ZB-H1: `one_f_one_b`, but half of a backward, that of the weights (`W`), is moved to where it fits.
 
     Raises:
         ValueError: the partition does not fit the costs.
@@ -139,18 +144,18 @@ def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
     devices = len(partition)
     steps = []
     for device in range(devices):
-        own: list[Step] = []
+        of_device: list[Step] = []
         for kind, chunk, m in _one_f_one_b(device, devices, micro_batches):
-            own.append((kind, chunk, m))
+            of_device.append((kind, chunk, m))
             if kind == "B" and m >= device:  # device d may be d of them behind: so much would it wait at the end
-                own.append(("W", chunk, m - device))
-        own += [("W", 0, m) for m in range(max(0, micro_batches - device), micro_batches)]
-        steps.append(own)
+                of_device.append(("W", chunk, m - device))
+        of_device += [("W", 0, m) for m in range(max(0, micro_batches - device), micro_batches)]
+        steps.append(of_device)
     return _synchronous(costs, partition, steps, micro_batches, batches)
 
 
 def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
-    """Several chunks of stages a device: chunk c is on device c modulo the number of devices.
+    """The interleaved 1F1B: several chunks of stages a device, chunk c on device c modulo the number of devices.
 
     Args:
         costs: of each stage.
@@ -177,11 +182,11 @@ def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
     steps = []
     for device in range(devices):
         warmup = min(total, 2 * (devices - 1 - device) + (CHUNKS - 1) * devices)
-        own: list[Step] = [("F", *forwards[i]) for i in range(warmup)]
+        of_device: list[Step] = [("F", *forwards[i]) for i in range(warmup)]
         for i in range(total - warmup):
-            own += [("F", *forwards[warmup + i]), ("B", *backwards[i])]
-        own += [("B", *backwards[i]) for i in range(total - warmup, total)]
-        steps.append(own)
+            of_device += [("F", *forwards[warmup + i]), ("B", *backwards[i])]
+        of_device += [("B", *backwards[i]) for i in range(total - warmup, total)]
+        steps.append(of_device)
     return _synchronous(costs, partition, steps, micro_batches, batches)
 
 
@@ -226,13 +231,13 @@ def _synchronous(
         raise ValueError(f"micro_batches and batches must be at least 1, got {micro_batches} and {batches}")
     parts = owned(partition, len(partition), len(costs))
     devices = len(steps)
-    split = any(kind == "W" for own in steps for kind, _, _ in own)
+    split = any(kind == "W" for of_device in steps for kind, _, _ in of_device)
     result: Devices = []
-    for device, own in enumerate(steps):
+    for device, of_device in enumerate(steps):
         operations: list[Operation] = []
         mine = [stage for chunk in parts[device::devices] for stage in chunk]
         for batch in range(batches):
-            for kind, chunk, m in own:
+            for kind, chunk, m in of_device:
                 stages = parts[device + chunk * devices]
                 operations += [
                     _operation(kind, stage, batch * micro_batches + m, costs, split=split)

@@ -24,7 +24,7 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
         accumulation: k.
 
     Returns:
-        The mean over 32 micro-batches, rounded up to a multiple of k, after as many and twice the number of stages.
+        The mean over 32 micro-batches (rounded up to a multiple of k), after as many and twice the number of stages.
 
     """
     count = len(costs)
@@ -37,7 +37,7 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
     stages = np.arange(count)
     measured = -(-32 // accumulation) * accumulation
     free = np.zeros(count)  # until when every device is busy
-    link_up, link_down = np.zeros(count), np.zeros(count)  # likewise the links to the stages above and below
+    link_up, link_down = np.zeros(count), np.zeros(count)  # until when the links to the stages above and below are
     from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this tick
     ends = np.zeros(2 * measured + 2 * count)  # of the backwards at stage 0
     for tick in range(len(ends) + 2 * (count - 1)):

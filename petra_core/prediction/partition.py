@@ -17,12 +17,12 @@ from itertools import accumulate
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 from petra_core.shares import run_name, runs
 
-__all__ = ["Plan", "assess", "plan", "replicated_plan"]
+__all__ = ["Cut", "assess", "plan", "replicated_plan"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A cut, and what is to be expected of it.
+class Cut:
+    """A cut of a row of stages, and the speed and memory to be expected of it.
 
     Attributes:
         partition: the number of stages of each part.
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """Their number, replicas counted."""
+        """Number of devices, replicas counted."""
         return sum(self.replicas)
 
     @property
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def speedup(self) -> float:
-        """Against one device, without messages between parts."""
+        """Speed in multiples of that of one device, without messages between parts."""
         return self.work / self.slowest if self.slowest else float(self.devices)
 
     @property
@@ -71,21 +71,24 @@ class Plan:
         return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
 
 
-def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence[int] | None = None) -> Plan:
-    """What is to be expected of a given cut; arguments as of `plan`. Raises: ValueError: it does not fit the stages."""
+def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence[int] | None = None) -> Cut:
+    """The speed and memory to be expected of a given cut; arguments as of `plan`.
+
+    Raises:
+        ValueError: the cut does not fit the stages.
+
+    """
     held = _same_stages(seconds, held)
     if sum(partition) != len(seconds) or min(partition, default=0) < 1:
         raise ValueError(f"the parts of a cut of {len(seconds)} stages have that sum, got {tuple(partition)}")
     parts = [slice(run.start, run.stop) for run in runs(partition)]
     times = tuple(sum(seconds[part]) for part in parts)
-    return Plan(
+    return Cut(
         tuple(partition), times, tuple(sum(held[part]) for part in parts), sum(seconds), tuple(1 for _ in partition)
     )
 
 
-def plan(
-    seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None
-) -> Plan:
+def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None) -> Cut:
     """The cut whose slowest device is fastest; among equals that whose largest device is smallest.
 
     Args:
@@ -106,19 +109,19 @@ def plan(
 
     @cache
     def best(end: int, parts: int) -> tuple[float, int, tuple[int, ...]] | None:
-        """Of all cuts of the first `end` stages: slowest part, largest part, stages of each; None: there is no cut."""
+        """The best cut of the first `end` stages: slowest part, largest part, stages of each; None: there is none."""
         cuts = []
         for first in [0] if parts == 1 else range(parts - 1, end):
-            own = size[end] - size[first]
+            last = size[end] - size[first]
             below = (0.0, 0, ()) if parts == 1 else best(first, parts - 1)
-            if below is not None and (limit is None or own <= limit):
-                cuts.append((max(below[0], time[end] - time[first]), max(below[1], own), (*below[2], end - first)))
+            if below is not None and (limit is None or last <= limit):
+                cuts.append((max(below[0], time[end] - time[first]), max(below[1], last), (*below[2], end - first)))
         return min(cuts, default=None)
 
-    found = best(count, devices)
-    if found is None:
+    cut = best(count, devices)
+    if cut is None:
         raise _too_large(held, devices, limit)
-    return assess(seconds, found[2], held=held)
+    return assess(seconds, cut[2], held=held)
 
 
 def replicated_plan(
@@ -130,7 +133,7 @@ def replicated_plan(
     held: Sequence[int] | None = None,
     limit: int | None = None,
     most: int | None = None,
-) -> Plan:
+) -> Cut:
     """The cut and the replicas of its parts whose slowest part is fastest; among equals that of fewest devices.
 
     With k a multiple of the number of devices and a link that takes no time, that is every device with all stages:
@@ -165,31 +168,31 @@ def replicated_plan(
 
     @cache
     def best(end: int, left: int) -> tuple[float, int, tuple[tuple[int, int], ...]] | None:
-        """Of the first `end` stages on at most `left` devices: slowest, largest, (stages, replicas) of each part."""
+        """The best cut of the first `end` stages on at most `left` devices: slowest, largest, (stages, replicas)s."""
         if end == 0:
             return 0.0, 0, ()
         cuts = []
         for first in range(end):
-            own = size[end] - size[first]
+            last = size[end] - size[first]
             for count in counts:
-                below = best(first, left - count) if left >= count and (limit is None or own <= limit) else None
+                below = best(first, left - count) if left >= count and (limit is None or last <= limit) else None
                 if below is not None:
                     cuts.append(
                         (
                             max(below[0], pace(first, end, count)),
-                            max(below[1], own),
+                            max(below[1], last),
                             (*below[2], (end - first, count)),
                         )
                     )
         return min(cuts, default=None)
 
-    by_number = [found for number in range(1, devices + 1) if (found := best(len(costs), number)) is not None]
+    by_number = [cut for number in range(1, devices + 1) if (cut := best(len(costs), number)) is not None]
     if not by_number:
         raise _too_large(held, devices, limit)
-    found = next(found for found in by_number if found[0] <= by_number[-1][0])
-    partition, replicas = zip(*found[2], strict=True)
+    cut = next(cut for cut in by_number if cut[0] <= by_number[-1][0])
+    partition, replicas = zip(*cut[2], strict=True)
     parts = [(run.start, run.stop, count) for run, count in zip(runs(partition), replicas, strict=True)]
-    return Plan(
+    return Cut(
         partition,
         tuple(pace(*part) for part in parts),
         tuple(size[end] - size[first] for first, end, _ in parts),

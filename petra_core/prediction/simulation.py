@@ -21,14 +21,14 @@ __all__ = ["INSTANT", "Cost", "Link", "Operation", "simulate"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What one stage costs for one micro-batch.
+    """Seconds and bytes that one stage takes for one micro-batch.
 
     Attributes:
         forward: a forward that keeps no graph.
-        backward: a backward as the method does it, with the evaluation that rebuilds the graph if it needs one.
+        backward: a backward as the method does it, with the evaluation that reconstructs the graph if it needs one.
         update: an optimizer step.
         up: bytes of the output, sent to the stage above.
-        down: bytes of the message to the stage below: a gradient, and with it the input where the stage below rebuilds.
+        down: bytes of the message to the stage below: a gradient, and the input where the stage below reconstructs.
         weights: bytes of the gradients of its weights, which replicas of the stage exchange at an update.
 
     """
@@ -80,7 +80,7 @@ INSTANT = Link()
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that a device does.
+    """One operation of a device, with its duration and what has to be done before it.
 
     Attributes:
         name: kind (`F`, `B`, `W` for gradients of weights alone, `U`), stage, micro-batch; of an update its number, all
@@ -98,10 +98,10 @@ class Operation:
 def simulate(
     devices: Sequence[Sequence[Operation]], link: Link = INSTANT, links: Mapping[tuple[int, int], Link] | None = None
 ) -> Timeline:
-    """Play what the devices do.
+    """Play the operations of all devices, each as early as it can be done.
 
     Args:
-        devices: of each device its operations in the order in which it does them.
+        devices: the operations of each device in the order in which it does them.
         link: between any two devices.
         links: instead of `link`, by (from, to).
 
@@ -110,13 +110,13 @@ def simulate(
 
     """
     links = links or {}
-    place = {operation.name: device for device, own in enumerate(devices) for operation in own}
+    place = {operation.name: device for device, operations in enumerate(devices) for operation in operations}
     done: dict[Name, float] = {}
     free = [0.0] * len(devices)
     link_free: dict[tuple[int, int], float] = {}
     arrivals: dict[tuple[Name, int], float] = {}
     sizes = _messages(devices, place)
-    queues = [deque(own) for own in devices]
+    queues = [deque(operations) for operations in devices]
     events: list[list[Event]] = [[] for _ in devices]
     waiting: dict[Name, list[int]] = {}  # the devices that cannot go on before it is done
     able = list(range(len(devices)))
@@ -149,14 +149,14 @@ def simulate(
                 for device, operation in stuck.items()
             )
         )
-    return Timeline(tuple(event for own in events for event in own), len(devices))
+    return Timeline(tuple(event for of_device in events for event in of_device), len(devices))
 
 
 def _messages(devices: Sequence[Sequence[Operation]], place: Mapping[Name, int]) -> dict[Name, dict[int, int]]:
-    """What every operation's result is sent to: device -> bytes."""
+    """The devices to which every operation's result is sent, with the bytes: operation -> device -> bytes."""
     sizes: dict[Name, dict[int, int]] = {}
-    for device, own in enumerate(devices):
-        for operation in own:
+    for device, operations in enumerate(devices):
+        for operation in operations:
             for need, size in operation.needs:
                 if place.get(need, device) != device:
                     sizes.setdefault(need, {})[device] = size

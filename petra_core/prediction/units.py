@@ -1,4 +1,4 @@
-"""What a schedule costs: the share of idle turns, and the time of a micro-batch in the units of Table 1."""
+"""The cost of a schedule: the share of idle turns, and the time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
 from petra_core.schedule import Kind, Schedule, Turn
@@ -31,7 +31,7 @@ def units_per_micro_batch(schedule: Schedule, *, overlap: bool) -> int:
 
         method                        Table 1   overlap=True   overlap=False
         BACKPROPAGATION               3J        3J             3J
-        REVERSIBLE_BACKPROPAGATION    4J        4J - 1         4J - 1       the head rebuilds nothing
+        REVERSIBLE_BACKPROPAGATION    4J        4J - 1         4J - 1       the head reconstructs nothing
         DELAYED_GRADIENTS             2         2              3
         DSP                           3         3              4
         PETRA                         3         3              4

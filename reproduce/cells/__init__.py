@@ -1,1 +1,1 @@
-"""What an experiment is: a frozen configuration, with an identity. No file, no device."""
+"""Experiments as frozen configurations, each with an identity. No file, no device."""

@@ -1,7 +1,4 @@
-"""What every kind of cell is: a frozen configuration with one canonical text, and so one identity.
-
-The kinds themselves are in `reproduce.cells.kinds`, which exports all of this again.
-"""
+"""The base of every kind of cell: a frozen configuration with one canonical text, and so one identity."""
 
 import abc
 import dataclasses
@@ -54,7 +51,7 @@ class Cell(abc.ABC):
     @property
     @abc.abstractmethod
     def slug(self) -> str:
-        """What a person calls the cell; not unique, see `name`."""
+        """A short name of the cell for people; not unique, see `name`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting with its value, `kind` first; `from_dict` is the inverse.
@@ -81,9 +78,9 @@ class Cell(abc.ABC):
         return f"{self.slug}-{self.identity[:12]}"
 
 
-def near_matches(wrong: str, known: typing.Iterable[str]) -> str:
-    """`did you mean …?`, or the whole list if nothing is near."""
-    choices = list(known)
+def near_matches(wrong: str, names: typing.Iterable[str]) -> str:
+    """The end of an error about a wrong name: `did you mean …?`, or all names if none is near."""
+    choices = list(names)
     near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
 

@@ -17,14 +17,14 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One data set.
+    """Description of one data set.
 
     Attributes:
         name: as in commands and cells.
         title: as in sentences.
         num_classes: of the official set; of text the values of a token.
         image_size: height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens.
-        image_sizes: those that can be had.
+        image_sizes: heights and widths that can be had, pixels.
         train_samples, test_samples: of the official set; 0 if there is none, as of text that differs between machines.
         loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
         augmentations: of training that fit the images, the paper's first.
@@ -55,7 +55,7 @@ class Dataset:
     text: bool = False
 
     def sized(self, image_size: int) -> str:
-        """A sample of that size in words."""
+        """A sample of that size in words, such as `sequences of 64 bytes`."""
         return (
             f"sequences of {image_size} bytes"
             if self.text
@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def built_in(self) -> bool:
-        """Whether it is always there."""
+        """Whether the data set comes with a dependency or with Python, and is always there."""
         return not self.how_to_get
 
     def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
@@ -88,7 +88,7 @@ class Dataset:
 
     @property
     def default_loader(self) -> str:
-        """The preferred one of its loaders that works here."""
+        """The preferred one of the data set's loaders that works here."""
         return next(name for name in self.loaders if name != FFCV or ffcv_installed())
 
 
@@ -117,8 +117,8 @@ CIFAR10 = Dataset(
     augmentations=("flip_crop", "none"),
     stem="cifar",
     how_to_get=(
-        "Get it with --download, or unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+        "Get it with --download, or unpack cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html "
+        "into a folder and name that folder with --source"
     ),
     downloadable=True,
 )
@@ -134,8 +134,8 @@ CIFAR100 = Dataset(
     augmentations=("flip_crop", "none"),
     stem="cifar",
     how_to_get=(
-        "Get it with --download, or unpack cifar-100-python.tar.gz or cifar-100-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html into a folder and name that folder with --source"
+        "Get it with --download, or unpack cifar-100-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html "
+        "into a folder and name that folder with --source"
     ),
     downloadable=True,
 )
@@ -152,9 +152,9 @@ IMAGENET32 = Dataset(
     stem="imagenet32",
     weight_decay=1e-4,
     how_to_get=(
-        "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train.zip and "
-        "Imagenet32_val.zip (ImageNet downsampled to 32 x 32, 3.5 GB), unpack both into one folder and name it with "
-        "--source: it then holds train_data_batch_1 to train_data_batch_10 and val_data"
+        "Log in at https://image-net.org/download-images, accept the terms, download Imagenet32_train_npz.zip and "
+        "Imagenet32_val_npz.zip (ImageNet downsampled to 32 x 32), unpack both into one folder and name it with "
+        "--source: it then holds train_data_batch_1.npz to train_data_batch_10.npz and val_data.npz"
     ),
 )
 IMAGENET = Dataset(
@@ -209,10 +209,10 @@ def by_name(name: str) -> Dataset:
         ValueError: there is none; the message lists the near ones.
 
     """
-    plain = name.lower().replace("-", "").replace("_", "")
-    if plain in DATASETS:
-        return DATASETS[plain]
-    near = difflib.get_close_matches(plain, DATASETS, n=3, cutoff=0.5)
+    key = name.lower().replace("-", "").replace("_", "")
+    if key in DATASETS:
+        return DATASETS[key]
+    near = difflib.get_close_matches(key, DATASETS, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
     raise ValueError(f"there is no data set {name!r}; {hint}")
 
@@ -222,7 +222,7 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 def ffcv_installed() -> bool:
-    """Whether FFCV is there, found without importing it: that takes seconds and changes torch's threads."""
+    """Whether FFCV is installed; it is not imported for that, which takes seconds and changes torch's threads."""
     return importlib.util.find_spec("ffcv") is not None
 
 
@@ -233,5 +233,5 @@ def how_to_prepare(folder: Path) -> str:
 
 
 def again(folder: Path) -> str:
-    """What to do about a prepared data set that is there, and of no use."""
+    """The advice to prepare a data set again that is there, and of no use."""
     return f"Prepare it again: {how_to_prepare(folder)} --replace"

@@ -47,7 +47,7 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell(Cell):
-    """Train one network with one method on one data set, with one seed; what is recorded of it is the subclass's.
+    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it.
 
     Attributes:
         dataset: name of the data set.
@@ -63,7 +63,7 @@ class TrainedCell(Cell):
         epochs: passes over the training set.
         warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
         drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
-        drop_factor: see `drops`.
+        drop_factor: factor of the learning rate at each of `drops`.
         learning_rate: base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch ·
             k · R / 256 of R replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
         momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
@@ -109,11 +109,11 @@ class TrainedCell(Cell):
 
     @property
     def epochs_expected(self) -> int:
-        """One line an epoch."""
+        """Lines of metrics that a finished record has: one an epoch."""
         return self.epochs
 
     def _check(self) -> None:
-        _known_dataset(self)
+        _checked_dataset(self)
         _check_model(self)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
@@ -131,13 +131,13 @@ class TrainedCell(Cell):
 
     @property
     def slug(self) -> str:
-        """Model, method, k and what else tells cells of one grid apart."""
+        """Data set, model, method, k and what else distinguishes cells of one grid."""
         method = self.method.lower().replace("_", "-")
         replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
         optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
-        words = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
+        training = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
         turns = "-replicated" if self.stage_replicas else ""
-        return f"{words}{replicas}{turns}{optimizer}-s{self.seed}"
+        return f"{training}{replicas}{turns}{optimizer}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class ProbedCell(TrainedCell):
 
     @property
     def slug(self) -> str:
-        """As of the training, after the kind."""
+        """The kind, and the slug of the training."""
         return f"{self.kind}-{super().slug}"
 
 
@@ -181,14 +181,14 @@ class GradientsCell(ProbedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ReconstructionCell(ProbedCell):
-    """Compare rebuilt inputs with the true ones."""
+    """Compare reconstructed inputs with the true ones."""
 
     kind: ClassVar[str] = "reconstruction"
 
     def _check(self) -> None:
         super()._check()
         if not methods.by_name(self.method).reconstructs:
-            raise CellError(f"{self.method} rebuilds no inputs; choose PETRA or APPROXIMATE_INPUTS")
+            raise CellError(f"{self.method} reconstructs no inputs; choose PETRA or APPROXIMATE_INPUTS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class MeasuredCell(Cell):
 
     Attributes:
         model: as of a `TrainedCell`.
-        stem: likewise.
+        stem: as of a `TrainedCell`.
         image_size: height and width of the images, pixels.
         width: channels of the first blocks, per stream.
         method: name of a method in `petra_core.methods`.
@@ -224,7 +224,7 @@ class MeasuredCell(Cell):
 
     @property
     def slug(self) -> str:
-        """Kind, model, method, k and what else tells cells of one grid apart."""
+        """Kind, model, method, k and what else distinguishes cells of one grid."""
         method = self.method.lower().replace("_", "-")
         return f"{self._subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
@@ -248,14 +248,14 @@ class ShapedCell(MeasuredCell):
     """Measure on images and classes like those of a data set, which itself is not needed.
 
     Attributes:
-        dataset: its name.
+        dataset: name of the data set.
 
     """
 
     dataset: str
 
     def _check(self) -> None:
-        dataset = _known_dataset(self)
+        dataset = _checked_dataset(self)
         super()._check()
         sizes = dataset.image_sizes
         if self.image_size not in sizes:
@@ -314,19 +314,19 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     if not isinstance(kind, str) or kind not in KINDS:
         raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
     fields = dataclasses.fields(KINDS[kind])
-    known = [field.name for field in fields]
+    names = [field.name for field in fields]
     for key in given:
-        if key not in known:
-            raise CellError(f"a {kind} cell has no setting {key!r}; {near_matches(key, known)}")
+        if key not in names:
+            raise CellError(f"a {kind} cell has no setting {key!r}; {near_matches(key, names)}")
     missing = [field.name for field in fields if field.name not in given and field.default is dataclasses.MISSING]
     if missing:
         raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
     return KINDS[kind](**given)
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise CellError(f"there is no {name} {value!r}; {near_matches(value, known)}")
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise CellError(f"there is no {name} {value!r}; {near_matches(value, choices)}")
 
 
 def _at_least(cell: Cell, least: int, *names: str) -> None:
@@ -351,7 +351,7 @@ def _check_model(cell: TrainedCell | MeasuredCell) -> None:
 
 def _check_data(cell: TrainedCell) -> None:
     """Write the data set's name as the catalogue does, and check what depends on it."""
-    dataset = _known_dataset(cell)
+    dataset = _checked_dataset(cell)
     try:
         dataset.check(
             image_size=cell.image_size,
@@ -363,8 +363,13 @@ def _check_data(cell: TrainedCell) -> None:
         raise CellError(str(error)) from None
 
 
-def _known_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
-    """The cell's data set, whose name is then written as the catalogue does; the network can read it."""
+def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
+    """The cell's data set, whose name is then written as the catalogue does.
+
+    Raises:
+        CellError: there is no such data set, or the network cannot read it.
+
+    """
     try:
         dataset = catalogue.by_name(cell.dataset)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""From a cell's words to the stages of its network.
+"""The stages of a cell's network, from its settings.
 
 Importing this module imports no torch: that comes with the first network.
 """
@@ -30,7 +30,7 @@ def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
 
 
 def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
-    """The same stages on the meta device, where tensors have shapes and no memory: nothing is drawn or allocated."""
+    """The stages of the cell's network on the meta device, where nothing is drawn or allocated."""
     import torch
 
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""How the learning rate follows from the samples of an update: another way for each optimizer.
+"""The learning rate as a function of the samples of an update: another one for each optimizer.
 
 SGD's is in proportion to them (Goyal et al. 2017), which is the paper's rule. AdamW divides by the size of its
 gradients, so its rate follows their noise, and grows with the square root (Malladi et al. 2022, arXiv 2205.10287).
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from petra_core.recipe import REFERENCE_BATCH, learning_rate
 from reproduce.cells.kinds import TrainedCell
 
-__all__ = ["RULES", "Rule", "described", "reference_of"]
+__all__ = ["RULES", "RateRule", "described", "reference_of"]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """The rule of an optimizer.
+class RateRule:
+    """The learning rate of an optimizer, as a function of the samples of an update.
 
     Attributes:
         reference: the usual learning rate for 256 samples an update.
@@ -29,7 +29,12 @@ class Rule:
     square_root: bool = False
 
     def rate(self, batch_size: int, accumulation: int) -> float:
-        """The usual learning rate for updates of k micro-batches. Raises: ValueError: a number out of its range."""
+        """The usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
+
+        Raises:
+            ValueError: a number out of its range.
+
+        """
         share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples, its numbers checked
         return self.reference * self._growth(share)
 
@@ -42,7 +47,7 @@ class Rule:
 
 
 #: By the optimizer's name. The references: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).
-RULES: Mapping[str, Rule] = {"sgd": Rule(0.1), "adamw": Rule(2.5e-4, square_root=True)}
+RULES: Mapping[str, RateRule] = {"sgd": RateRule(0.1), "adamw": RateRule(2.5e-4, square_root=True)}
 
 
 def reference_of(cell: TrainedCell) -> float:
@@ -52,6 +57,6 @@ def reference_of(cell: TrainedCell) -> float:
 
 
 def described(optimizer: str, reference: float) -> str:
-    """A rule in words: 0.1·batch·k/256."""
+    """The rule of an optimizer as a formula: 0.1·batch·k/256."""
     samples = f"batch·k/{REFERENCE_BATCH}"
     return f"{reference:.4g}·" + (f"√({samples})" if RULES[optimizer].square_root else samples)

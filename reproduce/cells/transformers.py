@@ -1,4 +1,4 @@
-"""Transformers by the words of a cell: model, stem and width.
+"""Transformers by the settings of a cell: model, stem and width.
 
     model    family and size: revvit_micro … revvit_large, revswin_micro … revswin_giant, revmvit_micro … revmvit_base,
              revroberta_micro … revroberta_large; revvit_micro2, 12, 24, 48 and revroberta_micro2, 12, 24, 48 by blocks
@@ -55,7 +55,12 @@ SPECIAL_TOKENS = 1  # that hides a byte
 
 
 def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> "list[Stage]":
-    """The stages; for text image_size is the length of a sequence. Raises ValueError where `check` does."""
+    """The stages of a transformer; for text image_size is the length of a sequence.
+
+    Raises:
+        ValueError: there is no such network (`check`).
+
+    """
     from petra_core import models
 
     check(model, stem, width, image_size)
@@ -95,7 +100,7 @@ def reads_text(model: str) -> bool:
 
 
 def default_stem(model: str, image_size: int) -> str:
-    """Bytes for text; for images of this size patches of 16 (RevViT) or 4 pixels as published, less if small."""
+    """The usual stem: bytes for text; for images patches of 16 (RevViT) or 4 pixels as published, less if small."""
     if reads_text(model):
         return BYTES
     scale = 1 if model.startswith("revvit") else 2 if image_size < 128 else 4
@@ -103,23 +108,23 @@ def default_stem(model: str, image_size: int) -> str:
 
 
 def default_width(model: str) -> int:
-    """The published width."""
+    """The published width of a model, in channels of each stream."""
     return MODELS[model].width
 
 
 def title(model: str) -> str:
-    """As tables call it: RevViT-Tiny."""
+    """The model's name in tables, such as RevViT-Tiny."""
     family, _, size = model.partition("_")
     return f"{TITLES[family]}-{size.capitalize()}"
 
 
 def _patch(stem: str) -> int:
-    found = re.fullmatch(r"patch([1-9]\d*)", stem)
-    if not found:
+    match = re.fullmatch(r"patch([1-9]\d*)", stem)
+    if not match:
         raise ValueError(
             f"the stem of a transformer is patch<P> for patches of P x P pixels, such as patch4; got {stem!r}"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def _window(grid: int) -> int:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Sized
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -17,11 +16,11 @@ from reproduce.words import count
 __all__ = ["conclude"]
 
 
-def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
+def conclude(scale: Scale, outcome: Outcome) -> NoReturn:
     """Print the summary and end with the outcome's exit code."""
     click.echo()
-    click.echo(summary.table(outcome, root))
-    short = summary.shortfalls(scale, outcome, root)
+    click.echo(summary.table(outcome))
+    short = summary.shortfalls(scale, outcome)
     if short:
         at = " and ".join(str(k) for k in scale.target_accumulations)
         say_loudly(f"{_cells(short)} at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)

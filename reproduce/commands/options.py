@@ -1,6 +1,6 @@
-"""What click lacks: options in named groups, and options of several values separated by spaces or commas."""
+"""What click lacks: options in named groups, and options of several values, joined by commas."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ class GroupedOption(click.Option):
 
 
 class ListOption(GroupedOption):
-    """An option of one value or more: `--k 1 4`, `--k 1,4` and `--k 1 --k 4` are the same. Needs a `GroupedCommand`."""
+    """An option of one value or more, joined by commas: `--k 1,4`; given again, its values are added."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, multiple=True, **settings)
@@ -32,6 +32,8 @@ class ListOption(GroupedOption):
 class GroupedCommand(click.Command):
     """A command whose help has a section for each group of options, in the order of their first option."""
 
+    allow_extra_args = True  # until `parse_args` refuses them in better words
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -44,27 +46,12 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with every value of a `ListOption` after a name of its own, as click knows it."""
-        names = {name for option in self.params if isinstance(option, ListOption) for name in option.opts}
-        return super().parse_args(ctx, spread(args, names))
-
-
-def spread(arguments: Sequence[str], names: set[str]) -> list[str]:
-    """`--k 1 4` as `--k 1 --k 4`, for options of these names; what follows `--` stays as it is."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    result: list[str] = []
-    current, first = "", False  # the list option whose values are being read; whether none has come yet
-    for argument in arguments[:end]:
-        name, equals, _ = argument.partition("=")
-        if argument.startswith("-"):
-            current, first = (name if name in names else ""), not equals
-            result.append(argument)
-        elif current and not first:
-            result += [current, argument]
-        else:
-            first = False
-            result.append(argument)
-    return [*result, *arguments[end:]]
+        """Parse, and where words are left over say how several values are given: `--k 1 4` leaves one."""
+        super().parse_args(ctx, args)
+        if ctx.args:
+            left = " ".join(ctx.args)
+            ctx.fail(f"unexpected {left!r}: several values of an option are joined by commas, as in --k 1,4")
+        return ctx.args
 
 
 def grouped(group: str, cls: type[GroupedOption] = GroupedOption) -> Callable[..., Callable[[Any], Any]]:

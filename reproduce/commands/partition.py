@@ -10,7 +10,7 @@ import click
 from petra_core import methods
 from petra_core.ages import ages, of_stages
 from petra_core.drawing import gantt
-from petra_core.prediction.partition import Plan
+from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
 from reproduce.cells import catalogue, transformers
@@ -113,7 +113,7 @@ def partition(
     _write(found, best, link, svg, trace)
 
 
-def _options(plan: Plan, threads: int) -> str:
+def _options(plan: Cut, threads: int) -> str:
     """Those with which `train` follows a plan, by as many threads as the stages were timed with."""
     shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
@@ -154,7 +154,7 @@ def stage_lines(found: Balance) -> Iterator[str]:
         yield f"{stage:>5}  {times} {held / 1e6:>11.1f} {cost.up / 1e6:>8.2f} {cost.down / 1e6:>9.2f}"
 
 
-def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[str]:
+def plan_lines(name: str, found: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
     yield f"{name}: {Shares.of(plan.partition, plan.replicas)}"
     yield str(plan)
@@ -170,7 +170,7 @@ def plan_lines(name: str, found: Balance, plan: Plan, link: Link) -> Iterator[st
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {history.peak / 1e6:.1f} MB"
 
 
-def _micro_batches(found: Balance, plan: Plan) -> tuple[int, int]:
+def _micro_batches(found: Balance, plan: Cut) -> tuple[int, int]:
     """How many fill the pipeline, and how many are simulated: as many again and 8 updates between.
 
     It is full when the first stage's first backward is done; replicas, through which messages take several ticks, make
@@ -182,7 +182,7 @@ def _micro_batches(found: Balance, plan: Plan) -> tuple[int, int]:
     return filling, 2 * filling + 8 * k + 1
 
 
-def _write(found: Balance, plan: Plan, link: Link, svg: Path | None, trace: Path | None) -> None:
+def _write(found: Balance, plan: Cut, link: Link, svg: Path | None, trace: Path | None) -> None:
     """The files that were asked for."""
     timeline = found.simulated(plan, link, 2 * len(found.costs) + 4 * found.cell.accumulation)
     if svg is not None:

@@ -12,9 +12,10 @@ import torch
 
 from petra_core import CheckpointError
 from reproduce.cells.kinds import TrainingCell
-from reproduce.commands.common import check_files, checked, data_workers_of
+from reproduce.commands.common import check_files, checked
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.measures.how import How
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.records.storage import StorageFullError
@@ -23,7 +24,7 @@ from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import Observers, TrainingBar
 from reproduce.teams import sharing
-from reproduce.teams.launch import LOST, Failure, first_to_tell
+from reproduce.teams.launch import LOST, Failure, first_to_report
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from reproduce.words import count
@@ -33,24 +34,20 @@ __all__ = ["train_here"]
 
 def train_here(
     cell: TrainingCell,
+    how: How,
     *,
     output: Path | None,
     device: str,
     threads: int,
-    checkpoint_minutes: float,
     retry_failed: bool,
     processes: int,
     partition: str,
     patience: timedelta,
-    cuda_graphs: int,
-    compiled: bool,
     tensorboard: Path | None,
     trace: Path | None,
     trace_micro_batches: int,
-    data_root: Path,
-    data_workers: int | None,
 ) -> None:
-    """Train the cell, or this process's share of it, from wherever it was left; arguments are the options of `train`.
+    """Train the cell, or this process's share of it, from wherever it was left; keywords are the options of `train`.
 
     Raises:
         click.UsageError: a setting does not fit this machine, or the processes that were started.
@@ -80,24 +77,19 @@ def train_here(
     with Interrupt() as interrupt:
         context = Context(
             device=where,
+            how=how,
             should_stop=interrupt.requested,
             observer=Observers(*observers),
-            checkpoint_seconds=60 * checkpoint_minutes,
             model_file=record.path / "model.pt",
-            data_root=data_root,
-            data_workers=data_workers or data_workers_of(sharing.local_team_size()),
             team=team,
-            cuda_graphs=cuda_graphs,
-            compiled=compiled,
             trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
         )
         state = _run(record, context, interrupt, retry_failed=retry_failed)
-    result = record.result() or {}
     if state.status is Status.FAILED:
-        raise Failure(f"{team.name}{state}: {result['detail']}")
+        raise Failure(f"{team.name}{state}: {state.detail}")
     team.leave()
     if team.leads:
-        click.echo(f"test accuracy {result['test_accuracy']:.2f} % -> {record.path}")
+        click.echo(f"test accuracy {state.result['test_accuracy']:.2f} % -> {record.path}")
 
 
 def _how(team: Team, threads: int) -> str:
@@ -127,7 +119,7 @@ def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, pati
         raise Failure(str(error)) from error
     except Exception as error:
         if lost := processes.loss(error):
-            if first_to_tell():
+            if first_to_report():
                 click.echo(lost, err=True)
             sys.exit(LOST)
         raise
@@ -153,10 +145,10 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
         raise Failure(str(error)) from error
     except Exception as error:
         if lost := team.lost(error):
-            if first_to_tell():
+            if first_to_report():
                 click.echo(f"{team.name}{lost}", err=True)
             sys.exit(LOST)
-        first_to_tell()  # the traceback is the message; the others, who will now lose this process, have nothing to add
+        first_to_report()  # the traceback is the message; the others, who now lose this process, have nothing to add
         if team.name:
             error.add_note(f"on {team.name.removesuffix(': ')}")
         raise

@@ -1,4 +1,4 @@
-"""`records`: list them, check them, and bring those of several machines together."""
+"""`records`: list them, check them, bring those of several machines together, export them as tables."""
 
 import sys
 from collections import Counter
@@ -86,6 +86,25 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     if not found:
         click.echo("there is no record in " + " and ".join(map(str, sources)))
     sys.exit(1 if any(verdict.bad for verdict in found) else 0)
+
+
+@records.command()
+@click.argument("folder", metavar="FOLDER", type=FOLDER)
+@ROOT
+def export(folder: Path, root: Path) -> None:
+    """Write all records as CSV files into FOLDER, for statistics of your own.
+
+    runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
+    bytes, seconds and FLOPs by stage, series.csv every value of every benchmark.
+    """
+    found = _scan(root)
+    check_writable(folder, "FOLDER")
+    from reproduce.records.frames import Frames  # pandas takes half a second to import
+    from reproduce.records.results import read
+
+    for table in Frames(read(root)).export(folder):
+        click.echo(f"wrote {table}")
+    _end(found)
 
 
 def _scan(root: Path) -> Scan:

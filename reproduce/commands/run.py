@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands.common import (
     COMPILED,
     CORES,
@@ -26,6 +25,7 @@ from reproduce.commands.common import (
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.commands.reading import kind_of_device, read_plan
 from reproduce.grids import selection
+from reproduce.measures.how import How
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
 from reproduce.words import count
@@ -36,15 +36,15 @@ WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped
 
 @click.command(cls=GroupedCommand)
 @click.argument("scale", metavar="SCALE")
-@MANY("--tables", metavar="NAME...", help="Cells that these tables and figures need: table2, figure4, stability, …")
-@MANY("--models", metavar="MODEL...", help="Such as revnet18 resnet50.")
-@MANY("--methods", metavar="METHOD...", help="Such as petra backpropagation.")
-@MANY("--k", "-k", metavar="K...", help="Accumulation factors, such as 1 4.")
-@MANY("--datasets", metavar="NAME...", help=f"Of {', '.join(catalogue.DATASETS)}.")
+@MANY("--tables", metavar="NAME,…", help="Cells that these tables and figures need: table2, figure4, stability, …")
+@MANY("--models", metavar="MODEL,…", help="Such as revnet18,resnet50.")
+@MANY("--methods", metavar="METHOD,…", help="Such as petra,backpropagation.")
+@MANY("--k", "-k", metavar="K,…", help="Accumulation factors, such as 1,4.")
+@MANY("--datasets", metavar="NAME,…", help=f"Of {', '.join(catalogue.DATASETS)}.")
 @MANY(
     "--seeds",
-    metavar="N | SEED,SEED...",
-    help="One number is how many: 3 means 0, 1, 2. Several are the seeds themselves: 0,2. Seed 2 alone: --only seed=2.",
+    metavar="N | SEED,SEED,…",
+    help="The first N, or several seeds themselves, such as 0,2. Seed 2 alone: --only seed=2.",
 )
 @WHICH(
     "--only",
@@ -61,9 +61,9 @@ WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped
     "device_names",
     "--devices",
     "--device",
-    metavar="DEVICE...",
+    metavar="DEVICE,…",
     show_default="cpu",
-    help="cuda: all GPUs, a cell each; cuda:0 cuda:1: these; cpu.",
+    help="cuda: all GPUs, a cell each; cuda:0,cuda:1: these; cpu.",
 )
 @WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
 @WHERE("--threads", type=click.IntRange(1), default=THREADS, help="Of each worker; another number gives other bits.")
@@ -112,7 +112,7 @@ def run(
 
     Stopped in any way, the same command goes on where it was, and ends with the same records.
 
-    Scales: smoke, small, paper. Several values are separated by spaces or commas: --k 1 4, --k 1,4.
+    Scales: smoke, small, paper. Several values are joined by commas: --k 1,4.
     """
     from reproduce.grids.grid import grid_of
 
@@ -123,9 +123,8 @@ def run(
     where = checked(lambda: devices.choose(device_names or ["cpu"]))
     checked(lambda: devices.check_graphs(cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
-    _say_missing_seeds(seeds, chosen)
-    kind = kind_of_device(where[0], threads)
     if dry_run:
+        kind = kind_of_device(where[0], threads)
         plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)
@@ -139,23 +138,15 @@ def run(
         jobs=workers,
         threads=threads,
         devices=where,
-        checkpoint_seconds=60 * checkpoint_minutes,
-        data_root=data_root,
-        data_workers=data_workers or data_workers_of(workers),
-        cuda_graphs=cuda_graphs,
-        compiled=compiled,
+        how=How(
+            checkpoint_seconds=60 * checkpoint_minutes,
+            data_root=data_root,
+            data_workers=data_workers or data_workers_of(workers),
+            cuda_graphs=cuda_graphs,
+            compiled=compiled,
+        ),
     )
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
-    conclude(grid.scale, outcome, root)
-
-
-def _say_missing_seeds(seeds: Sequence[str], chosen: Sequence[Cell]) -> None:
-    """Where three seeds were asked for and the grid has one, that is no error, but to be known."""
-    if len(seeds) != 1:
-        return
-    there = {cell.seed for cell in chosen if isinstance(cell, TrainedCell)}
-    if len(there) < int(seeds[0]):
-        have = f"no other seeds than {', '.join(map(str, sorted(there)))}" if there else "no seeds"
-        click.echo(f"NOTE --seeds {seeds[0]}: in the grid the cells chosen have {have}", err=True)
+    conclude(grid.scale, outcome)

@@ -1,27 +1,24 @@
 """The end of a run in a few lines: accuracies by method and k, and loudly whatever is not as it should be.
 
-A larger scale has several experiments on one network: other batch sizes, lengths, warm-ups, learning rates. Their means
-would be meaningless, so there is a table for each (`reproduce.exhibits.experiments`), under a line that says what is
-its own. Runs with a probe train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracy stands with
-theirs.
+A larger scale has several recipes on one network: other batch sizes, lengths, warm-ups, learning rates. Their means
+would be meaningless, so there is a table for each recipe, under a line that says what is its own. Runs with a probe
+train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracy stands with theirs.
 """
 
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from petra_core import methods
+from reproduce.cells import rates
+from reproduce.cells.kinds import TrainedCell, TrainingCell
 from reproduce.grids.scales import Scale
-from reproduce.records.record import Record, State, Status
+from reproduce.records.record import State, Status
 from reproduce.running.runner import Outcome
 
-if TYPE_CHECKING:
-    from reproduce.exhibits.experiments import Experiment, Group
-
-#: What a heading says of an experiment, where there are several that differ in it.
-TOLD = {
+#: What a heading says of a recipe, where there are several that differ in it.
+IN_WORDS = {
     "dataset": "{}",
     "image_size": "size {}",
     "batch_size": "batch {}",
@@ -39,32 +36,51 @@ TOLD = {
 }
 
 
-def table(outcome: Outcome, root: Path) -> str:
-    """Mean test accuracy in percent after the last epoch: a table an experiment, with networks and methods by k.
+class Line(NamedTuple):
+    """A line of a table: what its runs share beside the recipe."""
+
+    network: str
+    method: str
+
+
+#: What is known of a run: its accuracy in percent, or its state where there is none.
+Known = float | str
+Recipe = dict[Line, dict[int, list[Known]]]  # by line, then by k
+
+
+def table(outcome: Outcome) -> str:
+    """Mean test accuracy in percent after the last epoch: a table a recipe, with networks and methods by k.
 
     A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
     measured, not trained, are counted.
     """
-    from reproduce.exhibits.experiments import experiments  # scipy takes a second to import
-    from reproduce.records.results import Run
-
-    runs = {}
+    trained: dict[TrainingCell, State] = {}
     for cell, state in outcome.states.items():
         if isinstance(cell, TrainedCell):
-            trained = _as_trained(cell)
-            if trained not in runs or type(cell) is TrainingCell:
-                runs[trained] = Run(trained, state, _result(cell, state, root), (), (), (), {})
-    found = experiments(runs.values())
-    common = _common([_settings(experiment) for experiment in found])
-    lines = [line for experiment in found for line in (*_heading(experiment, common), *_rows(experiment), "")]
+            plain = _as_trained(cell)
+            if plain not in trained or type(cell) is TrainingCell:
+                trained[plain] = state
+    recipes: dict[str, Recipe] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for plain, state in trained.items():
+        own = _settings(plain)
+        key = str(own)
+        settings[key] = own
+        line = Line(f"{plain.model} w{plain.width}", methods.by_name(plain.method).title)
+        known: Known = state.result["test_accuracy"] if state.status is Status.DONE else str(state)
+        recipes.setdefault(key, {}).setdefault(line, {}).setdefault(plain.accumulation, []).append(known)
+    common = {name for name in IN_WORDS if len({str(own[name]) for own in settings.values()}) == 1}
+    lines = []
+    for key, recipe in sorted(recipes.items()):
+        lines += [*_heading(settings[key], common), *_rows(recipe), ""]
     return "\n".join([*lines, *_measured(outcome)]).rstrip("\n")
 
 
-def shortfalls(scale: Scale, outcome: Outcome, root: Path) -> list[str]:
+def shortfalls(scale: Scale, outcome: Outcome) -> list[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     found = []
     for cell, state in outcome.states.items():
-        accuracy = _result(cell, state, root).get("test_accuracy")
+        accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
             reached = state if accuracy is None else f"{accuracy:.2f} %"
             own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
@@ -78,44 +94,37 @@ def _as_trained(cell: TrainedCell) -> TrainingCell:
     return TrainingCell(**{name: getattr(cell, name) for name in names})
 
 
-def _settings(experiment: "Experiment") -> dict[str, Any]:
-    return {**experiment.settings, "optimizer": experiment.optimizer}
+def _settings(cell: TrainingCell) -> dict[str, Any]:
+    """The recipe: what a heading says, where there are several."""
+    values = cell.to_dict() | {"optimizer": cell.optimizer}
+    return {name: values[name] for name in IN_WORDS if name in values} | {
+        "reference_rate": rates.described(cell.optimizer, rates.reference_of(cell))
+    }
 
 
-def _common(settings: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Names of the settings in which all experiments agree."""
-    return {name for name in TOLD if len({str(values[name]) for values in settings}) == 1}
-
-
-def _heading(experiment: "Experiment", common: set[str]) -> list[str]:
-    """What tells an experiment from the others; nothing if it is the only one."""
-    settings = _settings(experiment) | {"reference_rate": experiment.rate}
-    told = [(name, settings[name]) for name in TOLD if name not in common]
+def _heading(settings: Mapping[str, Any], common: set[str]) -> list[str]:
+    """What tells a recipe from the others; nothing if it is the only one."""
     words = [
-        TOLD[name].format((", ".join(map(str, v)) or "no epoch") if isinstance(v, tuple | list) else v)
-        for name, v in told
+        template.format((", ".join(map(str, v)) or "no epoch") if isinstance(v := settings[name], tuple | list) else v)
+        for name, template in IN_WORDS.items()
+        if name not in common
     ]
     return [f"{', '.join(words)}:"] if words else []
 
 
-def _rows(experiment: "Experiment") -> list[str]:
-    columns = experiment.accumulations
+def _rows(recipe: Recipe) -> list[str]:
+    columns = sorted({k for by_k in recipe.values() for k in by_k})
     lines = [["network", "method", *(f"k = {k}" for k in columns)]]
-    rows = dict.fromkeys((network, method) for network, method, _ in experiment.groups)
-    for network, method in rows:
-        groups = (experiment.groups.get((network, method, k)) for k in columns)
-        lines.append([f"{network.model} w{network.width}", method.title, *(_entry(group) for group in groups)])
+    lines += [[*line, *(_entry(recipe[line].get(k, [])) for k in columns)] for line in sorted(recipe)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def _entry(group: "Group | None") -> str:
-    if group is None:
-        return ""
-    accuracies = group.values("test_accuracy").values()
+def _entry(runs: Sequence[Known]) -> str:
+    accuracies = [known for known in runs if isinstance(known, int | float)]
     if not accuracies:
-        return group.summary
-    missing = "" if len(accuracies) == len(group.runs) else f" ({len(accuracies)} of {len(group.runs)})"
+        return "; ".join(dict.fromkeys(map(str, runs)))
+    missing = "" if len(accuracies) == len(runs) else f" ({len(accuracies)} of {len(runs)})"
     return f"{sum(accuracies) / len(accuracies):.1f}{missing}"
 
 
@@ -125,8 +134,3 @@ def _measured(outcome: Outcome) -> Iterable[str]:
     for kind, count in kinds.items():
         done = sum(state.status is Status.DONE for cell, state in outcome.states.items() if cell.kind == kind)
         yield f"{kind}: {done} of {count} measured"
-
-
-def _result(cell: Cell, state: State, root: Path) -> dict[str, Any]:
-    """The values of a finished cell; none of any other."""
-    return (Record.of(cell, root).result() or {}) if state.status is Status.DONE else {}

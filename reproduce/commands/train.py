@@ -23,9 +23,11 @@ from reproduce.commands.common import (
     THREADS,
     check_files,
     checked,
+    data_workers_of,
 )
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
+from reproduce.measures.how import How
 from reproduce.modelling import balance
 from reproduce.running import devices
 from reproduce.teams import sharing
@@ -187,23 +189,26 @@ def train(
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
+    how = How(
+        checkpoint_seconds=60 * checkpoint_minutes,
+        data_root=data_root,
+        data_workers=data_workers or data_workers_of(sharing.local_team_size()),
+        cuda_graphs=cuda_graphs,
+        compiled=compiled,
+    )
     train_here(
         cell,
+        how,
         output=output,
         device=device,
         threads=threads,
-        checkpoint_minutes=checkpoint_minutes,
         retry_failed=retry_failed,
         processes=processes,
         partition=partition,
         patience=timedelta(minutes=patience),
-        cuda_graphs=cuda_graphs,
-        compiled=compiled,
         tensorboard=tensorboard,
         trace=trace,
         trace_micro_batches=trace_micro_batches,
-        data_root=data_root,
-        data_workers=data_workers,
     )
 
 

@@ -1,41 +1,78 @@
-"""ImageNet32 as published: pickled batches (Chrabaszcz, Loshchilov and Hutter 2017, arXiv 1707.08819).
+"""ImageNet32 as published: batches in numpy's archives (Chrabaszcz, Loshchilov and Hutter 2017, arXiv 1707.08819).
 
-`train_data_batch_1` to `train_data_batch_10` and `val_data`, each a pickled dict of `data` uint8 [N, 3072] (planar RGB)
-and `labels`, a list of 1..1000; the training files hold `mean` too, the mean image of the whole training set, which
-serves as a checksum here: none is published.
+`train_data_batch_1.npz` to `train_data_batch_10.npz` and `val_data.npz`, each of `data` uint8 [N, 3072] (planar RGB)
+and `labels`, integers [N] of 1..1000; the training files hold `mean` too, the mean image of the whole training set,
+which serves as a checksum here: none is published. The same batches are published as pickles, which are programs: they
+are recognised, and not read.
 """
 
+import io
+import zipfile
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reproduce.cells.catalogue import IMAGENET32
 from reproduce.data.errors import DataError
-from reproduce.data.small_images import Batch, BatchFile, SmallImages, read_pickled_batch
+from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages, check_labels
 
-TRAIN = [f"train_data_batch_{number}" for number in range(1, 11)]
-TEST = "val_data"
+TRAIN = [f"train_data_batch_{number}.npz" for number in range(1, 11)]
+TEST = "val_data.npz"
 
 
 def find(source: Path) -> SmallImages:
-    """The batches in `source`, or in the folders `Imagenet32_train` and `Imagenet32_val` that the archives make there.
+    """The batches in `source`, or in the folders `Imagenet32_train_npz` and `Imagenet32_val_npz` of the archives there.
 
     Raises:
-        DataError: some are missing.
+        DataError: some are missing, or only pickles are there.
 
     """
     files = [_locate(source, name) for name in (*TRAIN, TEST)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        raise DataError(source, f"ImageNet32's files {', '.join(missing)} are not here", IMAGENET32.how_to_get)
+        problem = f"ImageNet32's files {', '.join(missing)} are not here"
+        for pickled in (source / "train_data_batch_1", source / "val_data", source / "Imagenet32_train"):
+            if pickled.exists():
+                problem += f"; {pickled.name} is of the version in pickles, which are not read"
+                break
+        raise DataError(source, problem, IMAGENET32.how_to_get)
     return SmallImages(
         IMAGENET32, [BatchFile(file, "test" if file.name == TEST else "train", read_batch) for file in files]
     )
 
 
 def _locate(source: Path, name: str) -> Path:
-    folders = (source, source / ("Imagenet32_val" if name == TEST else "Imagenet32_train"))
+    folders = (source, source / ("Imagenet32_val_npz" if name == TEST else "Imagenet32_train_npz"))
     return next((folder / name for folder in folders if (folder / name).is_file()), source / name)
 
 
 def read_batch(content: bytes, path: Path) -> Batch:
-    """The contents of one file. Raises: DataError."""
-    return read_pickled_batch(content, path, labels="labels", first=1, num_classes=IMAGENET32.num_classes)
+    """The contents of one file.
+
+    Raises:
+        DataError: it is damaged, a pickle, or holds something else.
+
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            stored = archive.namelist()  # read whole each, or their checksums are not looked at
+            pixels, labels, mean = (
+                np.load(io.BytesIO(archive.read(name)), allow_pickle=False) if name in stored else None
+                for name in ("data.npy", "labels.npy", "mean.npy")
+            )
+    except Exception as error:  # a damaged archive may raise anything
+        raise DataError(path, f"not a whole archive of numpy's ({error})", FIX) from error
+    if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
+        raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
+    if labels is None or labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
+        raise DataError(path, f"'labels' is {_words(labels)}, expected integers [{len(pixels)}]", FIX)
+    check_labels(labels.tolist(), 1, IMAGENET32.num_classes, path)
+    if mean is not None and (mean.dtype.kind != "f" or mean.shape != (PIXELS,)):
+        raise DataError(path, f"'mean' is {_words(mean)}, expected float [{PIXELS}]", FIX)
+    return Batch(pixels.reshape(-1, 3, SIDE, SIDE), labels.astype(np.int64) - 1, mean)
+
+
+def _words(array: NDArray[Any] | None) -> str:
+    return "missing" if array is None else f"{array.dtype} {list(array.shape)}"

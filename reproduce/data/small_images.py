@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data import safe_pickle
 from reproduce.data.beton import RawImages, write_beton
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, Progress, Split
@@ -44,7 +43,7 @@ class BatchFile:
         path: where it is.
         split: `train` or `test`.
         read: bytes of the file and its path -> its contents; raises DataError.
-        official: algorithm and hex digest of the official file, like `sha1:aadd…`; empty where none is published.
+        official: SHA-1 of the official file in hex; empty where none is published.
 
     """
 
@@ -154,34 +153,6 @@ class SmallImages:
                 yield file.read(file.path.read_bytes(), file.path)
 
 
-def read_pickled_batch(content: bytes, path: Path, *, labels: str, first: int, num_classes: int) -> Batch:
-    """The contents of a pickled file of `data` uint8 [N, 3072] and a list of labels.
-
-    Args:
-        content: of the file.
-        path: named in errors.
-        labels: the name under which the labels are.
-        first: the lowest label in the file.
-        num_classes: labels are first … first + num_classes - 1.
-
-    Raises:
-        DataError: it is damaged, wants to run code, or holds something else.
-
-    """
-    values = safe_pickle.load(content, path)
-    pixels, numbers, mean = values.get("data"), values.get(labels), values.get("mean")
-    if not _is_array(pixels, np.uint8) or pixels.shape[1:] != (PIXELS,):
-        raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise DataError(path, f"{labels!r} is {_words(numbers)}, expected a list of integers", FIX)
-    if len(numbers) != len(pixels):
-        raise DataError(path, f"{len(pixels)} images and {len(numbers)} labels", FIX)
-    check_labels(numbers, first, num_classes, path)
-    if mean is not None and (not _is_array(mean, np.floating) or mean.shape != (PIXELS,)):
-        raise DataError(path, f"'mean' is {_words(mean)}, expected float [{PIXELS}]", FIX)
-    return Batch(pixels.reshape(-1, 3, SIDE, SIDE), np.array(numbers, np.int64) - first, mean)
-
-
 def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path) -> None:
     """Labels as they are in the file are first … first + num_classes - 1.
 
@@ -197,14 +168,6 @@ def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path
             f"({len(wrong)} such labels)",
             FIX,
         )
-
-
-def _is_array(value: object, dtype: type[np.generic]) -> TypeGuard[NDArray[Any]]:
-    return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, dtype)
-
-
-def _words(value: object) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
 
 
 def _sum_of_squares(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -223,12 +186,10 @@ def _statistics(total: NDArray[np.uint64], squares: NDArray[np.uint64], samples:
 
 
 def _wrong_checksum(file: BatchFile, content: bytes) -> list[str]:
-    if not file.official:
+    digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    if file.official in ("", digest):
         return []
-    algorithm, _, wanted = file.official.partition(":")
-    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    name = {"sha1": "SHA-1", "md5": "MD5"}[algorithm]
-    return [] if found == wanted else [f"{file.path.name} has the {name} {found}, the official file {wanted}"]
+    return [f"{file.path.name} has the SHA-1 {digest}, the official file {file.official}"]
 
 
 def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:

@@ -7,27 +7,54 @@ An exhibit is a declaration: its plan says which cells it needs (`reproduce.grid
     Folded(…)                       shown on demand
     Finding(…)                      a line of the summary
     Coverage(…)                     a few words: what is here of the published exhibit
+    Sentence(…)                     what it says, in at most 25 words; of several the first, of the largest scale
+    Standing.…                      how it stands, where the driver's own judgement would be wrong
 
 `each` is asked for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of which
 a run has begun, the largest scale first; that the others have not been run, and how many runs are finished, is said
 here and nowhere else. `whole` is asked once, before, for what is not of a sheet.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from reproduce.cells import catalogue
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import statements
-from reproduce.show.content import Block, Column, Entry, Finding, Section, Table, Tone, missing, text
+from reproduce.show.content import (
+    Block,
+    Column,
+    Entry,
+    Figure,
+    Finding,
+    Listing,
+    Section,
+    Standing,
+    Table,
+    Tone,
+    missing,
+    text,
+)
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.statements import Outcome, Statement, outcome_entry
 from reproduce.show.statistics import Estimate
-from reproduce.words import conjunction
+from reproduce.words import conjunction, count
 
-__all__ = ["Claim", "Coverage", "Exhibit", "Folded", "Shown", "claims", "claims_finding", "section", "sheets"]
+__all__ = [
+    "Claim",
+    "Coverage",
+    "Exhibit",
+    "Folded",
+    "Sentence",
+    "Shown",
+    "claims",
+    "claims_finding",
+    "commands",
+    "section",
+    "sheets",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +71,14 @@ class Coverage:
     words: str
 
 
-Shown = Block | Folded | Finding | Coverage
+@dataclass(frozen=True)
+class Sentence:
+    """What an exhibit says, for who reads no further."""
+
+    words: str
+
+
+Shown = Block | Folded | Finding | Coverage | Sentence | Standing
 
 
 @dataclass(frozen=True)
@@ -76,35 +110,67 @@ def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
             yield from frames.sheets(scale, cells)
 
 
+def commands(plan: str) -> list[str]:
+    """What runs all cells of a plan, scale by scale; nothing where it has none."""
+    return [
+        f"python -m reproduce run {scale} --tables {plan}"
+        for scale in scales.SCALES
+        if plan in PLANS and PLANS[plan](scale)
+    ]
+
+
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """The section of an exhibit."""
-    stream: list[Shown] = [exhibit.introduction] if exhibit.introduction else []
-    stream += exhibit.whole(frames) if exhibit.whole else ()
-    if exhibit.each:
-        every = list(sheets(frames, exhibit.key))
-        for sheet in every:
-            if sheet.begun:
-                stream += [Coverage(sheet.progress), *exhibit.each(sheet)]
-        absent = [_absent(sheet) for sheet in every if not sheet.begun]
-        if absent:
-            stream.append(f"Not run: {conjunction(list(dict.fromkeys(absent)))}.")
-        if not any(sheet.begun for sheet in every):
-            stream.append(Finding(f"{exhibit.title.partition(':')[0]}: nothing has been run yet.", Tone.MISSING))
+    stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
+    every = list(sheets(frames, exhibit.key)) if exhibit.each else []
+    for sheet in every:
+        if exhibit.each and sheet.begun:
+            stream += [Coverage(sheet.progress), *(_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet))]
+    absent: dict[str, list[str]] = {}
+    for sheet in every:
+        if not sheet.begun:
+            absent.setdefault(sheet.scale, []).append(catalogue.by_name(sheet.dataset).title if sheet.dataset else "")
+    for scale, datasets in absent.items():
+        of = f" ({conjunction(datasets)})" if any(datasets) else ""
+        stream.append(f"Not run at the scale “{scale}”{of}.")
+    if every and not any(sheet.begun for sheet in every):
+        stream.append(Finding(f"{exhibit.title.partition(':')[0]}: nothing has been run yet.", Tone.MISSING))
+    findings = [shown for shown in stream if isinstance(shown, Finding)]
     coverage = [shown.words for shown in stream if isinstance(shown, Coverage)]
+    planned = sum(len(sheet.runs) for sheet in every)
     return Section(
-        exhibit.key,
-        exhibit.title,
-        [shown for shown in stream if not isinstance(shown, Folded | Finding | Coverage)],
-        [shown for shown in stream if isinstance(shown, Finding)],
-        "; ".join(coverage) or "not run",
+        key=exhibit.key,
+        title=exhibit.title,
+        blocks=[
+            *([exhibit.introduction] if exhibit.introduction else []),
+            *(shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)),
+        ],
+        findings=findings,
+        coverage="; ".join(coverage) or ("not run" if every else ""),
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
+        sentence=next((shown.words for shown in stream if isinstance(shown, Sentence)), ""),
+        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(every, findings)),
+        count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
 
 
-def _absent(sheet: Sheet) -> str:
-    dataset = f"{catalogue.by_name(sheet.dataset).title} at " if sheet.dataset else ""
-    return f"{dataset}the scale “{sheet.scale}”"
+def _at_scale(shown: Shown, scale: str) -> Shown:
+    """A table or figure with the scale that it is of."""
+    if isinstance(shown, Folded):
+        return Folded(_at_scale(shown.block, scale))  # type: ignore[arg-type]  # a block stays one
+    return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
+
+
+def _standing(every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
+    """By what has been run, and at the paper's scale by whether anything alarms; None of what needs no cells."""
+    if not every:
+        return None
+    if not any(sheet.begun for sheet in every):
+        return Standing.NOT_RUN
+    if all(sheet.done.empty for sheet in every if sheet.scale == "paper"):
+        return Standing.SMALL_SCALE
+    return Standing.DIFFERS if any(finding.tone is Tone.ALERT for finding in findings) else Standing.REPRODUCED
 
 
 # --- what the paper states

@@ -13,12 +13,12 @@ from petra_core import methods
 from petra_core.prediction.footprint import joined
 from petra_core.prediction.holding import holding
 from petra_core.prediction.orders import delays, merged, of_method
-from petra_core.prediction.partition import Plan
+from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.shares import runs
 from petra_core.timeline import Timeline
 from reproduce.modelling.balance import Balance
-from reproduce.modelling.modelled import Modelled, alone
+from reproduce.modelling.modelled import Modelled, seconds_without_overlap
 from reproduce.show.content import MEGABYTE, Column, Entry, Table, Tone, number, text
 
 __all__ = ["DEVICES", "INTRODUCTION", "table"]
@@ -50,7 +50,7 @@ class _Way:
     """
 
     name: str
-    plan: Plan
+    plan: Cut
     accumulation: int = 1
     made_one: bool = False
 
@@ -124,8 +124,8 @@ def _row(m: Modelled, way: _Way, link: Link) -> list[Entry]:
         number(k, 0, tone=Tone.PLAIN),
         number(delays(partition, plan.replicas)[0], 0),
         number(1e3 * pace, 1),
-        number(alone(m.costs, INSTANT, k) / pace, 2),
-        number(alone(m.costs, link, k) / pace_with_link, 2),
+        number(seconds_without_overlap(m.costs, INSTANT, k) / pace, 2),
+        number(seconds_without_overlap(m.costs, link, k) / pace_with_link, 2),
         number(100 * (1 - work / (plan.devices * pace)), 1),
         number(max(history.peak for history in holding(timeline, footprints)) / MEGABYTE, 0),
     ]
@@ -143,7 +143,7 @@ def _run(
     return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
 
 
-def _parts(plan: Plan) -> str:
+def _parts(plan: Cut) -> str:
     return ", ".join(
         f"{size}" if count == 1 else f"{size} on {count}"
         for size, count in zip(plan.partition, plan.replicas, strict=True)

@@ -1,363 +1,369 @@
 """Benchmarks of speed and memory: every ratio of interest with its spread, and what was hoped for it.
 
-Whatever lies in the folder of benchmark records is shown, in one form (`reproduce.records.benchmarks`); those of
-`VIEWS` have a table or curves of their own beside it. A ratio is the median over rounds of ratios within a round, never
-a ratio of medians.
+Whatever lies in the folder of benchmark records is shown, in one form; what is special about one is said by its script,
+in its record (`reproduce.records.benchmarks`). A ratio is the median over rounds of ratios within a round, never a
+ratio of medians.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from pandas import DataFrame, isna
+
+from petra_core import methods
 from petra_core.drawing.gantt import to_svg
-from reproduce.exhibits import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick
-from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread, spread
-from reproduce.records.results import Results
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Shown
+from reproduce.modelling.slopes import growth
+from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
+from reproduce.records.frames import Frames
+from reproduce.show import facets
 from reproduce.show.content import (
+    MEGABYTE,
     NARROW_SPACE,
-    Block,
-    Column,
     Entry,
     Figure,
     Finding,
     Listing,
-    Section,
     Table,
     Tone,
     code,
+    method_name,
     missing,
     none,
-    number,
     some,
     text,
 )
-from reproduce.words import count
+from reproduce.show.content import number as number_entry
+from reproduce.show.facets import METHOD_LOOKS, Look, facet
+from reproduce.show.tables import Field, amount, entry, number, table, words
+from reproduce.words import conjunction, count
 
-TITLE = "Benchmarks"
-
-
-class View(Protocol):
-    """A module that shows one benchmark."""
-
-    def blocks(self, benchmark: Benchmark) -> list[Block]:
-        """Tables and figures."""
-
-    def findings(self, benchmark: Benchmark) -> list[Finding]:
-        """Lines of the summary, without the section's title."""
-
-
-#: By the first word of a benchmark's name: what else there is to show.
-VIEWS: dict[str, View] = {
-    "growth": benchmark_growth,
-    "memory": benchmark_memory,
-    "peers": benchmark_peers,
-    "tick": benchmark_tick,
-}
-DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
-
-
-def section(results: Results) -> Section:
-    """A table of ratios for each benchmark; every value measured, and where it was, folded."""
-    findings = [_unreadable(results)] if results.benchmark_problems else []
-    if not results.benchmarks:
-        return Section("benchmarks", TITLE, ["No benchmark has been recorded yet."], findings)
-    blocks: list[Block] = [_INTRODUCTION]
-    folded: list[Block] = [_machines(results.benchmarks)]
-    explained: dict[str, str] = {}  # a paragraph, and the title of the first benchmark that it is about
-    for benchmark in results.benchmarks:
-        view = VIEWS.get(benchmark.name.partition("-")[0])
-        findings += _findings(benchmark)
-        blocks.append(_explanation(benchmark, explained.get(benchmark.about)))
-        explained.setdefault(benchmark.about, benchmark.title)
-        if benchmark.comparisons:
-            blocks.append(_ratios(benchmark))
-        if benchmark.goals:
-            blocks.append(_goals(benchmark))
-        if view is not None:
-            findings += [Finding(f"{TITLE}: {found.text}", found.tone) for found in view.findings(benchmark)]
-            blocks += view.blocks(benchmark)
-        drawings = _drawings(benchmark)
-        blocks += drawings[:DRAWN]
-        folded += [_values(benchmark), *drawings[DRAWN:]]
-        if benchmark.patch:
-            title = f"Difference to the commit: {benchmark.name}"
-            folded.append(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
-    return Section(
-        "benchmarks",
-        TITLE,
-        blocks,
-        findings,
-        folded=folded,
-        folded_title="Every value, where it ran, and more drawings",
-    )
-
-
-_INTRODUCTION = (
+INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
     "rounds and the quartiles. An aim was written into the benchmark before it was run."
 )
+DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
+#: By units, costs first: the unit in which values stand side by side, what one of it is, and the format.
+UNITS = {"s": ("ms", 1e-3, ",.1f"), "B": ("MB", MEGABYTE, ",.2f"), "relative": ("relative", 1.0, ".1e")}
+METHODS = {method.title: method for method in methods.KNOWN}
+SERIES_KEY = ["group", "contestant", "quantity", "unit", "at"]
 
 
-def _explanation(benchmark: Benchmark, earlier: str | None) -> str:
-    """What was measured and why; of several records of one benchmark the first says it."""
-    if earlier is None:
-        return f"{benchmark.title}. {benchmark.about}"
-    return f"{benchmark.title}, recorded as {benchmark.name}: as explained above under “{earlier}”."
+def whole(frames: Frames) -> Iterator[Shown]:
+    """Every record; of several records of one benchmark the first is explained."""
+    problems, records = frames.results.benchmark_problems, frames.results.benchmarks
+    if problems:
+        unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
+        yield Finding(f"Benchmarks: {unreadable}", Tone.ALERT)
+    if not records:
+        yield "No benchmark has been recorded yet."
+        return
+    yield Coverage(f"{count(len(records), 'record')}")
+    yield Folded(_machines(records))
+    explained: dict[str, Benchmark] = {}  # by the paragraph
+    for benchmark in records:
+        first = explained.setdefault(benchmark.about, benchmark)
+        again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
+        yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
+        yield from benchmark.findings
+        yield from _aims(benchmark)
+        yield from (Finding(f"Benchmarks: {finding}") for finding in benchmark.findings)
+        yield from _shown(benchmark, frames.series[frames.series["benchmark"] == benchmark.name])
 
 
-def _unreadable(results: Results) -> Finding:
-    problems = results.benchmark_problems
-    return Finding(
-        f"{TITLE}: {count(len(problems), 'file')} unreadable. {some([str(p) for p in problems])}", Tone.ALERT
-    )
+def _shown(benchmark: Benchmark, own: DataFrame) -> Iterator[Shown]:
+    """All that there is of a record, `own` its series; the first table says how it was measured."""
+    curves, plain = own[own["at"].notna()], own[own["at"].isna()]
+    if not curves.empty:
+        yield _curves(benchmark, curves)
+    tables = [_judged(benchmark)] if benchmark.comparisons or benchmark.goals else []
+    if not plain.empty and ("contestants" in benchmark.setting or not tables):
+        tables.append(_side_by_side(benchmark, plain))
+    tables += [_fits(benchmark, curves)] if not curves.empty else []
+    first, *others = tables
+    chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
+    notes = (*first.notes, *benchmark.notes, f"Again: {benchmark.command}")
+    yield replace(first, caption=f"{first.caption} Setting: {chosen}.", notes=notes)
+    yield from others
+    drawings = list(_timelines(benchmark))
+    yield from drawings[:DRAWN]
+    yield Folded(_values(benchmark, own))
+    yield from (Folded(drawing) for drawing in drawings[DRAWN:])
+    if benchmark.patch:
+        title = f"Difference to the commit: {benchmark.name}"
+        yield Folded(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
 
 
-def _findings(benchmark: Benchmark) -> list[Finding]:
+# --- aims
+
+
+def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     measured: tuple[Comparison | Goal, ...] = (*benchmark.comparisons, *benchmark.goals)
     aimed = [sought for sought in measured if sought.aim]
-    failed = [sought for sought in aimed if not sought.holds(benchmark.spread(sought).median)]
-    if not aimed:
-        return []
-    if not failed:
-        return [Finding(f"{TITLE}: {benchmark.title}: {_aims(len(aimed))} reached.", Tone.GOOD)]
-    words = some([_told(benchmark, sought) for sought in failed])
-    missed = f"{len(failed)} of {_aims(len(aimed))} not reached"
-    return [Finding(f"{TITLE}: {benchmark.title}: {missed}. {words}.", Tone.ALERT)]
+    missed = [sought for sought in aimed if not sought.holds(benchmark.spread(sought).median)]
+    aims = count(len(aimed), "aim")
+    if missed:
+        words = some([_missed(benchmark, sought) for sought in missed])
+        yield Finding(f"Benchmarks: {benchmark.title}: {len(missed)} of {aims} not reached. {words}.", Tone.ALERT)
+    elif aimed:
+        yield Finding(f"Benchmarks: {benchmark.title}: {aims} reached.", Tone.GOOD)
 
 
-def _aims(amount: int) -> str:
-    return count(amount, "aim")
-
-
-def _told(benchmark: Benchmark, sought: Comparison | Goal) -> str:
+def _missed(benchmark: Benchmark, sought: Comparison | Goal) -> str:
     median = benchmark.spread(sought).median
-    if isinstance(sought, Goal):
-        unit = benchmark.series_of(sought).unit
-        return (
-            f"{sought.group}: {sought.name}, {sought.quantity}, {_value(median).text} {unit} instead of {sought.aim} "
-            f"{unit}"
-        )
-    return (
-        f"{sought.group}: {sought.first} over {sought.second}, {sought.quantity}, {median:.2f} instead of {sought.aim}"
-    )
+    if isinstance(sought, Comparison):
+        found, unit = f"{sought.first} over {sought.second}, {sought.quantity}, {median:.2f}", ""
+    else:
+        unit = f" {benchmark.series_of(sought).unit}".rstrip()
+        found = f"{sought.name}, {sought.quantity}, {_digits(median)}{unit}"
+    return f"{sought.group}: {found} instead of {sought.aim}{unit}"
 
 
-def _ratios(benchmark: Benchmark) -> Table:
-    columns = [
-        Column("group", numeric=False),
-        Column("of", numeric=False),
-        Column("over", numeric=False),
-        Column("quantity", numeric=False),
-        Column("median", group="ratio"),
-        Column("quartiles", group="ratio", numeric=False),
-        Column("pairs", group="ratio"),
-        Column("aim", numeric=False),
-    ]
-    return Table(
+def _judged(benchmark: Benchmark) -> Table:
+    """Ratios of interest, and values that have an aim themselves."""
+    measured: tuple[Comparison | Goal, ...] = (*benchmark.comparisons, *benchmark.goals)
+    kinds = ["measured ratios"] * bool(benchmark.comparisons) + ["values with an aim"] * bool(benchmark.goals)
+
+    def median(row: tuple[Comparison | Goal, Spread]) -> Entry:
+        return number_entry(row[1].median, 3) if isinstance(row[0], Comparison) else _value(row[1].median)
+
+    def quartiles(row: tuple[Comparison | Goal, Spread]) -> Entry:
+        sought, found = row
+        if found.n == 1:
+            return missing("measured once")
+        digits = ".3f" if isinstance(sought, Comparison) else ".3g"
+        return text(f"{found.lower:{digits}} to {found.upper:{digits}}", tone=Tone.OURS, sort=found.lower)
+
+    def aim(row: tuple[Comparison | Goal, Spread]) -> Entry:
+        sought, holds = row[0], row[0].holds(row[1].median)
+        if holds is None:
+            return none("nothing was aimed at")
+        return text(f"{sought.aim}: {'holds' if holds else 'does not hold'}", tone=Tone.GOOD if holds else Tone.ALERT)
+
+    over = words("over", lambda row: row[0].second if isinstance(row[0], Comparison) else None)
+    unit = words("unit", lambda row: benchmark.series_of(row[0]).unit if isinstance(row[0], Goal) else "ratio")
+    return table(
         key=f"benchmark-{benchmark.name}",
-        caption=f"{benchmark.title}: measured ratios. {_setting(benchmark)}",
-        columns=columns,
-        rows=[_ratio(benchmark, comparison) for comparison in benchmark.comparisons],
-        notes=(*benchmark.notes, f"Again: {benchmark.command}"),
+        caption=f"{benchmark.title}: {conjunction(kinds)}.",
+        rows=[(sought, benchmark.spread(sought)) for sought in measured],
+        fields=[
+            words("group", lambda row: row[0].group),
+            words("of", lambda row: row[0].first if isinstance(row[0], Comparison) else row[0].name),
+            *([over] if benchmark.comparisons else []),
+            words("quantity", lambda row: row[0].quantity),
+            entry("median", median),
+            words("quartiles", quartiles),
+            *([unit] if benchmark.goals else []),
+            number("rounds", lambda row: row[1].n),
+            words("aim", aim),
+        ],
         grouped=True,
     )
 
 
-def _ratio(benchmark: Benchmark, comparison: Comparison) -> list[Entry]:
-    found = benchmark.spread(comparison)
-    return [
-        text(comparison.group),
-        text(comparison.first),
-        text(comparison.second),
-        text(comparison.quantity),
-        number(found.median, 3),
-        _quartiles(found),
-        number(found.n, 0, tone=Tone.PLAIN),
-        _aim(comparison, found.median),
-    ]
+# --- contestants
 
 
-def _goals(benchmark: Benchmark) -> Table:
-    columns = [
-        Column("group", numeric=False),
-        Column("of", numeric=False),
-        Column("quantity", numeric=False),
-        Column("median"),
-        Column("quartiles", numeric=False),
-        Column("unit", numeric=False),
-        Column("rounds"),
-        Column("aim", numeric=False),
-    ]
+def _side_by_side(benchmark: Benchmark, own: DataFrame) -> Table:
+    """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
+    medians = own.groupby(["group", "contestant", "quantity"])["value"].median()
+    units = dict(zip(own["quantity"], own["unit"], strict=True))
+    order = [*UNITS, *units.values()]
+    named = "contestants" in benchmark.setting
+    names = str(benchmark.setting["contestants"]).split("; ") if named else own["contestant"].unique()
+    there = set(zip(own["group"], own["contestant"], strict=True))
+
+    def state(row: tuple[str, str]) -> Entry:
+        said = str(benchmark.setting[row[1]])
+        return text(said) if row in there else missing(said)
+
+    def shown(quantity: str) -> Field:
+        unit, one, form = UNITS.get(units[quantity], (units[quantity], 1.0, ",.0f"))
+
+        def of(row: tuple[str, str]) -> Entry:
+            value = medians.get((*row, quantity))
+            if value is None:
+                return missing("not measured") if row in there else none("not measured")
+            return Entry(f"{value / one:{form}}" if value else "0", value, Tone.OURS)
+
+        return entry(f"{quantity}, {unit}", of)
+
+    return table(
+        key=f"benchmark-{benchmark.name}-table",
+        caption=f"{benchmark.title}: contestants side by side, medians over the rounds.",
+        rows=[(group, name) for group in own["group"].unique() for name in names],
+        fields=[
+            words("group", lambda row: row[0]),
+            words("contestant", lambda row: _contestant(row[1])),
+            *([words("version", state)] if named else []),
+            *(shown(quantity) for quantity in sorted(units, key=lambda quantity: order.index(units[quantity]))),
+        ],
+        grouped=True,
+    )
+
+
+def _contestant(name: str) -> Entry:
+    return method_name(METHODS[name]) if name in METHODS else text(name)
+
+
+# --- curves
+
+
+def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
+    medians = curves.groupby(SERIES_KEY, sort=False)["value"].median().reset_index()
+    costs = [UNITS.get(unit, (unit, 1.0)) for unit in medians["unit"]]
+    medians["value"] /= [cost[1] for cost in costs]
+    medians["quantity"] += [f", {cost[0]}" for cost in costs]
+    names = list(medians["contestant"].unique())
+    quantities, axes = list(medians["quantity"].unique()), list(medians["group"].unique())
+    return facet(
+        medians,
+        [facets.line(), facets.dots(size=3.5)],
+        key=f"benchmark-{benchmark.name}-curves",
+        title=f"{benchmark.title}: curves",
+        caption=f"{benchmark.title}: {conjunction(quantities)} against {conjunction(axes)}. Mark: median over the "
+        "rounds. Both axes are logarithmic.",
+        description=f"Panels over {', '.join(axes)}; rows: {'; '.join(quantities)}. A line for each of "
+        f"{', '.join(names)}.",
+        x="at",
+        y="value",
+        hue="contestant",
+        looks={n: METHOD_LOOKS[METHODS[n].name] if n in METHODS else Look(n, f"C{i}") for i, n in enumerate(names)},
+        row="quantity",
+        col="group",
+        titles=lambda quantity, axis: f"{quantity}, against {axis}",
+        xlog=True,
+        ylog=True,
+        ticks=sorted(medians["at"].unique()),
+        share=("col", "row"),
+    )
+
+
+def _fits(benchmark: Benchmark, curves: DataFrame) -> Table:
+    """What was measured at both ends of every curve, and how it grows between them."""
     rows = []
-    for goal in benchmark.goals:
-        found = benchmark.spread(goal)
-        rows.append(
-            [
-                text(goal.group),
-                text(goal.name),
-                text(goal.quantity),
-                _value(found.median),
-                _quartiles(found, digits=".3g"),
-                text(benchmark.series_of(goal).unit),
-                number(found.n, 0, tone=Tone.PLAIN),
-                _aim(goal, found.median),
-            ]
-        )
-    return Table(
-        key=f"benchmark-{benchmark.name}-goals",
-        caption=f"{benchmark.title}: values with an aim, which depend on the machine. {_setting(benchmark)}",
-        columns=columns,
+    for (quantity, axis, name), own in curves.groupby(["quantity", "group", "contestant"], sort=False):
+        by_place = own.groupby("at")["value"].median()
+        fitted = len(by_place) > 1 and own["value"].min() > 0
+        found = growth(list(own["at"]), list(own["value"])) if fitted else None
+        rows.append((f"{quantity}, against {axis}", name, by_place.iloc[[0, -1]], own["unit"].iloc[0], found))
+    unfitted = none("one place only, or nothing held")
+    return table(
+        key=f"benchmark-{benchmark.name}-fits",
+        caption=f"{benchmark.title}: what was measured at both ends of a curve, and how it grows between them.",
         rows=rows,
-        notes=() if benchmark.comparisons else (*benchmark.notes, f"Again: {benchmark.command}"),
+        fields=[
+            words("quantity, axis", lambda row: row[0]),
+            words("contestant", lambda row: _contestant(row[1])),
+            number("from", lambda row: row[2].index[0]),
+            number("to", lambda row: row[2].index[1]),
+            entry("at first", lambda row: _value(row[2].iloc[0])),
+            entry("at last", lambda row: _value(row[2].iloc[1])),
+            words("unit", lambda row: row[3]),
+            entry(
+                "exponent",
+                lambda row: Entry(row[4].words(2), row[4].exponent, Tone.OURS) if row[4] else unfitted,
+                hint="of a power law, with its 95 % interval",
+            ),
+            amount(
+                "straight line, %",
+                lambda row: 100 * row[4].straight if row[4] else unfitted,
+                1,
+                hint="share of the variance that a straight line explains",
+            ),
+        ],
+        notes=(
+            "Exponent 0: does not grow; 1: grows in proportion. Least squares over the logarithms of all rounds, "
+            "interval by Student's t. With a fixed cost beside it, a straight line has an exponent below 1.",
+        ),
         grouped=True,
     )
 
 
-def _setting(benchmark: Benchmark) -> str:
-    chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
-    return f"Setting: {chosen}."
+# --- timelines
 
 
-def _quartiles(found: Spread, digits: str = ".3f") -> Entry:
-    if found.n == 1:
-        return missing("measured once")
-    return text(f"{found.lower:{digits}} to {found.upper:{digits}}", tone=Tone.OURS, sort=found.lower)
+def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
+    """Those whose titles differ after the last comma only, as measured and modelled, on one axis."""
+    ends: dict[str, float] = {}
+    for title, timeline in benchmark.timelines.items():
+        subject, last = title.rpartition(", ")[0], max((event.end for event in timeline.events), default=0.0)
+        ends[subject] = max(last, ends.get(subject, 0.0))
+    for place, (title, timeline) in enumerate(benchmark.timelines.items()):
+        if timeline.events:
+            devices = range(timeline.devices)
+            busy = ", ".join(f"{_digits(1e3 * timeline.busy(device))} ms of process {device}" for device in devices)
+            words = f"{len(timeline.events)} actions in {_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
+            span, labels = (0.0, ends[title.rpartition(", ")[0]]), {device: f"process {device}" for device in devices}
+            yield Figure(
+                f"benchmark-{benchmark.name}-timeline-{place}",
+                title,
+                words,
+                to_svg(timeline, title=title, span=span, labels=labels),
+                f"{benchmark.title}: {title}. {words}",
+            )
 
 
-def _aim(sought: Comparison | Goal, median: float) -> Entry:
-    holds = sought.holds(median)
-    if holds is None:
-        return none("nothing was aimed at")
-    return text(f"{sought.aim}: {'holds' if holds else 'does not hold'}", tone=Tone.GOOD if holds else Tone.ALERT)
+# --- everything, folded
 
 
-def _values(benchmark: Benchmark) -> Table:
-    columns = [
-        Column("group", numeric=False),
-        Column("contestant", numeric=False),
-        Column("quantity", numeric=False),
-        Column("at", hint="place on a curve's axis"),
-        Column("median"),
-        Column("lowest"),
-        Column("highest"),
-        Column("unit", numeric=False),
-        Column("rounds"),
-    ]
-    rows = [
-        [
-            text(series.group),
-            text(series.name),
-            text(series.quantity),
-            none("no curve") if series.at is None else number(series.at, 0, tone=Tone.PLAIN),
-            *(_value(value) for value in (spread(series.values).median, min(series.values), max(series.values))),
-            text(series.unit),
-            number(len(series.values), 0, tone=Tone.PLAIN),
-        ]
-        for series in benchmark.series
-    ]
-    data = [
-        {
-            "group": series.group,
-            "contestant": series.name,
-            "quantity": series.quantity,
-            "at": "" if series.at is None else series.at,
-            "unit": series.unit,
-            "round": place,
-            "value": value,
-        }
-        for series in benchmark.series
-        for place, value in enumerate(series.values, start=1)
-    ]
-    return Table(
+def _values(benchmark: Benchmark, own: DataFrame) -> Table:
+    values = own.groupby(SERIES_KEY, sort=False, dropna=False)["value"].agg(["median", "min", "max", "count"])
+    return table(
         key=f"benchmark-{benchmark.name}-values",
-        caption=f"{benchmark.title}: what was measured; the download has every value of every round.",
-        columns=columns,
-        rows=rows,
-        data=data,
+        caption=f"{benchmark.title}: what was measured.",
+        rows=values.reset_index().itertuples(index=False),
+        fields=[
+            words("group", lambda row: row.group),
+            words("contestant", lambda row: row.contestant),
+            words("quantity", lambda row: row.quantity),
+            number("at", lambda row: none("no curve") if isna(row.at) else row.at, hint="place on a curve's axis"),
+            entry("median", lambda row: _value(row.median)),
+            entry("lowest", lambda row: _value(row.min)),
+            entry("highest", lambda row: _value(row.max)),
+            words("unit", lambda row: row.unit),
+            number("rounds", lambda row: row.count),
+        ],
         grouped=True,
     )
 
 
 def _value(value: float) -> Entry:
-    return Entry(_in_digits(value), value, Tone.OURS)
+    return Entry(_digits(value), value, Tone.OURS)
 
 
-def _in_digits(value: float) -> str:
+def _digits(value: float) -> str:
     """Three digits, or more if it is large."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _drawings(benchmark: Benchmark) -> list[Figure]:
-    """Its timelines; those whose titles differ after the last comma only, as measured and modelled, on one axis."""
-    ends: dict[str, float] = {}
-    for title, timeline in benchmark.timelines.items():
-        last = max((event.end for event in timeline.events), default=0.0)
-        ends[_subject(title)] = max(last, ends.get(_subject(title), 0.0))
-    figures = []
-    for place, (title, timeline) in enumerate(benchmark.timelines.items()):
-        if not timeline.events:
-            continue
-        svg = to_svg(
-            timeline,
-            title=title,
-            span=(0.0, ends[_subject(title)]),
-            labels={device: f"process {device}" for device in range(timeline.devices)},
-        )
-        busy = ", ".join(
-            f"{_in_digits(1e3 * timeline.busy(device))} ms of process {device}" for device in range(timeline.devices)
-        )
-        description = f"{len(timeline.events)} actions in {_in_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
-        figures.append(
-            Figure(
-                f"benchmark-{benchmark.name}-timeline-{place}",
-                title,
-                description,
-                svg,
-                f"{benchmark.title}: {title}. {description}",
-            )
-        )
-    return figures
+def _machines(records: Sequence[Benchmark]) -> Table:
+    def environment(name: str) -> Field:
+        return words(name, lambda benchmark: str(benchmark.environment.get(name, "")))
 
+    def commit(benchmark: Benchmark) -> Entry:
+        commit, state = str(benchmark.code.get("commit") or ""), f"{NARROW_SPACE}+ changes"
+        shown = commit[:12] + ("" if benchmark.code.get("clean") else state)
+        return Entry(shown, commit, code=True) if commit else missing("not known")
 
-def _subject(title: str) -> str:
-    return title.rpartition(", ")[0]
-
-
-def _machines(benchmarks: Sequence[Benchmark]) -> Table:
-    columns = [
-        Column("benchmark", numeric=False),
-        Column("date", numeric=False),
-        Column("device", numeric=False),
-        Column("processor", numeric=False),
-        Column("cores"),
-        Column("threads", hint="of each process"),
-        Column("before", group="load"),
-        Column("after", group="load"),
-        Column("torch", numeric=False),
-        Column("commit", numeric=False),
-        Column("command", numeric=False),
-    ]
-    rows = []
-    for benchmark in benchmarks:
-        environment, commit = benchmark.environment, str(benchmark.code.get("commit") or "")
-        state = "" if benchmark.code.get("clean") else f"{NARROW_SPACE}+ changes"
-        rows.append(
-            [
-                text(benchmark.title),
-                text(benchmark.date),
-                text(str(environment.get("device", ""))),
-                text(str(environment.get("processor", ""))),
-                text(str(environment.get("cores", ""))),
-                text(str(environment.get("threads", ""))),
-                *(number(load, 2, tone=Tone.PLAIN) for load in benchmark.load),
-                text(str(environment.get("packages", {}).get("torch", ""))),
-                Entry(commit[:12] + state, commit, code=True) if commit else missing("not known"),
-                code(benchmark.command),
-            ]
-        )
-    return Table(
+    return table(
         key="benchmark-machines",
         caption="Where the benchmarks ran. Load: processes that wanted to run in the last minute; the benchmark's own "
-        "are in the second number.",
-        columns=columns,
-        rows=rows,
+        "are in the second number. Threads: of each process.",
+        rows=records,
+        fields=[
+            words("benchmark", lambda benchmark: benchmark.title),
+            words("date", lambda benchmark: benchmark.date),
+            *(environment(name) for name in ("device", "processor", "cores", "threads")),
+            number("before", lambda benchmark: benchmark.load[0], 2, group="load"),
+            number("after", lambda benchmark: benchmark.load[1], 2, group="load"),
+            words("torch", lambda benchmark: str(benchmark.environment.get("packages", {}).get("torch", ""))),
+            words("commit", commit),
+            words("command", lambda benchmark: code(benchmark.command)),
+        ],
     )
+
+
+EXHIBIT = Exhibit(
+    "benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Every value, where it ran, and more drawings"
+)

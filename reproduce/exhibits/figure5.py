@@ -10,7 +10,7 @@ from typing import Any
 from reproduce.exhibits import gradients
 from reproduce.exhibits._exhibit import Exhibit, Shown
 from reproduce.exhibits.gradients import CLOSENESS, KINDS, KINDS_NOTE, LOOKS, MEASURES
-from reproduce.records.frames import DataFrame, Sheet, together
+from reproduce.records.frames import Frame, Sheet, together
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import CHANCE, judge, measured
 from reproduce.show.content import Figure, none, text
@@ -99,17 +99,18 @@ def _counted(study: str, stages: Mapping[Any, Judgement], overall: Mapping[Any, 
     return "; ".join(said)
 
 
-def _figure(sheet: Sheet, values: DataFrame, gains: DataFrame) -> Figure:
+def _figure(sheet: Sheet, values: Frame, gains: Frame) -> Figure:
     """A line of panels a study: the measures, and run by run how much closer PETRA is."""
-    curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"])
+    curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
     title = f"Gradient quality per stage, scale “{sheet.scale}”"
     cosines = values[(values["measure"] == "cosine") & ~values["head"]].groupby("study", sort=False)
     ends = [f"{study}: {facets.ends(own, LOOKS, x='stage', y='value', hue='pair')}" for study, own in cosines]
     return facet(
-        together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"])),
+        together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
         [
-            facets.only(LOOKS, facets.line("range")),
-            facets.only(MARKS, facets.dots(size=3.5, apart=-0.24, even=True), facets.zero),
+            facets.only(facets.line("range"), marks=False),
+            facets.only(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),
+            facets.only(facets.zero, marks=True),
             facets.labelled("kind", shaded="K"),
         ],
         key=f"figure5-{sheet.key}",

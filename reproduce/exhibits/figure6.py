@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from reproduce.exhibits import gradients
 from reproduce.exhibits._exhibit import Exhibit, Shown
 from reproduce.exhibits.gradients import CLOSENESS, DELAYED, KINDS_NOTE, LOOKS, MEASURES, METHOD
-from reproduce.records.frames import DataFrame, Sheet
+from reproduce.records.frames import Frame, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import CHANCE, judge, measured
 from reproduce.show.content import Figure, text
@@ -75,7 +75,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield gradients.finding("Figure 6", sheet, judged.values(), "part by part of the training:", details)
 
 
-def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:
+def in_parts(lines: Frame, epochs: int, most: int) -> Frame:
     """The lines with the equal part of the training in which they are: columns `begin` and `end`, epochs.
 
     No part is shorter than an epoch, unless every record of the study has its micro-batches one by one; then none is so
@@ -103,14 +103,14 @@ def _tally(judgements: Collection[Judgement]) -> str:
     return "; ".join(f"{outcome.value} {made[outcome]}{said[outcome]}" for outcome in Outcome if made[outcome])
 
 
-def _course(values: DataFrame) -> str:
+def _course(values: Frame) -> str:
     """From where to where the cosine goes at the stem, in words, of one study."""
     stem = values[(values["stage"] == 0) & (values["measure"] == "cosine")]
     course = facets.ends(stem, {METHOD: LOOKS[METHOD]}, x="end", y="value", hue="pair")
     return f"{values['study'].iloc[0]}: cosine at the stem of {course} at epoch {values['end'].max():g}."
 
 
-def _figure(sheet: Sheet, study: str, values: DataFrame, extent: str) -> Figure:
+def _figure(sheet: Sheet, study: str, values: Frame, extent: str) -> Figure:
     stages = _chosen(values["stage"].nunique())
     shown = values[values["stage"].isin(stages)].sort_values("stage", kind="stable")
     epochs, length = sheet.example.epochs, (values["end"] - values["begin"]).iloc[0]

@@ -10,21 +10,19 @@ the differences by which it does; there is no margin below which one of them wou
 interval lies above 0.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from petra_core import methods
 from reproduce.cells import networks
 from reproduce.cells.kinds import TrainedCell
-from reproduce.records.frames import DataFrame, Sheet, weighted
+from reproduce.records.frames import Frame, Sheet, weighted
 from reproduce.show import statements
 from reproduce.show.compare import CHANCE, Samples, means, measured
 from reproduce.show.content import Column, Entry, Finding, Tone, estimate, missing, none
 from reproduce.show.facets import METHOD_LOOKS, Look
 from reproduce.show.statements import Outcome, combine, is_above, outcome_entry
-from reproduce.show.statistics import Estimate, Judgement
-from reproduce.show.statistics import estimate as estimate_of
+from reproduce.show.statistics import Judgement
 from reproduce.show.tables import Field, estimated
 from reproduce.words import count
 
@@ -63,7 +61,7 @@ def kinds(cell: TrainedCell) -> str:
 # --- frames
 
 
-def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
+def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
     """The lines of a sheet with further columns: `study` (network and k), `pair`, `kind` and `head` of the stage."""
     of = {networks.title_of(cell): kinds(cell) for cell in sheet.planned if isinstance(cell, TrainedCell)}
     lines = sheet.lines(single=single)
@@ -77,16 +75,16 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
     )
 
 
-def _study(frame: DataFrame) -> Any:
+def _study(frame: Frame) -> Any:
     return frame["network"] + ", k = " + frame["k"].astype(str)
 
 
-def profiles(lines: DataFrame, *over: str) -> DataFrame:
+def profiles(lines: Frame, *over: str) -> Frame:
     """The mean of each measure over micro-batches: a row a run, pair, measure and stage (and what it is `over`)."""
     return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
 
 
-def gains(values: DataFrame) -> DataFrame:
+def gains(values: Frame) -> Frame:
     """By how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, below the head.
 
     The head's forward and backward are of one tick: there both are the same gradient.
@@ -97,18 +95,18 @@ def gains(values: DataFrame) -> DataFrame:
     return both.assign(value=(both["value"] - both["value_delayed"]) * both["measure"].map(CLOSENESS))
 
 
-def over_stages(values: DataFrame) -> DataFrame:
+def over_stages(values: Frame) -> Frame:
     """The means of the stages below the head."""
     by = [name for name in values.columns if name not in ("stage", "kind", "head", "value", "value_delayed")]
     return values[~values["head"]].groupby(by, sort=False)["value"].mean().reset_index()
 
 
-def places(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+def places(frame: Frame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     """The combinations of values in these columns, in the order in which they come."""
     return list(frame[list(columns)].drop_duplicates().itertuples(index=False, name=None))
 
 
-def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
+def extents(sheet: Sheet, values: Frame) -> dict[str, str]:
     """By study what there is of it: "3 seeds", or "2 of 3 seeds; seed 1: 2 of 3 epochs; seed 2: not run"."""
     known = measured(values, "value", ["study"])
     words = {}
@@ -169,27 +167,3 @@ def claim_field(name: str, judged: Mapping[Any, Judgement], measure: str, group:
         return [estimate(judgement.difference, 4, sign=True), claim_entry(judgement)]
 
     return Field([Column(name, group=group), Column("the statement", numeric=False, group=group)], entries)
-
-
-# --- the same of reconstruction errors, for `reproduce.exhibits.depth`
-
-Profile = dict[str, list[float | None]]  # by measure a value for each stage, as in the records
-
-
-def mean_of(lines: Sequence[Mapping[str, Any]]) -> Profile:
-    """The mean of lines of metrics, each weighed by its `probes`; None: not defined."""
-    found: Profile = {}
-    for key in dict.fromkeys(key for line in lines for key in line["measured"]):
-        own = [(line["probes"], line["measured"][key]) for line in lines if key in line["measured"]]
-        found[key] = []
-        for stage in range(len(own[0][1])):
-            defined = [(weight, values[stage]) for weight, values in own if values[stage] is not None]
-            total = sum(weight for weight, _ in defined)
-            found[key].append(math.fsum(weight * value for weight, value in defined) / total if total else None)
-    return found
-
-
-def over_seeds(values: Mapping[int, float | None]) -> Estimate | None:
-    """The estimate of what is defined; None if nothing is."""
-    defined = [value for value in values.values() if value is not None]
-    return estimate_of(defined) if defined else None

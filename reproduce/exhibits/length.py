@@ -9,11 +9,11 @@ length, with its change since the shortest.
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import ACCUMULATION, COMPARED, LENGTHS
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, means
+from reproduce.show.compare import Sample, family_note, judge, means, points
 from reproduce.show.content import Finding
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
@@ -40,6 +40,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting = f"{sheet.described(network=True, length=False)}, k = {ACCUMULATION}"
     if sheet.done.empty:
         return
+    measured = [f"{points(gap[e])} after {count(e, 'epoch')}" for e in lengths if gap[e].values]
+    yield Sentence(f"PETRA less backpropagation, points of accuracy: {', '.join(measured) or 'no pair yet'}.")
     yield facet(
         sheet.runs,
         [facets.line("interval"), facets.dots(apart=0.08), facets.cut_to(sheet.runs, "test_accuracy")],

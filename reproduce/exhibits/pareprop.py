@@ -2,103 +2,72 @@
 
 The published gains (arXiv 2306.09342) are of networks for ImageNet on a server's GPU; what is measured here may be of
 networks a few channels wide on a CPU. Both stand side by side, each with where it ran, and a published gain stands only
-in the row of the very size that it was published for.
-
-Rows come from the records of `benchmarks/pareprop.py`, whose names begin with pareprop; the words that the two share
-are here.
+in the row of the very size that it was published for. Measured is what `benchmarks/pareprop.py` recorded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.published import Mark, Row
-from reproduce.records.benchmarks import Benchmark, Comparison, spread
-from reproduce.records.results import Results
-from reproduce.show.content import (
-    MEGABYTE,
-    Block,
-    Column,
-    Entry,
-    Finding,
-    Section,
-    Table,
-    Tone,
-    missing,
-    none,
-    number,
-    short_title,
-    signed,
-    text,
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Shown
+from reproduce.published import Mark, Row, pareprop_row
+from reproduce.records.benchmarks import (
+    ALLOCATED,
+    LARGEST_FORETOLD,
+    LARGEST_FOUND,
+    PEAK_FORETOLD,
+    THROUGHPUT,
+    Benchmark,
+    Spread,
+    spread,
 )
+from reproduce.records.frames import Frames
+from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, missing, none, short_title, text, with_sign
+from reproduce.show.content import number as number_entry
 from reproduce.show.content import published as published_entry
+from reproduce.show.tables import Field, amount, difference, entry, number, table, words
 from reproduce.words import conjunction, count
 
-__all__ = ["ALLOCATED", "FORETOLD", "FOUND", "PEAK_FORETOLD", "THROUGHPUT", "gain_of", "group_of", "section"]
-
-THROUGHPUT = "throughput"
-ALLOCATED, PEAK_FORETOLD = "allocated peak", "foretold peak"
-FORETOLD, FOUND = "largest batch, foretold", "largest batch, found"
-
-CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
-FAMILIES = {"revvit": "RevViT", "revmvit": "RevMViT", "revswin": "RevSwin", "revroberta": "RevRoBERTa"}
-SEPARATOR = ", batch "
-
-
-def group_of(network: str, batch: int) -> str:
-    """How records call a network that is trained on micro-batches of so many samples."""
-    return f"{network}{SEPARATOR}{batch}"
-
-
-def gain_of(network: str) -> float | None:
-    """The published gain of PaReprop over reversible backpropagation in percent; None: none was for this network."""
-    row = _row(network, exactly=True)
-    return None if row is None else row.number("gain_percent")
-
-
-def section(results: Results) -> Section:
-    """A table of what was published, then two of every record."""
-    records = [benchmark for benchmark in results.benchmarks if benchmark.name.partition("-")[0] == "pareprop"]
-    blocks: list[Block] = [_INTRODUCTION, _published()]
-    for benchmark in records:
-        blocks += [_measured(benchmark), _batches(benchmark)]
-    devices = dict.fromkeys(_device(benchmark) for benchmark in records)
-    return Section(
-        "pareprop",
-        "PaReprop: reconstruction beside gradients",
-        blocks,
-        [*_findings(records)],
-        coverage=f"published values; measured on {conjunction([*devices])}" if devices else "published values; not run",
-    )
-
-
-_INTRODUCTION = (
-    "Under reversible backpropagation a device rebuilds a block, differentiates it, rebuilds the next. PaReprop "
-    "(arXiv:2306.09342) rebuilds a block beside the gradient of the block above. The gradients are the same, bit for "
-    "bit; at most two graphs are alive at once instead of one. The gain is over reversible backpropagation, measured "
-    "in turn with it in the same process; it can be no larger than what the reconstruction costs."
+COMPARED = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
+BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in the name of a group; a head
+INTRODUCTION = (
+    "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
+    "PaReprop (arXiv:2306.09342) reconstructs a block beside the gradient of the block above. The gradients are the "
+    "same, bit for bit; at most two graphs are alive at once instead of one. The gain is over reversible "
+    "backpropagation, measured in turn with it in the same process; it can be no larger than what the reconstruction "
+    "costs."
 )
 
 
-def _published() -> Table:
-    rows = []
-    for row in published.read("pareprop"):
-        gain = _published_entry(row)
-        rows.append([text(row["family"]), text(row["size"]) if row["size"] else none("no size was named"), gain])
-    return Table(
+def whole(frames: Frames) -> Iterator[Shown]:
+    """A table of what was published, then two of every record."""
+    yield table(
         key="pareprop-published",
         caption="Published gain in throughput of PaReprop over reversible backpropagation, percent of images/s or "
         "sequences/s.",
-        columns=[Column("family", numeric=False), Column("size", numeric=False), Column("gain, %")],
-        rows=rows,
+        rows=published.read("pareprop"),
+        fields=[
+            words("family", lambda row: row["family"]),
+            words("size", lambda row: row["size"] or none("no size was named")),
+            entry("gain, %", _published),
+        ],
         notes=(
             "Second-hand: quoted from the paper (arXiv:2306.09342) by others; its hardware, resolutions and batch "
             "sizes were not at hand. Unknown: the paper reports this family, its values were not at hand.",
         ),
     )
+    records = [record for record in frames.results.benchmarks if record.name.partition("-")[0] == "pareprop"]
+    devices = conjunction(list(dict.fromkeys(map(_device, records))))
+    yield Coverage(f"published values; measured on {devices}" if records else "published values; not run")
+    if not records:
+        yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
+    for record in records:
+        own = frames.series[frames.series["benchmark"] == record.name]
+        yield from _measured(record, own.groupby(["group", "contestant", "quantity"], sort=False)["value"].median())
 
 
-def _published_entry(row: Row) -> Entry:
+def _published(row: Row) -> Entry:
     if row.mark is Mark.UNKNOWN:
         return published_entry("unknown", row.mark)
     if row["gain_percent"]:
@@ -106,126 +75,88 @@ def _published_entry(row: Row) -> Entry:
     return published_entry(row["statement"], row.mark)
 
 
-def _row(network: str, *, exactly: bool = False) -> Row | None:
-    """What was published of a network, or of its family where sizes were not told apart; None: nothing."""
-    family, _, size = network.partition("_")
-    own = [row for row in published.read("pareprop") if row["family"] == FAMILIES.get(family)]
-    sizes = ("",) if not exactly else ()
-    return next((row for row in own if row["size"].lower() in (size, *sizes)), None)
+def _measured(record: Benchmark, medians: Any) -> Iterator[Shown]:
+    """Two tables and what they come to; `medians` by group (network and batch), contestant and quantity."""
+    pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
+    gains = {  # percent
+        c.group: spread([100 * (ratio - 1) for ratio in record.ratios(c)])
+        for c in record.comparisons
+        if (c.first, c.second, c.quantity) == pair
+    }
+    device, again = _device(record), f"Again: {record.command}"
+    small = " On a CPU, at small sizes: not to be compared with the published gains."
 
+    def megabytes(group: str, method: str) -> Entry:
+        foretold = f"predicted from shapes: {medians[group, method, PEAK_FORETOLD] / MEGABYTE:.1f}"
+        return number_entry(medians[group, method, ALLOCATED] / MEGABYTE, 1, hint=foretold)
 
-def _measured(benchmark: Benchmark) -> Table:
-    titles = [short_title(method) for method in CONTESTANTS]
-    columns = [
-        Column("network", numeric=False),
-        Column("batch"),
-        *(Column(title, group="samples/s") for title in titles),
-        Column("measured", group="gain of PaReprop, %", hint="median over the rounds"),
-        Column("quartiles", numeric=False, group="gain of PaReprop, %"),
-        Column("published", group="gain of PaReprop, %"),
-        *(Column(title, group="peak memory, MB", hint="allocator, temporaries included") for title in titles),
-    ]
-    rows = []
-    for comparison in _gains(benchmark):
-        network, _, batch = comparison.group.partition(SEPARATOR)
-        found = spread([100 * (ratio - 1) for ratio in benchmark.ratios(comparison)])
-        quartiles = f"{found.lower:+.1f} to {found.upper:+.1f}".replace("-", "\N{MINUS SIGN}")
-        values = _medians(benchmark, comparison.group)
-        row = _row(network)
-        rows.append(
-            [
-                text(network),
-                number(int(batch), 0, tone=Tone.PLAIN),
-                *(number(values[m.title, THROUGHPUT], 1) for m in CONTESTANTS),
-                signed(found.median, 1),
-                text(quartiles, tone=Tone.OURS, sort=found.lower),
-                none("no such size was published") if row is None else _published_entry(row),
-                *(
-                    number(
-                        values[m.title, ALLOCATED] / MEGABYTE,
-                        1,
-                        hint=f"foretold from shapes: {values[m.title, PEAK_FORETOLD] / MEGABYTE:.1f}",
-                    )
-                    for m in CONTESTANTS
-                ),
-            ]
-        )
-    setting = benchmark.setting
-    return Table(
-        key=f"{benchmark.name}-throughput",
-        caption=f"Throughput and memory on {_device(benchmark)}: images of {setting['size']} pixels, texts of "
-        f"{setting['length']} tokens, float32.{_warning(benchmark)}",
-        columns=columns,
-        rows=rows,
-        notes=(
-            "Published gains are of other hardware and resolutions, second-hand.",
-            f"Again: {benchmark.command}",
-        ),
+    def each(of: Callable[[str, str], Any], digits: int, group: str, hint: str = "", form: Any = amount) -> list[Field]:
+        """A column a method; `of` group and method."""
+        return [
+            form(short_title(m), lambda row, m=m: of(row, m.title), digits, group=group, hint=hint) for m in COMPARED
+        ]
+
+    yield table(
+        key=f"{record.name}-throughput",
+        caption=f"Throughput and memory on {device}: images of {record.setting['size']} pixels, texts of "
+        f"{record.setting['length']} tokens, float32.{small if record.environment.get('device') == 'cpu' else ''}",
+        rows=gains,
+        fields=[
+            words("network", lambda group: group.partition(BATCH)[0]),
+            number("batch", lambda group: int(group.partition(BATCH)[2])),
+            *each(lambda group, method: medians[group, method, THROUGHPUT], 1, "samples/s"),
+            difference("measured", lambda group: gains[group].median, 1, group=GAIN, hint="median over the rounds"),
+            words("quartiles", lambda group: _quartiles(gains[group]), group=GAIN),
+            entry("published", lambda group: _of_size(group.partition(BATCH)[0]), group=GAIN),
+            *each(megabytes, 1, "peak memory, MB", "allocator, temporaries included"),
+        ],
+        notes=("Published gains are of other hardware and resolutions, second-hand.", again),
         grouped=True,
     )
-
-
-def _batches(benchmark: Benchmark) -> Table:
-    titles = [short_title(method) for method in CONTESTANTS]
-    networks = dict.fromkeys(s.group for s in benchmark.series if s.quantity == FORETOLD)
-    rows = []
-    for network in networks:
-        values = _medians(benchmark, network)
-        rows.append(
-            [
-                text(network),
-                *(number(values[m.title, FORETOLD], 0, tone=Tone.PLAIN) for m in CONTESTANTS),
-                *(
-                    number(values[m.title, FOUND], 0) if (m.title, FOUND) in values else missing("not run")
-                    for m in CONTESTANTS
-                ),
-            ]
-        )
-    return Table(
-        key=f"{benchmark.name}-batches",
-        caption=f"Largest batch under {benchmark.setting['budget']:g} MB on {_device(benchmark)}.",
-        columns=[
-            Column("network", numeric=False),
-            *(Column(title, group="foretold", hint="from shapes, without temporaries") for title in titles),
-            *(Column(title, group="found", hint="by the allocator") for title in titles),
+    yield table(
+        key=f"{record.name}-batches",
+        caption=f"Largest batch under {record.setting['budget']:g} MB on {device}.",
+        rows=list(dict.fromkeys(group for group, _, quantity in medians.index if quantity == LARGEST_FORETOLD)),
+        fields=[
+            words("network", lambda group: group),
+            *each(
+                lambda group, method: medians[group, method, LARGEST_FORETOLD],
+                0,
+                "predicted",
+                "from shapes, without temporaries",
+                number,
+            ),
+            *each(
+                lambda group, method: medians.get((group, method, LARGEST_FOUND), missing("not run")),
+                0,
+                "found",
+                "by the allocator",
+            ),
         ],
-        rows=rows,
-        notes=(f"Again: {benchmark.command}",),
+        notes=(again,),
+    )
+    sizes = [gain.median for gain in gains.values()]
+    yield Finding(
+        f"PaReprop on {device}: faster than reversible backpropagation in {sum(gain > 0 for gain in sizes)} of "
+        f"{count(len(sizes), 'setting')}, {with_sign(min(sizes), 1)} to {with_sign(max(sizes), 1)} %."
     )
 
 
-def _findings(records: list[Benchmark]) -> Iterator[Finding]:
-    if not records:
-        yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
-    for benchmark in records:
-        gains = [100 * (benchmark.spread(comparison).median - 1) for comparison in _gains(benchmark)]
-        faster = sum(gain > 0 for gain in gains)
-        low, high = (f"{gain:+.1f}".replace("-", "\N{MINUS SIGN}") for gain in (min(gains), max(gains)))
-        yield Finding(
-            f"PaReprop on {_device(benchmark)}: faster than reversible backpropagation in {faster} of "
-            f"{count(len(gains), 'setting')}, {low} to {high} %."
-        )
+def _of_size(network: str) -> Entry:
+    row = pareprop_row(network)
+    return none("no such size was published") if row is None else _published(row)
 
 
-def _gains(benchmark: Benchmark) -> list[Comparison]:
-    pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
-    return [c for c in benchmark.comparisons if (c.first, c.second, c.quantity) == pair]
+def _quartiles(found: Spread) -> Entry:
+    words = f"{with_sign(found.lower, 1)} to {with_sign(found.upper, 1)}"
+    return text(words, tone=Tone.OURS, sort=found.lower)
 
 
-def _medians(benchmark: Benchmark, group: str) -> dict[tuple[str, str], float]:
-    """By contestant and quantity."""
-    return {(s.name, s.quantity): spread(s.values).median for s in benchmark.series if s.group == group}
-
-
-def _device(benchmark: Benchmark) -> str:
-    environment = benchmark.environment
-    device = str(environment.get("device", "an unknown device"))
+def _device(record: Benchmark) -> str:
+    device = str(record.environment.get("device", "an unknown device"))
     if device != "cpu":
         return device
-    return f"{benchmark.setting['threads']} threads of {environment.get('processor', 'a CPU')}"
+    return f"{record.setting['threads']} threads of {record.environment.get('processor', 'a CPU')}"
 
 
-def _warning(benchmark: Benchmark) -> str:
-    if benchmark.environment.get("device") != "cpu":
-        return ""
-    return " On a CPU, at small sizes: not to be compared with the published gains."
+EXHIBIT = Exhibit("pareprop", "PaReprop: reconstruction beside gradients", INTRODUCTION, whole=whole)

@@ -12,8 +12,8 @@ from petra_core.drawing import gantt
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, simulate
 from reproduce.modelling import modelled
-from reproduce.modelling.modelled import Modelled, full
-from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, Chain, Outcome
+from reproduce.modelling.modelled import Modelled, seconds_when_full
+from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, RivalChain, RivalOutcome
 from reproduce.records.results import Results
 from reproduce.show.content import (
     MEGABYTE,
@@ -48,7 +48,7 @@ SHOWN_BATCH = 6
 
 def section(results: Results) -> Section:
     """Of the largest scale: links, rivals, charts."""
-    known = modelled.found(results)
+    known = modelled.timed_networks(results)
     title = "Scale: links, rivals and a thousand devices"
     if not known:
         return Section(
@@ -61,7 +61,7 @@ def section(results: Results) -> Section:
     scale = known[-1].run.cell.scale
     own = [m for m in known if m.run.cell.scale == scale]
     network = own[0]
-    chains = [Chain(network, devices) for devices in DEVICES]
+    chains = [RivalChain(network, devices) for devices in DEVICES]
     outcomes = {chain.devices: chain.outcomes() for chain in chains}
     blocks: list[Block] = [
         _introduction(network),
@@ -96,9 +96,9 @@ def _introduction(m: Modelled) -> str:
     )
 
 
-def _links_table(own: Sequence[Modelled], chains: Sequence[Chain], scale: str) -> Table:
+def _links_table(own: Sequence[Modelled], chains: Sequence[RivalChain], scale: str) -> Table:
     networks: list[tuple[str, tuple[Cost, ...]]] = [(m.title, m.costs) for m in own]
-    networks += [(f"chain of {2 * chain.devices} blocks", chain.rebuilding) for chain in chains]
+    networks += [(f"chain of {2 * chain.devices} blocks", chain.reconstructing) for chain in chains]
     return Table(
         key="scale-links",
         caption=f"Speed of PETRA over a link, as share of that over links that take no time; modelled, “{scale}”.",
@@ -116,7 +116,7 @@ def _links_table(own: Sequence[Modelled], chains: Sequence[Chain], scale: str) -
 
 
 def _links_row(name: str, costs: tuple[Cost, ...]) -> list[Entry]:
-    fastest = full(costs, accumulation=BATCH)
+    fastest = seconds_when_full(costs, accumulation=BATCH)
     largest = max(max(cost.up, cost.down) for cost in costs)
     return [
         text(name),
@@ -124,7 +124,7 @@ def _links_row(name: str, costs: tuple[Cost, ...]) -> list[Entry]:
         number(1e3 * fastest, 1),
         number(largest / MEGABYTE, 1),
         number(largest / fastest / GIGABIT, 2),
-        *(number(100 * fastest / full(costs, link, BATCH), 1) for link in LINKS.values()),
+        *(number(100 * fastest / seconds_when_full(costs, link, BATCH), 1) for link in LINKS.values()),
     ]
 
 
@@ -140,7 +140,7 @@ _RIVALS = (
 )
 
 
-def _rivals_table(chain: Chain, outcomes: Sequence[Outcome], scale: str) -> Table:
+def _rivals_table(chain: RivalChain, outcomes: Sequence[RivalOutcome], scale: str) -> Table:
     columns = [
         Column("way", numeric=False),
         Column(f"{BATCH} micro-batches", group="efficiency, %", hint="an update, over links that take no time"),
@@ -171,7 +171,7 @@ def _rivals_table(chain: Chain, outcomes: Sequence[Outcome], scale: str) -> Tabl
     )
 
 
-def _finding(outcomes: dict[int, list[Outcome]], scale: str) -> Finding:
+def _finding(outcomes: dict[int, list[RivalOutcome]], scale: str) -> Finding:
     claims = []
     for devices, (petra, *others) in outcomes.items():
         synchronous = [outcome for outcome in others if not outcome.delay]
@@ -193,7 +193,7 @@ def _finding(outcomes: dict[int, list[Outcome]], scale: str) -> Finding:
     )
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: RivalOutcome) -> str:
     return f"{outcome.efficiency:.0%} in {outcome.peak / MEGABYTE:,.0f} MB"
 
 
@@ -204,8 +204,8 @@ _CHARTS = (
 
 
 def _charts(m: Modelled) -> list[Figure]:
-    chain = Chain(m, SHOWN)
-    rebuilding, keeping = chain.rebuilding, chain.keeping
+    chain = RivalChain(m, SHOWN)
+    rebuilding, keeping = chain.reconstructing, chain.keeping
     one, halves = (1,) * SHOWN, (1,) * (2 * SHOWN)
     drawn = {
         "PETRA": orders.of_method(methods.PETRA, rebuilding, one, 3 * SHOWN, SHOWN_BATCH),

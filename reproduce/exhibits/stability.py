@@ -6,184 +6,170 @@ backpropagation at the same points, on a chain of reversible blocks, where every
 breaks under both is the learning rate's doing and not the delay's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from petra_core.methods import Method
-from reproduce.exhibits import stability_plots
-from reproduce.exhibits.divergence import RULE
-from reproduce.exhibits.stability_map import BREAKS, NOT_RUN, Map, Point, read_map, stable_rates
-from reproduce.grids import scales
-from reproduce.grids.plans.stability import COMPARED, cells
-from reproduce.records.results import Results
-from reproduce.show.content import (
-    Block,
-    Column,
-    Entry,
-    Finding,
-    Section,
-    Table,
-    Tone,
-    missing,
-    not_run_at,
-    number,
-    run_at,
-    signed,
-    text,
-)
+from reproduce.exhibits._exhibit import Exhibit, Folded, Shown
+from reproduce.grids.plans.stability import COMPARED
+from reproduce.records.broken import RULE, chance
+from reproduce.records.frames import Sheet
+from reproduce.show import facets
+from reproduce.show.compare import DONE, Sample, means, with_difference
+from reproduce.show.content import Entry, Finding, Tone, missing, text
+from reproduce.show.facets import facet
+from reproduce.show.tables import Field, amount, difference, entry, number, table
 from reproduce.words import count
 
-TITLE = "Stability: where training breaks, over k, learning rate and warm-up"
-
-
-def section(results: Results) -> Section:
-    """For every scale with records: the maps, every point, and the largest rate that is stable."""
-    maps = [found for scale in scales.SCALES if (found := read_map(results, scale, cells(scale))) is not None]
-    shown = [found for found in maps if found.begun]
-    blocks: list[Block] = [INTRODUCTION, RULE]
-    findings: list[Finding] = []
-    for found in shown:
-        own = list(_findings(found))
-        words = " ".join(finding.text.removeprefix("Stability: ") for finding in own)
-        blocks += [stability_plots.figure(found, words), _stable_table(found)]
-        findings += own
-    blocks += not_run_at([found.scale for found in maps if not found.begun])
-    return Section(
-        "stability",
-        TITLE,
-        blocks,
-        findings or [Finding("Stability: no point of the map has been run yet.", Tone.MISSING)],
-        run_at(found.scale for found in shown),
-        folded=[_points_table(found) for found in shown],
-        folded_title="Every point of the maps",
-    )
-
-
+POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
+PETRA, EXACT = COMPARED
+DIFFERENCE = "PETRA less backpropagation, points"
 INTRODUCTION = (
     "Each field is one short training, with one seed: differences of a few points between two fields mean nothing, "
     "what breaks and what does not is what the map is for. The learning rate after warm-up is rate·batch·k/256, the "
     "paper's rule with other rates than its 0.1, so that a field further up has the same rate for each sample and "
-    "fewer updates within a delay."
+    f"fewer updates within a delay. {RULE}"
 )
 
 
-# --- what is stable
-
-
-def _findings(found: Map) -> Iterator[Finding]:
-    both = [point for point in found.cells if all(found.ended(point, method) for method in COMPARED)]
-    by_method = {method: {point for point in both if found.broken(point, method)} for method in COMPARED}
-    petra, reference = (by_method[method] for method in COMPARED)
-    extent = f"{len(both)} of {count(len(found.cells), 'point')} run with both methods, one seed"
-    yield Finding(
-        f"Stability: scale “{found.scale}” ({extent}): PETRA breaks at {len(petra)} and backpropagation at "
-        f"{len(reference)} of them; at {len(petra - reference)} PETRA alone, at {len(reference - petra)} "
-        "backpropagation alone.",
-        Tone.PLAIN if both else Tone.MISSING,
-    )
-    for warmup in found.warmups:
-        length = f"warm-up of {stability_plots.count_epochs(warmup)}" if warmup else "no warm-up"
-        words = []
-        for method in COMPARED:
-            own = [f"{_rate_words(found, method, warmup, k)} at k = {k}" for k in found.accumulations]
-            words.append(f"{method.title} {', '.join(own)}")
-        yield Finding(
-            f"Stability: scale “{found.scale}”, {length}: the largest rate up to which nothing breaks "
-            f"is for {'; for '.join(words)}."
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """The maps, the largest rate that is stable, and every point."""
+    runs = sheet.runs[sheet.runs["seed"] == sheet.example.seed]
+    learning_rates: dict[Any, float] = runs.groupby(POINT)["learning_rate"].first().to_dict()
+    warmups, ks, tried = (sorted(set(axis)) for axis in zip(*learning_rates, strict=True))
+    samples = means(runs, "test_accuracy", [*POINT, "method"])
+    accuracy = {method: {point: samples[*point, method.name] for point in learning_rates} for method in COMPARED}
+    stable = {
+        (warmup, k, method): stable_rate({rate: accuracy[method][warmup, k, rate] for rate in tried})
+        for warmup in warmups
+        for k in ks
+        for method in COMPARED
+    }
+    findings = [f"scale “{sheet.scale}” {_counts(accuracy)}"]
+    for warmup in warmups:
+        rates = [f"{m.title} {', '.join(f'{stable[warmup, k, m].text} at k = {k}' for k in ks)}" for m in COMPARED]
+        findings.append(
+            f"scale “{sheet.scale}”, {_length(warmup)}: the largest rate up to which nothing breaks is for "
+            f"{'; for '.join(rates)}."
         )
-
-
-def _rate_words(found: Map, method: Method, warmup: float, k: int) -> str:
-    rate, limit = stable_rates(found, method, warmup, k)
-    if rate is None:
-        return "not known" if limit == NOT_RUN else "none"
-    return f"{rate:g}" if limit == BREAKS else f"{rate:g} ({limit})"
-
-
-# --- tables
-
-
-def _stable_table(found: Map) -> Table:
-    columns = [Column("warm-up, epochs"), Column("k"), *(Column(method.title) for method in COMPARED)]
-    body = [
-        [
-            number(warmup, 1, tone=Tone.PLAIN),
-            number(k, 0, tone=Tone.PLAIN),
-            *(_rate_entry(*stable_rates(found, method, warmup, k)) for method in COMPARED),
-        ]
-        for warmup in found.warmups
-        for k in found.accumulations
-    ]
-    return Table(
-        key=f"stability-{found.scale}-rates",
-        caption=f"The largest rate up to which nothing breaks ({found.described}).",
-        columns=columns,
-        rows=body,
+    setting = sheet.described(network=True, rate=False)
+    yield facet(
+        with_difference(runs, "test_accuracy", of=PETRA.name, less=EXACT.name, by=POINT, title=DIFFERENCE),
+        [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
+        key=f"stability-{sheet.key}",
+        title=f"Stability of PETRA and backpropagation, scale “{sheet.scale}”",
+        caption=f"Stability of PETRA and backpropagation ({setting}). Test accuracy after the last epoch. Hatched: "
+        "broken by the rule above; on the right, where one of the two is. A dot: not run.",
+        description="Fields by k (upwards) and learning rate (to the right), one row of panels for each length of "
+        "warm-up: test accuracy of PETRA, of backpropagation, and their difference; hatched where training breaks. "
+        + " ".join(findings),
+        x="reference_rate",
+        y="test_accuracy",
+        hue="k",
+        looks=facets.rising(ks),
+        row="warmup_epochs",
+        col="method",
+        titles=lambda warmup, shown: f"{_title(shown)}\n{_length(warmup)}",
+        xlabel="rate",
+        ylabel="k",
+        height=0.9 + 0.34 * len(ks),
+        legend="",
+    )
+    yield table(
+        key=f"stability-{sheet.key}-rates",
+        caption=f"The largest rate up to which nothing breaks ({setting}).",
+        rows=[(warmup, k) for warmup in warmups for k in ks],
+        fields=[
+            number("warm-up, epochs", lambda row: row[0], 1),
+            number("k", lambda row: row[1]),
+            entry(PETRA.title, lambda row: stable[*row, PETRA]),
+            entry(EXACT.title, lambda row: stable[*row, EXACT]),
+        ],
         notes=("The rate stands where the paper has 0.1. Only rates of the map were tried; nothing is interpolated.",),
     )
-
-
-def _rate_entry(rate: float | None, limit: str) -> Entry:
-    if rate is None:
-        return (
-            missing("not run")
-            if limit == NOT_RUN
-            else text("none", tone=Tone.ALERT, hint="breaks at the smallest rate")
+    yield Folded(
+        table(
+            key=f"stability-{sheet.key}-points",
+            caption=f"Every point of the map ({setting}), one seed.",
+            rows=learning_rates,
+            fields=[
+                number("warm-up, epochs", lambda point: point[0], 1),
+                number("k", lambda point: point[1]),
+                entry("rate", lambda point: Entry(f"{point[2]:g}", point[2])),
+                entry("learning rate", lambda point: Entry(f"{learning_rates[point]:.4g}", learning_rates[point])),
+                *_outcome(PETRA, accuracy[PETRA]),
+                *_outcome(EXACT, accuracy[EXACT]),
+                difference("difference", lambda point: _mean(accuracy[PETRA][point] - accuracy[EXACT][point]), 1),
+            ],
+            notes=("Difference: PETRA less backpropagation at the same point, points of accuracy.",),
         )
-    return Entry(f"{rate:g}" if limit == BREAKS else f"{rate:g} ({limit})", rate, Tone.OURS)
+    )
+    yield from (Finding(f"Stability: {words}") for words in findings)
 
 
-def _points_table(found: Map) -> Table:
-    columns = [Column(name) for name in ("warm-up, epochs", "k", "rate", "learning rate")]
-    for method in COMPARED:
-        columns += [Column("accuracy, %", group=method.title), Column("state", numeric=False, group=method.title)]
-    columns.append(Column("difference"))
-    body = []
-    for point in sorted(found.cells):
-        rate = next(iter(found.cells[point].values())).learning_rate
-        line = [
-            number(point.warmup, 1, tone=Tone.PLAIN),
-            number(point.k, 0, tone=Tone.PLAIN),
-            Entry(f"{point.rate:g}", point.rate),
-            Entry(f"{rate:.4g}", rate),
-        ]
-        for method in COMPARED:
-            accuracy, reason = found.accuracy(point, method), found.broken(point, method)
-            line.append(missing("") if accuracy is None else number(accuracy, 1))
-            line.append(text(f"broken: {reason}", tone=Tone.ALERT) if reason else missing(_state(found, point, method)))
-        difference = found.difference(point)
-        line.append(missing("") if difference is None else signed(difference, 1))
-        body.append(line)
-    return Table(
-        key=f"stability-{found.scale}-points",
-        caption=f"Every point of the map ({found.described}), one seed.",
-        columns=columns,
-        rows=body,
-        notes=("Difference: PETRA less backpropagation at the same point, points of accuracy.",),
-        data=list(_data(found)),
+def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
+    """The largest rate up to which nothing breaks, as far as is known; unless the next one breaks, what limits it.
+
+    Args:
+        by_rate: the runs, the rates rising.
+
+    """
+    stable, limit = None, "largest tried"
+    for rate, sample in by_rate.items():
+        if sample.broken and stable is None:
+            return text("none", tone=Tone.ALERT, hint="breaks at the smallest rate")
+        if sample.broken or not sample.ended:
+            limit = "" if sample.broken else "next not run"
+            break
+        stable = rate
+    if stable is None:
+        return missing("not known", "the smallest rate has not been run")
+    return Entry(f"{stable:g} ({limit})" if limit else f"{stable:g}", stable, Tone.OURS)
+
+
+def _counts(accuracy: Mapping[Method, Mapping[Any, Sample]]) -> str:
+    """How many points break under which method, of those that are known of both."""
+    both = [point for point in accuracy[PETRA] if all(accuracy[method][point].ended for method in COMPARED)]
+    petra, exact = ({point for point in both if accuracy[method][point].broken} for method in COMPARED)
+    return (
+        f"({len(both)} of {count(len(accuracy[PETRA]), 'point')} run with both methods, one seed): PETRA breaks at "
+        f"{len(petra)} and backpropagation at {len(exact)} of them; at {len(petra - exact)} PETRA alone, at "
+        f"{len(exact - petra)} backpropagation alone."
     )
 
 
-def _state(found: Map, point: Point, method: Method) -> str:
-    run = found.runs[point].get(method)
-    return "not run" if run is None else "trains" if run.done else str(run.state)
+def _outcome(method: Method, accuracy: Mapping[Any, Sample]) -> list[Field]:
+    """Two columns: the accuracy, and whether it trains or why not."""
+
+    def state(point: Any) -> Entry:
+        sample = accuracy[point]
+        if sample.broken:
+            return text(f"broken: {next(iter(sample.broken.values()))}", tone=Tone.ALERT)
+        return missing("trains" if sample.summary == DONE else sample.summary)
+
+    return [
+        amount("accuracy, %", lambda point: _mean(accuracy[point]), 1, group=method.title),
+        entry("state", state, group=method.title, numeric=False),
+    ]
 
 
-def _data(found: Map) -> Iterator[dict[str, object]]:
-    """One line a run."""
-    for point in sorted(found.cells):
-        for method, cell in found.cells[point].items():
-            run = found.runs[point].get(method)
-            yield {
-                "scale": found.scale,
-                "warmup_epochs": point.warmup,
-                "k": point.k,
-                "rate": point.rate,
-                "learning_rate": cell.learning_rate,
-                "method": method.name,
-                "seed": cell.seed,
-                "state": _state(found, point, method),
-                "broken": found.broken(point, method),
-                "train_loss": "" if run is None else run.result.get("train_loss", ""),
-                "test_accuracy": "" if run is None else run.result.get("test_accuracy", ""),
-                "cell": cell.name if run is None else run.cell.name,
-            }
+def _mean(sample: Sample) -> float | None:
+    return sample.estimate.mean if sample.estimate else None
+
+
+def _title(shown: str) -> str:
+    """Of a panel: a method's name, or that of the difference."""
+    return next((f"{method.title}, %" for method in COMPARED if method.name == shown), shown)
+
+
+def _length(warmup: float) -> str:
+    return f"warm-up of {warmup:g} epoch{'' if warmup == 1 else 's'}" if warmup else "no warm-up"
+
+
+EXHIBIT = Exhibit(
+    "stability",
+    "Stability: where training breaks, over k, learning rate and warm-up",
+    INTRODUCTION,
+    each,
+    folded="Every point of the maps",
+)

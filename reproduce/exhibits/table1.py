@@ -1,87 +1,36 @@
 """Table 1: complexity per stage of every method, the published formulas beside what was measured.
 
 The measurements are made by `reproduce.measures.complexity` and brought to the units of the formulas by
-`reproduce.exhibits.measured`; here they are set beside the published text.
+`reproduce.modelling.complexity`. The formulas are about the growth with J and k more than about any one value, so they
+are also drawn over both, as lines, with the measurements as dots. Tabulated and drawn is the first inner stage (the
+formulas' j = 2), which holds most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import seaborn as sns
-from matplotlib.figure import Figure as Drawing
-
-from petra_core import methods
-from petra_core.methods import Method
-from reproduce import published
-from reproduce.exhibits import growth
-from reproduce.exhibits.measured import FIRST_INNER, PUBLISHED_NAMES, Measured, Sweep, smallest, sweeps
-from reproduce.published import Row
-from reproduce.records.results import Results
-from reproduce.show import plots
+from reproduce.exhibits._exhibit import Exhibit, Folded, Shown, sheets
+from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
+from reproduce.modelling.complexity import FORMULAS, Measured, formulas, measured
+from reproduce.records.frames import Frames, Sheet
+from reproduce.show import facets
 from reproduce.show.content import (
     KILOBYTE,
     MINUS,
+    NARROW_SPACE,
     TIMES,
-    Block,
-    Column,
     Entry,
     Figure,
     Finding,
-    Section,
     Table,
     Tone,
-    method_name,
-    missing,
     none,
-    number,
-    short_title,
-    text,
+    published,
 )
-from reproduce.show.content import published as published_entry
+from reproduce.show.content import number as number_entry
+from reproduce.show.facets import facet, only
+from reproduce.show.tables import Field, amount, entry, method, number, table, words
 
-
-def section(results: Results) -> Section:
-    """Scale by scale the formulas beside the measurements, their growth with J and k, then the bytes stage by stage."""
-    rows = {row["method"]: row for row in published.read("table1_complexity")}
-    found = sweeps(results)
-    blocks: list[Block] = [_INTRODUCTION]
-    folded: list[Block] = []
-    for sweep in found:
-        blocks += [_complexity_table(rows, sweep), *growth.figures(rows, sweep), _bytes_figure(sweep)]
-        folded += [growth.table(sweep), _stages_table(sweep)]
-    if not found:
-        blocks.append(_complexity_table(rows, None))
-    finding, coverage = _judgement(rows, [m for sweep in found for m in sweep.all])
-    return Section(
-        "table1",
-        "Table 1: complexity per stage",
-        blocks,
-        [finding],
-        coverage,
-        folded,
-        "Every J and k; bytes stage by stage",
-    )
-
-
-def _judgement(rows: dict[str, Row], found: Sequence[Measured]) -> tuple[Finding, str]:
-    """The line of the summary, and the coverage."""
-    compared = [(m, rows[PUBLISHED_NAMES[m.method]]) for m in found if m.method in PUBLISHED_NAMES]
-    if not compared:
-        return Finding("Table 1: nothing measured yet.", Tone.MISSING), "formulas; nothing measured yet"
-    agreeing = sum(m.holds(row) for m, row in compared)
-    stages, ks = sorted({m.stages for m, _ in compared}), sorted({m.cell.accumulation for m, _ in compared})
-    finding = Finding(
-        "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
-        f"every inner stage in {agreeing} of {len(compared)} measurements "
-        f"(J = {', '.join(map(str, stages))}; k = {', '.join(map(str, ks))}).",
-        Tone.GOOD if agreeing == len(compared) else Tone.ALERT,
-    )
-    return (
-        finding,
-        f"measured on chains of equal stages: {agreeing} of {len(compared)} measurements follow the formulas",
-    )
-
-
-_INTRODUCTION = (
+INTRODUCTION = (
     "The formulas of the paper hold for a network of equal stages, so they are measured on one: a chain of "
     "reversible blocks of constant width between a stem and a head, executed until the pipeline is full. "
     "Activations are the bytes that a stage holds between two ticks for micro-batches whose backward is still to "
@@ -90,36 +39,110 @@ _INTRODUCTION = (
     "with whatever else ran there; a forward and a backward are divided by the same stage's forward. Table 1 counts a "
     "backward as two forwards; how long it takes depends on kernels and on the size of the stage."
 )
+REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # kept while the other grows
+TABULATED = ACCUMULATIONS[:2]  # k whose measurements are tabulated in full; all are drawn and listed
+HELD = ("inputs", "graph", "stashed_weights")
+#: What grows or does not: panels, and columns of the list.
+TITLES = {
+    "activations": "activations held, kB",
+    "copies": "stashed copies of the weights",
+    "down": "message down (hollow: up), streams",
+    "flops": "FLOPs of all stages, forwards",
+    "executed": "time per batch, executed, forwards",
+    "time": "time per batch, measured, forwards",
+}
+UNITS = {"activations": KILOBYTE}  # in which they are drawn
 
 
-def _complexity_table(rows: dict[str, Row], sweep: Sweep | None) -> Table:
-    found = sweep.reference if sweep else []
-    columns = [
-        Column("k", numeric=False),
-        Column("method", numeric=False),
-        Column("formula", group="activations"),
-        Column("measured", group="activations"),
-        Column("formula", group="weights"),
-        Column("stashed", group="weights", hint="copies of the stage's weights, besides the current ones"),
-        Column("formula", group="communication"),
-        Column("up", group="communication", hint="activations of one stream"),
-        Column("down", group="communication", hint="activations of one stream"),
-        Column("formula", group="FLOPs"),
-        Column("measured", group="FLOPs"),
-        Column("formula", group="time per batch"),
-        Column("units", group="time per batch", hint="forwards of one stage; its forward and backward side by side"),
-        Column("ticks", group="time per batch"),
-        Column("measured", group="time per batch", hint="seconds of the first inner stage, in forwards of it"),
-    ]
+def whole(frames: Frames) -> Iterator[Shown]:
+    """What all measurements say to the formulas, and to the memory that is predicted from shapes.
+
+    The latter are two codes: `petra_core.ledger` counts tensors as they are kept and let go,
+    `petra_core.prediction.memory` computes from the formulas. So it means something that they agree.
+    """
+    found = [m for sheet in sheets(frames, EXHIBIT.key) for m in _measured(sheet)]
     if not found:
-        body = [_complexity_row(method, rows.get(PUBLISHED_NAMES.get(method, "")), None) for method in methods.ALL]
-    else:
-        body = [_complexity_row(m.method, rows.get(PUBLISHED_NAMES.get(m.method, "")), m) for m in found]
-    return Table(
-        key=f"table1-{sweep.scale}" if sweep else "table1",
-        caption=_caption(found),
-        columns=columns,
-        rows=body,
+        return
+    compared = [m for m in found if m.method in formulas()]
+    agreeing = sum(m.holds for m in compared)
+    places = "; ".join(f"{n} = {', '.join(map(str, sorted({m.place[n] for m in compared})))}" for n in REFERENCE)
+    yield Finding(
+        "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
+        f"every inner stage in {agreeing} of {len(compared)} measurements ({places}).",
+        Tone.GOOD if agreeing == len(compared) else Tone.ALERT,
+    )
+    parts = frames.parts(m.cell.name for m in found)
+    counts = parts[parts["of"] != "held"].pivot(index=["cell", "stage", "kind"], columns="of", values="value")
+    equal = int((counts["predicted"] == counts["measured"]).sum())
+    yield Finding(
+        f"Table 1: the prediction of memory from shapes equals the engine's own count in {equal} of {len(counts)} "
+        "numbers (method, J, k, stage, kind).",
+        Tone.GOOD if equal == len(counts) else Tone.ALERT,
+    )
+
+
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """The formulas beside the measurements, their growth with J and k, then the bytes stage by stage."""
+    found = _measured(sheet)
+    reference = [m for m in found if m.place["J"] == REFERENCE["J"]]
+    tabulated = [m for m in reference if m.place["k"] in TABULATED] or reference
+    if tabulated:
+        yield _complexity(sheet, tabulated)
+        yield Folded(_stages(sheet, tabulated))
+    yield from _growth(sheet, [m for m in found if m.place["k"] == REFERENCE["k"]], "J", "k")
+    yield from _growth(sheet, reference, "k", "J")
+    if tabulated:
+        yield _bytes(sheet, [m for m in tabulated if m.place["k"] == tabulated[0].place["k"]])
+    if found:
+        yield Folded(_listed(sheet, found))
+
+
+def _measured(sheet: Sheet) -> list[Measured]:
+    return measured(sheet.frames.by_name[name] for name in sheet.done["cell"])
+
+
+def _formula(group: str, name: str) -> Field:
+    """A column of published formulas."""
+
+    def shown(m: Measured) -> Entry:
+        line = formulas().get(m.method)
+        if line is None:
+            return none("not in the paper's table")
+        text = line[FORMULAS[name]]
+        return published(text.replace("*", NARROW_SPACE).replace("-", MINUS), line.mark, value=text)
+
+    return entry("formula", shown, group=group)
+
+
+def _complexity(sheet: Sheet, tabulated: Sequence[Measured]) -> Table:
+    weights, communication, time = "weights", "communication", "time per batch"
+    stream = "activations of one stream"
+    copies = "copies of the stage's weights, besides the current ones"
+    units = "forwards of one stage; its forward and backward side by side"
+    cell = tabulated[0].cell
+    return table(
+        key=f"table1-{sheet.key}",
+        caption="Complexity per stage: published formulas and measurements of executed steps "
+        f"(J = {REFERENCE['J']}, {cell.width} channels a stream, {cell.image_size}{TIMES}{cell.image_size} pixels, "
+        f"batch {cell.batch_size}, scale “{sheet.scale}”).",
+        rows=tabulated,
+        fields=[
+            words("k", lambda m: f"k = {m.place['k']}"),
+            method("method", lambda m: m.method),
+            _formula("activations", "activations"),
+            entry("measured", _activations, group="activations"),
+            _formula(weights, "copies"),
+            amount("stashed", lambda m: m.values()["copies"], 0, group=weights, hint=copies),
+            _formula(communication, "down"),
+            amount("up", lambda m: m.values()["up"], 0, group=communication, hint=stream),
+            amount("down", lambda m: m.values()["down"], 0, group=communication, hint=stream),
+            _formula("FLOPs", "flops"),
+            entry("measured", _flops, group="FLOPs"),
+            _formula(time, "time"),
+            entry("units", _executed, group=time, hint=units),
+            amount("ticks", lambda m: m.result["ticks_per_micro_batch"], 0, group=time),
+            entry("measured", _seconds, group=time, hint="seconds of the first inner stage, in forwards of it"),
+        ],
         notes=(
             "Activations and weights are those of the first inner stage (j = 2 in the formulas, which count from "
             "1). Weights: where nothing is stashed the formula's 1 is the weights themselves; copies are whole, "
@@ -136,136 +159,139 @@ def _complexity_table(rows: dict[str, Row], sweep: Sweep | None) -> Table:
     )
 
 
-def _complexity_row(method: Method, row: Row | None, m: Measured | None) -> list[Entry]:
-    def formula_of(column: str) -> Entry:
-        if row is None:
-            return none("not in the paper's table")
-        shown = row[column].replace("*", "\N{NARROW NO-BREAK SPACE}").replace("-", MINUS)
-        return published_entry(shown, row.mark, value=row[column])
-
-    if m is None:
-        heading, values = "not measured", [missing("not run")] * 8
-    else:
-        name, _ = m.activation_unit
-        amount = m.activations(FIRST_INNER)
-        heading = f"k = {m.cell.accumulation}"
-        values = [
-            Entry(
-                f"{amount:g} {name}" if amount else "0",
-                m.activation_bytes(FIRST_INNER),
-                Tone.OURS,
-                f"{m.activation_bytes(FIRST_INNER):,} bytes",
-            ),
-            number(m.stashed_copies(FIRST_INNER), 0),
-            number(m.streams_sent("up"), 0),
-            number(m.streams_sent("down"), 0),
-            Entry(
-                f"{m.flops:g}J",
-                m.flops,
-                Tone.OURS,
-                f"{m.result['stage_flops']:,.0f} FLOPs for a micro-batch at one stage",
-            ),
-            _units(m),
-            number(m.result["ticks_per_micro_batch"], 0),
-            _measured_time(m),
-        ]
-    activations, copies, up, down, flops, units, ticks, time = values
-    return [
-        text(heading),
-        method_name(method),
-        formula_of("activation_storage"),
-        activations,
-        formula_of("parameter_storage"),
-        copies,
-        formula_of("communication_volume"),
-        up,
-        down,
-        formula_of("flops"),
-        flops,
-        formula_of("mean_time_per_batch"),
-        units,
-        ticks,
-        time,
-    ]
+def _activations(m: Measured) -> Entry:
+    held, (unit, name) = m.values()["activations"], (m.graph, "FG") if m.method.keeps_graph else (m.stream, "inputs")
+    return Entry(f"{held / unit:g} {name}" if held else "0", held, Tone.OURS, f"{held:,} bytes")
 
 
-def _measured_time(m: Measured) -> Entry:
-    if m.time is None:
-        return missing("not measured")
-    forward = m.result["seconds"]["forward"]
-    return number(m.time, 1, hint=f"backward {m.backward_time:.2f} forwards; a forward {1e3 * forward:.3g} ms")
+def _flops(m: Measured) -> Entry:
+    forwards, flops = m.values()["flops"] / m.place["J"], m.result["stage_flops"]
+    return Entry(f"{forwards:g}J", forwards, Tone.OURS, f"{flops:,.0f} FLOPs for a micro-batch at one stage")
 
 
-def _units(m: Measured) -> Entry:
-    in_turn = m.result["units_in_turn"]
-    return number(m.result["units_overlapped"], 0, hint=f"{in_turn} if a stage does one thing after another")
+def _executed(m: Measured) -> Entry:
+    in_turn = f"{m.result['units_in_turn']} if a stage does one thing after another"
+    return number_entry(m.values()["executed"], 0, hint=in_turn)
 
 
-def _stages_table(sweep: Sweep) -> Table:
-    kinds = {"inputs": "inputs", "graph": "graph", "stashed_weights": "stashed weights"}
-    columns = [
-        Column("method", numeric=False),
-        Column("stage j"),
-        *(Column(name, group="bytes held between ticks") for name in kinds.values()),
-        *(Column(name, group="bytes") for name in ("parameters", "message up", "message down")),
-    ]
-    body = [
+def _seconds(m: Measured) -> Entry:
+    values, forward = m.values(), 1e3 * m.result["seconds"]["forward"]
+    hint = f"backward {values['backward']:.2f} forwards; a forward {forward:.3g} ms"
+    return number_entry(values["time"], 1, hint=hint)
+
+
+def _growth(sheet: Sheet, own: Sequence[Measured], name: str, fixed: str) -> Iterator[Figure]:
+    """Growth with J or k, where more than one was measured."""
+    places = sorted({m.place[name] for m in own})
+    if len(places) < 2:
+        return
+    title = f"Table 1 as a function of {name}, {fixed} = {REFERENCE[fixed]}"
+    yield facet(
+        _points(own, name, range(places[0], places[-1] + 1)),
         [
-            text(f"{m.method.title}, k = {m.cell.accumulation}"),
-            number(stage, 0, tone=Tone.PLAIN),
-            *(number(m.row(stage)[kind], 0) for kind in (*kinds, "parameters", "message_up", "message_down")),
-        ]
-        for m in sweep.reference
-        for stage in m.inner
-    ]
-    caption = f"Measured bytes of every inner stage (j from 0), J = {sweep.reference_stages}, scale “{sweep.scale}”."
-    return Table(key=f"table1-stages-{sweep.scale}", caption=caption, columns=columns, rows=body, grouped=True)
-
-
-def _caption(found: Sequence[Measured]) -> str:
-    if not found:
-        return "Complexity per stage: published formulas; nothing has been measured yet."
-    networks = sorted({(m.stages, m.cell.width, m.cell.image_size, m.cell.batch_size, m.cell.scale) for m in found})
-    described = "; ".join(
-        f"J = {j}, {width} channels a stream, {size}{TIMES}{size} pixels, batch {batch}, scale “{scale}”"
-        for j, width, size, batch, scale in networks
+            only(facets.line(width=1.2), of="formula"),
+            only(facets.dots(), of="measured"),
+            only(facets.dots(hollow=True, size=6.5), of="up"),
+            only(facets.from_zero(), logarithmic=False),
+            only(facets.logarithmic(), logarithmic=True),
+        ],
+        key=f"growth-{name}-{sheet.key}",
+        title=title,
+        caption=f"{title}, scale “{sheet.scale}”, first inner stage. Line: published formula (of stashed copies "
+        "without rounding up); dot: measured. Approximate inputs is not in the paper's table and has no line. Curves "
+        "that coincide hide one another; the table below has every value.",
+        description=f"Six panels over {name} = {', '.join(map(str, places))}: {'; '.join(TITLES.values())}. Lines are "
+        "the published formulas, dots the measurements, all of which are in the table of every measurement.",
+        x=name,
+        y="value",
+        col="title",
+        wrap=3,
+        xlabel=name,
+        xlog=True,
+        ticks=places,
+        share=(False, False),
+        legend="both",
     )
-    return f"Complexity per stage: published formulas and measurements of executed steps ({described})."
 
 
-def _bytes_figure(sweep: Sweep) -> Figure:
-    """What each stage holds between ticks, as stacked bars, for the smallest k."""
-    own = smallest(sweep.reference)
-    k, key = own[0].cell.accumulation, f"bytes-{sweep.scale}"
-    kinds = {
-        "inputs": ("inputs", "#56b4e9"),
-        "graph": ("graph", "#0072b2"),
-        "stashed_weights": ("stashed weights", "#e69f00"),
-    }
-    totals = {m.method: sum(m.row(j)[kind] for j in range(m.stages) for kind in kinds) for m in own}
-    title = f"Bytes held for backwards to come, stage by stage, k = {k}"
-    description = "One panel for each method, one bar for each stage. All stages together: " + ", ".join(
-        f"{method.title} {total:,} bytes" for method, total in totals.items()
+def _points(own: Sequence[Measured], name: str, between: Sequence[int]) -> Iterator[dict[str, object]]:
+    """Rows of the figure: what was measured, and the formulas at every J or k between."""
+    for key, title in TITLES.items():
+        row = {"title": title, "logarithmic": FORMULAS[key] == "mean_time_per_batch"}
+        for m in own:
+            row["method"], at, unit = m.method.name, m.place[name], UNITS.get(key, 1)
+            yield {**row, name: at, "of": "measured", "value": m.values()[key] / unit}
+            if key == "down":
+                yield {**row, name: at, "of": "up", "value": m.values()["up"]}
+            if m.method in formulas() and at == between[0]:
+                lines = {place: m.formula(key, **{name: place}) / unit for place in between}
+                yield from ({**row, name: place, "of": "formula", "value": value} for place, value in lines.items())
+
+
+def _bytes(sheet: Sheet, own: Sequence[Measured]) -> Figure:
+    """What each stage holds between ticks."""
+    parts = sheet.parts()
+    parts = parts[parts["cell"].isin([m.cell.name for m in own]) & parts["kind"].isin(HELD) & (parts["of"] == "held")]
+    title = f"Bytes held for backwards to come, stage by stage, k = {own[0].place['k']}"
+    totals = parts.groupby("method", sort=False)["value"].sum()
+    return facet(
+        parts.assign(value=parts["value"] / KILOBYTE),
+        [facets.stack(sideways=False)],
+        key=f"bytes-{sheet.key}",
+        title=title,
+        caption=f"{title}, scale “{sheet.scale}”. Same network for all methods; one axis for all panels. Stage 0 is "
+        "the stem, the last stage the head. 1 kB = 10³ bytes.",
+        description="One panel for each method, one bar for each stage. All stages together: "
+        + ", ".join(f"{facets.METHOD_LOOKS[str(name)].label} {total:,.0f} bytes" for name, total in totals.items()),
+        x="stage",
+        y="value",
+        hue="kind",
+        looks=facets.KIND_LOOKS,
+        col="method",
+        wrap=3,
+        titles=lambda _, name: facets.METHOD_LOOKS[name].label,
+        xlabel="stage j",
+        ylabel="kB",
+        height=1.7,
+        legend="area",
     )
-    with plots.style():
-        drawing = Drawing(figsize=(10.4, 4.0), layout="constrained")
-        panels = drawing.subplots(2, 3, sharex=True, sharey=True).flat
-        for panel, m in zip(panels, own, strict=False):
-            stages = list(range(m.stages))
-            bottom = [0.0] * m.stages
-            for kind, (label, colour) in kinds.items():
-                heights = [m.row(j)[kind] / KILOBYTE for j in stages]
-                panel.bar(stages, heights, bottom=bottom, color=colour, label=label, width=0.72)
-                bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-            panel.set(title=short_title(m.method), xticks=stages, xlabel="stage j", ylabel="kB")
-            panel.tick_params(axis="x", length=0)
-            panel.label_outer()
-        sns.despine(drawing)
-        handles, labels = drawing.axes[0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside lower center", ncols=len(kinds))
-        svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
-    caption = (
-        f"{title}, scale “{sweep.scale}”. Same network for all methods; one axis for all panels. Stage 0 is the stem, "
-        "the last stage the head. 1 kB = 10³ bytes."
+
+
+def _listed(sheet: Sheet, found: Sequence[Measured]) -> Table:
+    def value(name: str) -> Field:
+        return amount(TITLES[name], lambda m: m.values()[name] / UNITS.get(name, 1), 2)
+
+    return table(
+        key=f"table1-growth-{sheet.key}",
+        caption=f"Every measurement of the first inner stage, scale “{sheet.scale}”.",
+        rows=found,
+        fields=[
+            number("J", lambda m: m.place["J"]),
+            number("k", lambda m: m.place["k"]),
+            method("method", lambda m: m.method),
+            *map(value, TITLES),
+        ],
     )
-    return Figure(key, title, description, svg, caption)
+
+
+def _stages(sheet: Sheet, tabulated: Sequence[Measured]) -> Table:
+    def bytes_of(kind: str, group: str) -> Field:
+        return amount(kind.replace("_", " "), lambda row: row[0].result["rows"][row[1]][kind], 0, group=group)
+
+    return table(
+        key=f"table1-stages-{sheet.key}",
+        caption=f"Measured bytes of every inner stage (j from 0), J = {REFERENCE['J']}, scale “{sheet.scale}”.",
+        rows=[(m, stage) for m in tabulated for stage in m.inner],
+        fields=[
+            words("method", lambda row: f"{row[0].method.title}, k = {row[0].place['k']}"),
+            number("stage j", lambda row: row[1]),
+            *(bytes_of(kind, "bytes held between ticks") for kind in HELD),
+            *(bytes_of(kind, "bytes") for kind in ("parameters", "message_up", "message_down")),
+        ],
+        grouped=True,
+    )
+
+
+EXHIBIT = Exhibit(
+    "table1", "Table 1: complexity per stage", INTRODUCTION, each, whole, folded="Every J and k; bytes stage by stage"
+)

@@ -22,8 +22,8 @@ from reproduce.modelling.buffer_rules import (
     CONFIGURATIONS,
     CONSISTENT_RULE,
     PUBLISHED_RULE,
+    BufferRule,
     Configuration,
-    Rule,
     StageSize,
     memory,
     revnet_sizes,
@@ -215,7 +215,7 @@ def _sizes(group: Group) -> Sequence[StageSize]:
     return revnet_sizes(subject.depth, subject.dataset, subject.batch_size, subject.width)
 
 
-def _by_rule(group: Group, method: Method, rule: Rule) -> int:
+def _by_rule(group: Group, method: Method, rule: BufferRule) -> int:
     return memory(_sizes(group), CONFIGURATION[method], rule, group.subject.accumulation)
 
 

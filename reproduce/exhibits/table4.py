@@ -10,18 +10,21 @@ other. In RevNet-18 only stage 1 ever works on a reconstructed input; the scale 
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Claim, Exhibit, Shown, claims, claims_finding
+from reproduce.exhibits._exhibit import Claim, Exhibit, Sentence, Shown, claims, claims_finding
 from reproduce.grids.plans.table4 import CONFIGURATIONS
 from reproduce.published import Mark
 from reproduce.records.frames import Sheet
-from reproduce.show import statements
-from reproduce.show.compare import family_note, judge, means
-from reproduce.show.content import estimate
+from reproduce.show import facets, statements
+from reproduce.show.compare import family_note, judge, means, points
+from reproduce.show.content import estimate, short_title
+from reproduce.show.facets import facet
 from reproduce.show.statements import combine, is_below
 from reproduce.show.tables import DIFFERENCES, judged, mean, published, table, words
 
 STATEMENT = statements.of("table4")
-FULL, INPUTS, WEIGHTS = (m.name for m in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.DSP))
+FULL, INPUTS, WEIGHTS, PETRA = (
+    m.name for m in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.DSP, methods.PETRA)
+)
 INTRODUCTION = (
     "Accuracy with k = 1 under the four combinations of buffered inputs and buffered weights, for stages that can be "
     "inverted; the others keep their inputs in every row. The published values (CIFAR-100, RevNet-18, 34 and 50) are "
@@ -43,6 +46,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         }
     )
     key, recipe = f"table4-{sheet.key}-{sheet.dataset}", sheet.described(width=False)
+    first = networks[0]
+    yield Sentence(
+        f"{first}: reconstructed inputs cost {points(last[first, INPUTS] - last[first, FULL])}, current weights "
+        f"{points(last[first, WEIGHTS] - last[first, FULL])}, both {points(last[first, PETRA] - last[first, FULL])} "
+        "points of accuracy (k = 1)."
+    )
     unknown = published("published, %", lambda _: ("unknown", Mark.UNKNOWN))
     yield table(
         key=key,
@@ -65,6 +74,26 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
+    if not sheet.done.empty:
+        yield facet(
+            sheet.done.assign(
+                title=sheet.done["method"].map({m.name: short_title(m) for m in CONFIGURATIONS.values()})
+            ),
+            [facets.rows([short_title(method) for method in CONFIGURATIONS.values()])],
+            key=key,
+            title="Accuracy by what is buffered",
+            caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",
+            description="One panel for each network, one row for each method, one dot for each seed. "
+            + "; ".join(f"{n}, {m}: {sample.seeds} seeds" for (n, m), sample in last.items())
+            + ".",
+            x="test_accuracy",
+            y="title",
+            col="network",
+            xlabel="test accuracy, %",
+            share=(False, True),
+            height=1.9,
+            legend="",
+        )
     halves = {network: (last[network, INPUTS] - last[network, WEIGHTS]).estimate for network in networks}
     found = [
         Claim(

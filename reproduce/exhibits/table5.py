@@ -45,7 +45,7 @@ LINK_NAME = "10 GB/s, 10 µs"
 def section(results: Results) -> Section:
     """Published beside modelled, then scale by scale the times and what each stage costs."""
     runs = results.of_kind(StageCostCell)
-    found = modelled.found(results)
+    found = modelled.timed_networks(results)
     scales = dict.fromkeys(m.run.cell.scale for m in found)
     by_scale = {scale: [m for m in found if m.run.cell.scale == scale] for scale in scales}
     blocks: list[Block] = [_INTRODUCTION, _published_table(runs)]
@@ -174,7 +174,7 @@ def _row(m: Modelled) -> list[Entry]:
     return [
         text(m.title),
         number(len(seconds), 0, tone=Tone.PLAIN),
-        number(1e3 * modelled.alone(m.costs, accumulation=m.run.cell.accumulation), 1),
+        number(1e3 * modelled.seconds_without_overlap(m.costs, accumulation=m.run.cell.accumulation), 1),
         number(1e3 * pace, 1),
         number(m.speedup(), 2),
         number(m.speedup(STATED_LINK), 2),

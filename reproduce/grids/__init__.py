@@ -1,1 +1,1 @@
-"""Which cells there are, by scale. Pure values: nothing is drawn, opened or computed here."""
+"""The cells that there are, by scale. Pure values: nothing is drawn, opened or computed here."""

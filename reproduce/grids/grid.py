@@ -17,7 +17,7 @@ class Grid:
     """The cells of a scale.
 
     Attributes:
-        scale: what is expected of them.
+        scale: how close to the paper they are, and what is expected of them.
         cells: in the order in which they are run.
 
     """
@@ -27,7 +27,7 @@ class Grid:
 
     @property
     def name(self) -> str:
-        """That of the scale."""
+        """Name of the grid: that of its scale."""
         return self.scale.name
 
 

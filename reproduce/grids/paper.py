@@ -35,16 +35,16 @@ def settings(
     **changes: Any,
 ) -> dict[str, Any]:
     """The paper's settings of a cell, or those of one that differs from them by `changes`."""
-    known = catalogue.by_name(dataset)
+    images = catalogue.by_name(dataset)
     chain = network.startswith("chain")
     batch_size = changes.get("batch_size", MICRO_BATCH)
     epochs = changes.get("epochs", EPOCHS[dataset])
     values: dict[str, Any] = {
         "scale": "paper",
         "dataset": dataset,
-        "image_size": known.image_size,
+        "image_size": images.image_size,
         "model": network,
-        "stem": "stride2" if chain else known.stem,
+        "stem": "stride2" if chain else images.stem,
         "width": 64,
         "method": method.name,
         "accumulation": accumulation,
@@ -55,8 +55,8 @@ def settings(
         "drop_factor": 0.1,
         "learning_rate": learning_rate(batch_size, accumulation, reference=reference_rate),
         "momentum": 0.9,
-        "weight_decay": known.weight_decay,
-        "augmentation": known.augmentations[0],
+        "weight_decay": images.weight_decay,
+        "augmentation": images.augmentations[0],
         "loader": "ffcv",
         "precision": "float32",
         "seed": seed,

@@ -24,14 +24,14 @@ __all__ = ["SCALES", "Scale", "by_name"]
 
 @dataclass(frozen=True)
 class Scale:
-    """How close to the paper, and what is expected of a cell.
+    """A degree of closeness to the paper, and the accuracy that is expected of its cells.
 
     Attributes:
         name: as on the command line, and in every cell.
         title: for people.
         target_accuracy: percent that a run is expected to exceed.
-        target_accumulations: at these k; empty: nothing is expected.
-        own_targets: another target, by model.
+        target_accumulations: values of k at which that is expected; empty: nothing is expected.
+        own_targets: percent that is expected instead, by model.
 
     """
 
@@ -42,7 +42,7 @@ class Scale:
     own_targets: Mapping[str, float] = field(default_factory=dict)
 
     def target(self, cell: TrainedCell) -> float:
-        """Percent that is expected of the cell at such k."""
+        """Percent that is expected of the cell, if `expects` says that something is."""
         return self.own_targets.get(cell.model, self.target_accuracy)
 
     def falls_short(self, cell: Cell, state: State, test_accuracy: float | None) -> bool:

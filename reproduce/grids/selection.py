@@ -1,4 +1,4 @@
-"""Which cells of a grid are meant: those of some tables, networks, methods, k, data sets and seeds.
+"""Selection of cells from a grid: those of some tables, networks, methods, k, data sets and seeds.
 
 Every condition narrows the choice; several values of one condition widen it. A value that no cell of the grid has is an
 error with the near ones, rather than a grid that is silently empty.
@@ -12,7 +12,7 @@ from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.grid import Grid
 from reproduce.grids.plans import PLANS
 
-__all__ = ["CONDITIONS", "chosen_seeds", "select", "with_settings"]
+__all__ = ["CONDITIONS", "select", "with_settings"]
 
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
@@ -32,7 +32,7 @@ def select(
         grid: the cells to choose from.
         conditions: values by option, see `CONDITIONS`; an option without values does not count.
         tables: keys of what shows the cells (`reproduce.grids.plans`).
-        seeds: see `chosen_seeds`.
+        seeds: one number N means the first N seeds of the grid, several are the seeds themselves.
         only: `setting=value,value`, of any setting, or `name=value` for the cells of these names.
 
     Raises:
@@ -44,20 +44,18 @@ def select(
     if tables:
         shown = _cells_of(tables, grid)
         cells = [cell for cell in cells if cell in shown]
-        asked.append(f"--tables {' '.join(tables)}")
-    wanted = [(f"--{name} {' '.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
-    if seeds:
-        numbers = sorted(chosen_seeds(seeds, grid.cells))
-        wanted.append((f"--seeds {' '.join(seeds)}", "seed", [str(number) for number in numbers]))
+        asked.append(f"--tables {','.join(tables)}")
+    wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
+    wanted.append((f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds))
     wanted += [_condition(text, grid) for text in only]
     for source, setting, values in wanted:
         if not values:
             continue
         chosen = _narrowed(cells, grid.cells, setting, values, source)
         if not chosen:
-            there = dict.fromkeys(_shown(own[setting]) for cell in cells if setting in (own := _settings(cell)))
+            values_left = dict.fromkeys(_text(of[setting]) for cell in cells if setting in (of := _settings(cell)))
             before = " and ".join(asked)
-            left = f"{setting} is {' or '.join(there)}" if there else f"no cell has a {setting}"
+            left = f"{setting} is {' or '.join(values_left)}" if values_left else f"no cell has a {setting}"
             raise CellError(f"no cell of the scale {grid.name} fulfils {before} and {source}: with {before} {left}")
         cells = chosen
         asked.append(source)
@@ -65,36 +63,28 @@ def select(
 
 
 def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
-    """`--only SETTING=VALUE,VALUE`: how it is told, the setting and the values. Raises: CellError: no such setting."""
+    """Parse `--only SETTING=VALUE,VALUE`: the option as given, the setting and the values.
+
+    Raises:
+        CellError: no cell has such a setting.
+
+    """
     setting, equals, values = text.partition("=")
-    known = {key: None for cell in grid.cells for key in _settings(cell)}
-    if not equals or setting not in known:
-        raise CellError(f"--only {text}: {near_matches(setting, known)} (as SETTING=VALUE)")
+    names = {key: None for cell in grid.cells for key in _settings(cell)}
+    if not equals or setting not in names:
+        raise CellError(f"--only {text}: {near_matches(setting, names)} (as SETTING=VALUE)")
     return f"--only {text}", setting, values.split(",")
 
 
-def chosen_seeds(values: Sequence[str], cells: Iterable[Cell]) -> set[int]:
-    """One number is how many: `3` means the seeds 0, 1, 2. Several are the seeds themselves: `0 2` means 0 and 2.
-
-    Asked for more than there are, it gives those that there are: ImageNet has one seed, as in the paper.
-
-    Raises:
-        CellError: no numbers, or a seed that no cell has.
-
-    """
-    known = sorted({cell.seed for cell in cells if isinstance(cell, TrainedCell)})
-    text = f"--seeds {' '.join(values)}"
-    if not all(value.isdecimal() for value in values):
-        raise CellError(f"{text}: how many seeds (3 means 0, 1, 2), or several seeds themselves, such as 0,2")
-    numbers = [int(value) for value in values]
-    if len(numbers) == 1:
-        if numbers[0] == 0:
-            raise CellError(f"{text}: no seeds at all; one number is how many, and `--only seed=0` is seed 0 alone")
-        return {seed for seed in known if seed < numbers[0]}
-    unknown = sorted(set(numbers) - set(known))
-    if unknown:
-        raise CellError(f"{text}: no cell has seed {unknown[0]}; {_near(str(unknown[0]), map(str, known))}")
-    return set(numbers)
+def _first(number: str, grid: Grid) -> list[str]:
+    """So many of the grid's seeds, the lowest. Raises: CellError: not a number of them."""
+    seeds = sorted({cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)})
+    if not number.isdecimal() or not 0 < int(number) <= len(seeds):
+        raise CellError(
+            f"--seeds {number}: how many, 1 to {len(seeds)}, or several seeds themselves, such as 0,2; seed 0 alone is "
+            f"--only seed=0"
+        )
+    return [str(seed) for seed in seeds[: int(number)]]
 
 
 def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
@@ -116,55 +106,55 @@ def _narrowed(
     cells: Iterable[Cell], grid: Iterable[Cell], setting: str, values: Iterable[str], source: str
 ) -> list[Cell]:
     """The cells whose setting is one of the values. Raises: CellError: no cell of the grid has one of them."""
-    there: dict[str, str] = {}  # comparable form -> as to be shown
+    in_grid: dict[str, str] = {}  # comparable form -> as to be shown
     for cell in grid:
         if setting in (settings := _settings(cell)):
-            there.setdefault(_plain(settings[setting]), _shown(settings[setting]))
-    wanted = {_plain(value): value.strip() for value in values}
-    for plain, value in wanted.items():
-        if plain not in there:
-            raise CellError(f"{source}: no cell has {setting} {value}; {_near(value.lower(), there.values())}")
-    return [cell for cell in cells if setting in (own := _settings(cell)) and _plain(own[setting]) in wanted]
+            in_grid.setdefault(_comparable(settings[setting]), _text(settings[setting]))
+    wanted = {_comparable(value): value.strip() for value in values}
+    for comparable, value in wanted.items():
+        if comparable not in in_grid:
+            raise CellError(f"{source}: no cell has {setting} {value}; {_near(value.lower(), in_grid.values())}")
+    return [cell for cell in cells if setting in (of := _settings(cell)) and _comparable(of[setting]) in wanted]
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
-    """What a condition may be about: every setting, and the cell's name, by which the report asks for one alone."""
+    """The settings that a condition may be about, and the cell's name, by which the report asks for one cell."""
     return {**cell.to_dict(), "name": cell.name}
 
 
-def _near(wrong: str, known: Iterable[str]) -> str:
+def _near(wrong: str, values: Iterable[str]) -> str:
     """Near matches of a word; numbers that look alike are not near, so of those there is the whole list."""
     if wrong.isdecimal():
-        return f"choose from {', '.join(sorted(known, key=lambda value: (len(value), value)))}"
-    return near_matches(wrong, known)
+        return f"choose from {', '.join(sorted(values, key=lambda value: (len(value), value)))}"
+    return near_matches(wrong, values)
 
 
-def _plain(value: object) -> str:
-    """So that RevNet-18 is revnet18, delayed-gradients DELAYED_GRADIENTS, and 0 the number 0.0."""
-    text = _shown(value).strip()
+def _comparable(value: object) -> str:
+    """A value in a form in which RevNet-18 is revnet18, delayed-gradients DELAYED_GRADIENTS, and 0 the number 0.0."""
+    text = _text(value).strip()
     try:
         return str(float(text))
     except ValueError:
         return text.replace("-", "").replace("_", "")
 
 
-def _shown(value: object) -> str:
-    """As a condition has it; the members of a tuple are joined by +, since commas are between values."""
+def _text(value: object) -> str:
+    """A value as a condition has it; the members of a tuple are joined by +, since commas are between values."""
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
 def _cells_of(tables: Sequence[str], grid: Grid) -> set[Cell]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
-    known = {_plain(name): plan for name, plan in PLANS.items()}
-    shown: set[Cell] = set()
+    plans = {_comparable(name): plan for name, plan in PLANS.items()}
+    chosen: set[Cell] = set()
     for table in tables:
-        if _plain(table) not in known:
+        if _comparable(table) not in plans:
             raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
-        cells = known[_plain(table)](grid.name)
+        cells = plans[_comparable(table)](grid.name)
         if not cells:
-            some = [name for name, plan in PLANS.items() if plan(grid.name)]
+            with_cells = [name for name, plan in PLANS.items() if plan(grid.name)]
             raise CellError(
-                f"--tables {table}: it has no cells at the scale {grid.name}; these have: {', '.join(some)}"
+                f"--tables {table}: it has no cells at the scale {grid.name}; these have: {', '.join(with_cells)}"
             )
-        shown.update(cells)
-    return shown
+        chosen.update(cells)
+    return chosen

@@ -1,1 +1,1 @@
-"""What is measured inside a training run, beside the run itself."""
+"""Measures: one function a kind of cell, from (cell, record, context) to values; training is one of them."""

@@ -57,7 +57,7 @@ class _HeadWatch:
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """What the runner calls for a cell of the kind "complexity": small enough to be done in one go."""
+    """Measure a cell of the kind "complexity", as the runner calls it: small enough to be done in one go."""
     del record
     assert isinstance(cell, ComplexityCell)
     return measure_complexity(cell, context.device)
@@ -70,7 +70,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         A result that is plain data: `stages` (J), per stage under `rows` the bytes described above (messages only of
         inner stages); of the first inner stage FLOPs of a micro-batch (`stage_flops`), of a forward
         (`stage_forward_flops`) and `seconds` by action; ticks and units a micro-batch; `memory`: by stage and kind the
-        peak that the engine counted and the one that `petra_core.prediction.memory` foretells, bytes.
+        peak that the engine counted and the one that `petra_core.prediction.memory` predicts, bytes.
 
     Raises:
         ValueError: the model is no chain.
@@ -81,16 +81,16 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
     method = methods.by_name(cell.method)
     with synthetic(cell, CLASSES, device) as (stages, images, labels):
         feed = feeds(stages, method, images, labels)[FIRST_INNER]
-        foretold = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
+        predictions = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         watch = _HeadWatch(pipeline)
         count = _steady_after(method, len(stages), cell.accumulation)
         with pipeline.recording() as recording:
             for _ in range(count):
                 pipeline.step(images, labels)
-        alone = _inner_stage_alone(cell, method, stages, feed)
-        flops = _flops_of_micro_batch(alone, cell.accumulation)
-        seconds = _seconds(alone, cell.accumulation)
+        inner_stage = _inner_stage_alone(cell, method, stages, feed)
+        flops = _flops_of_micro_batch(inner_stage, cell.accumulation)
+        seconds = _seconds(inner_stage, cell.accumulation)
         forward_flops = _flops_of_forward(stages[FIRST_INNER], feed)
     schedule = recording.schedule
     return {
@@ -104,7 +104,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         "units_in_turn": units_per_micro_batch(schedule, overlap=False),
         "memory": [
             {"stage": stage.stage, "kind": kind, "measured": stage.peak[kind], "predicted": prediction.peak[kind]}
-            for stage, prediction in zip(pipeline.memory().stages, foretold, strict=True)
+            for stage, prediction in zip(pipeline.memory().stages, predictions, strict=True)
             for kind in KINDS
         ],
     }
@@ -118,7 +118,7 @@ def _steady_after(method: Method, stages: int, accumulation: int) -> int:
 def _inner_stage_alone(cell: ComplexityCell, method: Method, stages: list[Stage], feed: Feed) -> StageAlone:
     """The first inner stage with all that waits there, so long at work that every version it keeps is another one."""
     waiting = method.delay(FIRST_INNER, len(stages))
-    alone = StageAlone(
+    inner_stage = StageAlone(
         stages[FIRST_INNER],
         FIRST_INNER,
         method,
@@ -128,8 +128,8 @@ def _inner_stage_alone(cell: ComplexityCell, method: Method, stages: list[Stage]
         optimizer=SGD,
     )
     for _ in range(-(-(waiting + 1) // cell.accumulation) * cell.accumulation):  # whole updates
-        alone.turn()
-    return alone
+        inner_stage.turn()
+    return inner_stage
 
 
 class _NoModules(ModuleTracker):
@@ -148,16 +148,16 @@ def _flop_counter() -> FlopCounterMode:
     return counter
 
 
-def _flops_of_micro_batch(alone: StageAlone, accumulation: int) -> float:
-    """Mean over the k micro-batches of an update: with stashed weights, those just before it can cost less."""
+def _flops_of_micro_batch(inner_stage: StageAlone, accumulation: int) -> float:
+    """FLOPs of a micro-batch, mean over the k of an update: with stashed weights those before it can cost less."""
     with _flop_counter() as counter:
         for _ in range(accumulation):
-            alone.turn()
+            inner_stage.turn()
     return int(counter.get_total_flops()) / accumulation
 
 
-def _seconds(alone: StageAlone, accumulation: int) -> dict[str, float]:
-    turns = [alone.turn() for _ in range(max(TIMED_TURNS, accumulation))]
+def _seconds(inner_stage: StageAlone, accumulation: int) -> dict[str, float]:
+    turns = [inner_stage.turn() for _ in range(max(TIMED_TURNS, accumulation))]
     return {
         "forward": statistics.median(turn.forward for turn in turns),
         "backward": statistics.median(turn.backward for turn in turns),

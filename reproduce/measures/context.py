@@ -1,4 +1,4 @@
-"""What a measure is given beside its cell and its record: where to compute, whom to tell, when to stop."""
+"""The context that a measure is given beside cell and record: where to compute, whom to report to, when to stop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproduce.cells.catalogue import DEFAULT_ROOT
+from reproduce.measures.how import How
 from reproduce.teams.team import ALONE, Team
 from reproduce.teams.trace_file import TraceFile
 
@@ -23,55 +23,46 @@ class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an
 
 
 class Observer:
-    """Is told how a cell gets on; the base class ignores it."""
+    """Receives reports of how a cell gets on; the base class ignores them."""
 
     def begin(self) -> None:
-        """The cell is ours, and the work begins."""
+        """Note that the cell is ours, and that the work begins."""
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """`done` of `total` micro-batches have entered; `loss` came out at the last tick, if any did."""
+        """Note that `done` of `total` micro-batches have entered; `loss` came out at the last tick, if any did."""
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """An epoch has ended, with these metrics."""
+        """Note that an epoch has ended, with these metrics."""
 
     def notice(self, text: str) -> None:
-        """Something has happened that a person should know."""
+        """Note something that a person should know."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Note that nothing more will come."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """How a cell is run, as against what it is: nothing here changes a result beyond rounding.
+    """The way in which a cell is run, as against what it is: nothing here changes a result beyond rounding.
 
     Attributes:
         device: to train on.
+        how: what was chosen for the run.
         should_stop: asked after every tick; if True, the state is saved and `Stopped` raised.
-        observer: is told of progress.
-        checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
+        observer: receives reports of progress.
         model_file: where the trained model's state dict is to be left, if anywhere.
-        data_root: folder of prepared data sets.
-        data_workers: threads or processes that decode images; the batches do not depend on it.
         team: the processes that train the cell together.
         trace: writes a trace of the run, if wanted.
-        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
-            steps.
-        compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
 
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    how: How = field(default_factory=How)
     should_stop: Callable[[], bool] = lambda: False
     observer: Observer = field(default_factory=Observer)
-    checkpoint_seconds: float = 300.0
     model_file: Path | None = None
-    data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1
     team: Team = ALONE
     trace: TraceFile | None = None
-    cuda_graphs: int = 0
-    compiled: bool = False
 
 
 def laid_out(inputs: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, GradientsCell
 from reproduce.measures.context import Context
 from reproduce.measures.names import MEASURES, PAIRS
-from reproduce.measures.probe import Probe, Subject
+from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
@@ -76,8 +76,8 @@ def exact_gradients(
         assert isinstance(value, Tensor)
         loss = head.loss(value, labels)
     flat = [leaf for named in leaves.values() for leaf in named.values()]
-    found = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
-    gradients = {j: {name: next(found) for name in named} for j, named in leaves.items()}
+    in_order = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
+    gradients = {j: {name: next(in_order) for name in named} for j, named in leaves.items()}
     return {j: {name: g for name, g in named.items() if g is not None} for j, named in gradients.items()}
 
 
@@ -100,7 +100,7 @@ def compare(a: Named, b: Named) -> dict[str, float | None]:
 
 
 @dataclass
-class _Gradients(Subject):
+class _Gradients(FollowedMicroBatch):
     """A micro-batch with what its gradients will be compared with.
 
     Attributes:
@@ -119,7 +119,7 @@ class _Gradients(Subject):
 
 
 class GradientQuality(Probe[_Gradients]):
-    """Compares the three gradients of every so many-th micro-batch, at every stage.
+    """Compares the three gradients of the micro-batches that are followed, at every stage.
 
     A micro-batch that is followed costs J further forwards of the network, about half as many backwards, and the memory
     of one copy of the weights.

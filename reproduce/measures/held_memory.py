@@ -66,7 +66,7 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
 
 
 def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
-    """What each stage will hold, from shapes: nothing is allocated."""
+    """Predict what each stage will hold, from shapes: nothing is allocated."""
     dataset = catalogue.by_name(cell.dataset)
     with torch.device("meta"):
         return predict(
@@ -94,8 +94,8 @@ def _rows(report: MemoryReport, prediction: Sequence[StagePrediction]) -> list[d
             "kind": kind,
             "held": stage.now[kind],
             "peak": stage.peak[kind],
-            "predicted": foretold.peak[kind],
+            "predicted": expected.peak[kind],
         }
-        for stage, foretold in zip(report.stages, prediction, strict=True)
+        for stage, expected in zip(report.stages, prediction, strict=True)
         for kind in KINDS
     ]

@@ -1,4 +1,4 @@
-"""What the machine says about memory: how much is free, and how much this process has taken.
+"""Memory as the machine reports it: how much is free, and how much this process has taken.
 
 The ledger of the engine counts tensors as they come and go. That the process really takes about as much is for the
 system to say, which knows nothing of tensors: the resident set on a CPU, the allocator's count on a CUDA device.
@@ -44,7 +44,7 @@ def available(device: torch.device) -> int | None:
 
 
 class Witness:
-    """Memory of this process on one device, from now on."""
+    """Counts the memory that this process takes on one device, from now on."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -85,14 +85,14 @@ def _free_memory() -> int | None:
 
 def _kilobytes(file: Path, name: str) -> int | None:
     try:
-        found = re.search(rf"^{name}:\s*(\d+) kB$", file.read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}:\s*(\d+) kB$", file.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return 1024 * int(found[1]) if found else None
+    return 1024 * int(match[1]) if match else None
 
 
 def _left_in_group() -> int | None:
-    """What a container may still take; page cache counts as taken, so this is on the safe side."""
+    """Bytes that a container may still take; page cache counts as taken, so this is on the safe side."""
     try:
         limit, taken = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:

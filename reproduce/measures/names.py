@@ -1,4 +1,4 @@
-"""Under which names records keep what was measured: for those who measure, and those who only read records."""
+"""The names under which records keep what was measured: for those who measure, and those who only read records."""
 
 __all__ = ["CAUSES", "MEASURES", "OF", "PAIRS"]
 
@@ -6,6 +6,6 @@ __all__ = ["CAUSES", "MEASURES", "OF", "PAIRS"]
 MEASURES = ("cosine", "norm_ratio", "relative_error")
 PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))
 
-#: What makes a rebuilt input inexact (`reproduce.measures.reconstruction`), and of what the error is.
+#: What makes a reconstructed input inexact (`reproduce.measures.reconstruction`), and of what the error is.
 CAUSES = ("rounding", "rounding_bfloat16", "training")
 OF = ("input", "x", "x_tilde")

@@ -1,8 +1,8 @@
 """Probes: look into a training run without changing a bit of it.
 
 Several questions about PETRA are about one micro-batch on its way through the pipeline: how far is its gradient from
-the exact one, how far are its rebuilt inputs from the true ones? The obvious way, a second pipeline beside the first,
-would have to be kept in step with it. But all that such a question needs can be had between two ticks of the run
+the exact one, how far are its reconstructed inputs from the true ones? The obvious way, a second pipeline beside the
+first, would have to be kept in step with it. But all that such a question needs can be had between two ticks of the run
 itself, when nothing changes: the weights that the tick to come will use, and so everything that follows from them. What
 happens inside the tick is shown by the engine (`Pipeline(after_backward=...)`).
 
@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core import Pipeline, checkpoint
 from petra_core.arguments import check_int
 from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 
-__all__ = ["Finished", "Probe", "Subject", "Values"]
+__all__ = ["Finished", "FollowedMicroBatch", "Probe", "Values"]
 
 Values = dict[str, list[float | None]]  # measure -> a value for each stage; None where it is not defined
 
@@ -36,14 +36,14 @@ DIGITS = 6  # of the values of single micro-batches: they are drawn, while means
 
 
 class Finished(TypedDict):
-    """What was measured of a micro-batch that has come back to stage 0."""
+    """The values of a micro-batch that has come back to stage 0."""
 
     micro_batch: int
     measured: Values
 
 
 @dataclass
-class Subject:
+class FollowedMicroBatch:
     """A micro-batch that is followed.
 
     Attributes:
@@ -58,11 +58,11 @@ class Subject:
     values: Values = field(default_factory=dict)
 
 
-S = TypeVar("S", bound=Subject)
+S = TypeVar("S", bound=FollowedMicroBatch)
 
 
 class Probe(abc.ABC, Generic[S]):
-    """Follows every so many-th micro-batch through a pipeline; subclasses say what is measured.
+    """Follows some micro-batches through a pipeline; subclasses say what is measured.
 
         probe = GradientQuality(every=50)
         pipeline = Pipeline(stages, methods.PETRA, after_backward=probe.after_backward)
@@ -80,7 +80,7 @@ class Probe(abc.ABC, Generic[S]):
 
     """
 
-    subject: ClassVar[type[Subject]]
+    subject: ClassVar[type[FollowedMicroBatch]]
 
     def __init__(self, every: int, *, autocast: torch.dtype | None = None) -> None:
         self.every = check_int("every", every, 1)
@@ -89,7 +89,7 @@ class Probe(abc.ABC, Generic[S]):
         self._finished: list[Finished] = []
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Say which pipeline is trained, and with how many micro-batches in all: the last 2(J-1) are not followed.
+        """Watch `pipeline`, which is trained with `micro_batches` in all; the last 2(J-1) are not followed.
 
         Raises:
             ValueError: its method lets one micro-batch pass at a time, so that nothing is delayed.
@@ -106,7 +106,7 @@ class Probe(abc.ABC, Generic[S]):
         self._device = next((p.device for p in self._network.parameters()), torch.device("cpu"))
 
     def before_step(self, images: Tensor, labels: Tensor) -> None:
-        """Just before `pipeline.step(images, labels)`."""
+        """Measure what is due; to be called just before `pipeline.step(images, labels)`."""
         number = self.pipeline.micro_batches
         if number % self.every == 0 and number <= self._last:
             with self._aside():
@@ -117,7 +117,7 @@ class Probe(abc.ABC, Generic[S]):
                 self._before_tick(subject)
 
     def after_backward(self, backward: Backward) -> None:
-        """For `Pipeline(after_backward=...)`."""
+        """Measure what a backward comes to; to be given as `Pipeline(after_backward=...)`."""
         subject = self._in_flight.get(backward.micro_batch)
         if subject is None:
             return
@@ -135,7 +135,7 @@ class Probe(abc.ABC, Generic[S]):
 
         Returns:
             `probes`, their number; `measured`: by measure a list over the stages, with None where no micro-batch has a
-            value; and `measured_at`: the same of each of them with its number `micro_batch`, rounded to `DIGITS`
+            value; and `measured_at`: the values of each of them with its number `micro_batch`, rounded to `DIGITS`
             significant digits. All are plain data. Records of before there was a `measured_at` have none.
 
         """
@@ -149,21 +149,11 @@ class Probe(abc.ABC, Generic[S]):
         return {"probes": len(finished), "measured": means, "measured_at": [_rounded(probe) for probe in finished]}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs, as tensors and plain data (references, not copies)."""
+        """The state that a resume needs, as tensors and plain data (references, not copies)."""
         return {"in_flight": [dict(vars(s)) for s in self._in_flight.values()], "finished": self._finished}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, together with the pipeline.
-
-        Raises:
-            CheckpointError: it does not say which micro-batches its values are of, as earlier versions did not.
-
-        """
-        if not all("micro_batch" in probe for probe in state["finished"]):
-            raise CheckpointError(
-                "the checkpoint is of an earlier version, which did not keep the numbers of the micro-batches that it "
-                "had measured; move it away to start the cell from the beginning"
-            )
+        """Go on from `state`, together with the pipeline."""
         subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
@@ -178,7 +168,7 @@ class Probe(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def _compare(self, subject: S, backward: Backward) -> Mapping[str, float | None]:
-        """What this backward comes to, by measure."""
+        """The values of one backward, by measure."""
 
     def _note(self, subject: S, stage: int, measured: Mapping[str, float | None]) -> None:
         """Add what was measured at a stage to the subject's values."""

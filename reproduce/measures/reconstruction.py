@@ -1,16 +1,16 @@
-"""How far rebuilt inputs are from the true ones, along the depth of a network and over training.
+"""How far reconstructed inputs are from the true ones, along the depth of a network and over training.
 
 A reversible stage of PETRA keeps no input: it inverts the output that the stage above hands down. Two things make that
 inexact, and each stage of an unbroken run of reversible stages adds to the error of the stage above:
 
     rounding    the forward and its inversion are rounded, with the same weights too. Measured aside, without training
-                between them; `rounding_bfloat16` likewise with streams of bfloat16, which the engine does not have
+                between them; `rounding_bfloat16` with streams of bfloat16 too, which the engine does not have
                 because of what is seen here
     training    the engine's own inversion, with weights that may have been updated 2(J-1-j)/k times since the forward
 
-The error of a stage is |rebuilt - true| / |true|, norms over the whole micro-batch, for the whole `input` and for each
-of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above handed down), and
-`x_tilde`, from which F has been subtracted. Stages that keep their inputs have none (None).
+The error of a stage is |reconstructed - true| / |true|, norms over the whole micro-batch, for the whole `input` and for
+each of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above handed down),
+and `x_tilde`, from which F has been subtracted. Stages that keep their inputs have none (None).
 
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
 """
@@ -29,19 +29,19 @@ from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.measures.context import Context
 from reproduce.measures.names import OF
-from reproduce.measures.probe import Probe, Subject
+from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["Reconstruction", "measure", "rounding_errors", "rows"]
+__all__ = ["ReconstructionProbe", "measure", "rounding_errors", "rows"]
 
 
-def relative_errors(rebuilt: Streams, true: Streams) -> dict[str, float]:
-    """By `OF`: of all streams together, and of each of the two if there are two; not a number where all is zero."""
+def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
+    """Relative errors by `OF`: of all streams together, and of each if there are two; NaN where all is zero."""
     squares = torch.stack(
         [
             torch.stack([(r.double() - t.double()).square().sum(), t.double().square().sum()])
-            for r, t in zip(rebuilt, true, strict=True)
+            for r, t in zip(reconstructed, true, strict=True)
         ]
     )  # [stream, (error, true)]
     table = torch.cat([squares.sum(0, keepdim=True), squares[: 2 if len(squares) == 2 else 0]])
@@ -59,7 +59,7 @@ def rounding_errors(
         streams: dtype in which streams are held between blocks, which compute in that of the images; None: the latter.
 
     Returns:
-        For each stage whose input is rebuilt, its errors by `OF`.
+        For each stage whose input is reconstructed, its errors by `OF`.
 
     """
     blocks = [(j, part) for j, stage in enumerate(stages) for part in stage.parts()][:-1]  # without the head's
@@ -88,8 +88,8 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 
 @dataclass
-class _Inputs(Subject):
-    """A micro-batch with the true inputs of the stages that will rebuild theirs.
+class _Inputs(FollowedMicroBatch):
+    """A micro-batch with the true inputs of the stages that will reconstruct theirs.
 
     Attributes:
         front: the input of the stage whose forward comes next; empty once it is at the head.
@@ -101,8 +101,8 @@ class _Inputs(Subject):
     true: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
-class Reconstruction(Probe[_Inputs]):
-    """Compares the rebuilt inputs of every so many-th micro-batch with the true ones, at every stage that rebuilds.
+class ReconstructionProbe(Probe[_Inputs]):
+    """Compares reconstructed inputs with the true ones, at every stage that reconstructs, for some micro-batches.
 
     A micro-batch that is followed costs three further forwards and two inversions of the network, and the memory of
     the inputs of all its stages.
@@ -111,11 +111,11 @@ class Reconstruction(Probe[_Inputs]):
     subject = _Inputs
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """As `Probe.watch`. Raises ValueError for a method that rebuilds no input, too."""
+        """Watch a pipeline, as `Probe.watch`. Raises: ValueError: its method reconstructs no input."""
         super().watch(pipeline, micro_batches)
         if not pipeline.method.reconstructs:
-            raise ValueError(f"{pipeline.method} rebuilds no inputs; probe PETRA or APPROXIMATE_INPUTS")
-        self._rebuilding = [j for j, stage in enumerate(pipeline.stages) if stage.parts()[0].invertible]
+            raise ValueError(f"{pipeline.method} reconstructs no inputs; probe PETRA or APPROXIMATE_INPUTS")
+        self._reconstructing = [j for j, stage in enumerate(pipeline.stages) if stage.parts()[0].invertible]
 
     def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Inputs:
         images = images.to(self._device)
@@ -129,7 +129,7 @@ class Reconstruction(Probe[_Inputs]):
         stage = subject.age
         if not subject.front:
             return
-        if stage in self._rebuilding:
+        if stage in self._reconstructing:
             subject.true[stage] = subject.front
         if stage < len(self.pipeline.stages) - 1:
             with torch.no_grad():
@@ -138,7 +138,7 @@ class Reconstruction(Probe[_Inputs]):
             subject.front = []
 
     def _compare(self, subject: _Inputs, backward: Backward) -> dict[str, float | None]:
-        if backward.stage not in self._rebuilding:
+        if backward.stage not in self._reconstructing:
             return {}
         assert backward.inputs is not None
         errors = relative_errors(backward.inputs, tuple(subject.true.pop(backward.stage)))
@@ -148,7 +148,7 @@ class Reconstruction(Probe[_Inputs]):
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train a `reconstruction` cell; the result is that of the training, the errors are in the epochs' metrics."""
     assert isinstance(cell, ReconstructionCell)
-    return train(cell, record, context, Reconstruction(cell.probe_every, autocast=autocast(cell)))
+    return train(cell, record, context, ReconstructionProbe(cell.probe_every, autocast=autocast(cell)))
 
 
 def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor 
 
 @dataclass(frozen=True)
 class Feed:
-    """What the neighbours send to a stage with every micro-batch.
+    """The tensors that the neighbours send to a stage with every micro-batch.
 
     Attributes:
         inputs: from below.
@@ -56,15 +56,15 @@ class Turn:
 
 @torch.no_grad()
 def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tensor) -> list[Feed]:
-    """What each stage gets when `images` pass through the network; running statistics move once, as in a forward."""
-    found = []
+    """The feed of each stage when `images` pass through the network; running statistics move once, as in a forward."""
+    per_stage = []
     streams: Streams = (images,)
     for index, stage in enumerate(stages):
         target = labels if isinstance(stage, HeadStage) else None
         below_inverts = index > 0 and method.reconstructs and stages[index - 1].invertible
-        found.append(Feed(streams, target, below_inverts))
+        per_stage.append(Feed(streams, target, below_inverts))
         streams = detached(as_streams(stage(as_value(streams))))
-    return found
+    return per_stage
 
 
 class StageAlone:
@@ -121,7 +121,7 @@ class StageAlone:
             self._forward()
 
     def turn(self) -> Turn:
-        """One turn: the new forward, then the oldest backward and, if due, an update."""
+        """Do one turn: the new forward, then the oldest backward and, if due, an update."""
         forward = self.forward()
         backward, update = self.backward()
         return Turn(forward, backward, update)

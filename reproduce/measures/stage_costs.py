@@ -1,4 +1,4 @@
-"""What a turn of each stage costs on this device: the seconds from which a pipeline's speed can be modelled.
+"""The cost of a turn of each stage on this device: the seconds from which a pipeline's speed can be modelled.
 
 Every stage is timed alone (`reproduce.measures.stage_alone`), one after the other: medians over turns, the first of
 which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
@@ -29,7 +29,7 @@ WARM_UP = 2  # turns that are not timed
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """Time every stage of the cell's network; what the runner calls for a cell of the kind "stage_costs".
+    """Time every stage of the cell's network: the measure of a cell of the kind "stage_costs".
 
     Returns:
         `stages`: for each stage its number, parameters and bytes of messages `bytes_up` and `bytes_down`, whether it is
@@ -77,17 +77,17 @@ def timed(
 
 def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:
     waiting = min(method.delay(index, count), cell.accumulation)  # so many make forward and backward differ in weights
-    alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
+    stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
     for _ in range(max(WARM_UP, cell.accumulation)):
-        alone.turn()
+        stage_alone.turn()
     # Only every k-th turn has an update.
-    turns = [alone.turn() for _ in range(max(cell.repetitions, cell.accumulation))]
+    turns = [stage_alone.turn() for _ in range(max(cell.repetitions, cell.accumulation))]
     return {
         "stage": index,
         "invertible": stage.invertible,
         "parameters": payload(stage.parameters()),
-        "bytes_up": alone.bytes_up,
-        "bytes_down": alone.bytes_down,
+        "bytes_up": stage_alone.bytes_up,
+        "bytes_down": stage_alone.bytes_down,
         **{name: _seconds(turns, name) for name in ("forward", "backward", "update")},
     }
 

@@ -32,8 +32,8 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, checkpoint, methods
-from petra_core.checks import REMEDY
 from petra_core.devices import captured, compiled
+from petra_core.finite import REMEDY
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
 from reproduce.cells import catalogue, networks
@@ -70,7 +70,7 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
 
 
 class Trainer:
-    """A pipeline, its data, and the position in it.
+    """The training of one cell: a pipeline, its data, and the position in it.
 
     Attributes:
         pipeline: the pipeline.
@@ -82,7 +82,8 @@ class Trainer:
 
     def __init__(self, cell: TrainedCell, record: Record, context: Context, probe: Probe[Any] | None = None) -> None:
         self._cell, self._record, self._context, self._probe = cell, record, context, probe
-        self._loader, self._test, self._data = open_data(cell, context.device, context.data_root, context.data_workers)
+        how = context.how
+        self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -107,10 +108,10 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
-        if context.compiled:
+        if how.compiled:
             compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
-        if context.cuda_graphs:
+        if how.cuda_graphs:
             if context.trace is not None:
                 raise UnsupportedError(
                     "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
@@ -120,7 +121,7 @@ class Trainer:
                 captured.check(self.pipeline)
             except ValueError as error:
                 raise UnsupportedError(f"--cuda-graphs: {error}") from None
-        self._own, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
+        self._own_stages, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * self.batches)
         self._schedule = LearningRateSchedule(
@@ -189,14 +190,14 @@ class Trainer:
         self._seconds = before + time.perf_counter() - started
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        """Plainly, or from a recording as soon as all steps are alike, if that is wanted."""
-        streams = self._context.cuda_graphs
+        """Take one step, from a recording as soon as all steps are alike, if that is wanted."""
+        streams = self._context.how.cuda_graphs
         if streams and self._ticks is None and captured.CapturedTicks.ready(self.pipeline):
             self._ticks = captured.cuda(self.pipeline, streams=streams)
         return (self._ticks or self.pipeline).step(images, labels)
 
     def _save_or_stop(self) -> None:
-        due = time.monotonic() - self._saved >= self._context.checkpoint_seconds
+        due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds
         number, total = self.pipeline.micro_batches, self._cell.epochs * self.batches
         stop, save = self._context.team.decide(number, stop=self._context.should_stop(), save=due)
         if stop or save:
@@ -205,7 +206,7 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _losses_at_heads(self) -> torch.Tensor:
-        """[heads, 2]: sum and number of the losses so far, which only the processes with the heads know."""
+        """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""
         number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
         return self._context.team.from_heads(torch.stack([self._loss_sum, number]))
 
@@ -257,28 +258,28 @@ class Trainer:
         if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
-        found = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
+        tested = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
         if text:
-            found["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
+            tested["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
             if not math.isfinite(bits):
-                words = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, by weights that are finite"
-                raise NonFiniteError(f"{words}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
-        return found
+                what = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, by weights that are finite"
+                raise NonFiniteError(f"{what}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
+        return tested
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
-        """Images a second, all replicas together."""
+        """Images per second, all replicas together."""
         return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
 
     def peaks(self) -> list[dict[str, int]]:
-        """Of every stage the largest bytes of each kind, and `total`, the largest sum at one moment."""
-        own = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
-        now = self._context.team.rows(own)
+        """The largest bytes of each kind for every stage, and `total`, the largest sum at one moment."""
+        own_rows = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
+        now = self._context.team.rows(own_rows)
         if not self._peaks:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
     def result(self) -> dict[str, Any]:
-        """What the finished run comes to; known to the leader of a team alone."""
+        """The result of the finished run; on the leader of a team alone, elsewhere empty."""
         stages = self.peaks()
         if not self._context.team.leads:
             return {}
@@ -332,13 +333,13 @@ class Trainer:
             UnsupportedError: other processes would go on from another one.
 
         """
-        found = load(self._record, self._own, self._replicas.index, self._turn)
-        begun = {} if found is None else found[0]
+        saved = load(self._record, self._own_stages, self._replicas.index, self._turn)
+        begun = {} if saved is None else saved[0]
         self._context.team.compare(f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches")
-        if found is None:
+        if saved is None:
             self._keep_metrics(0)
             return
-        state, workers = found
+        state, workers = saved
         if state.get("identity") != self._cell.identity:
             raise CheckpointError(
                 f"the checkpoint in {self._record.path} is that of another cell; move it away to begin anew"
@@ -353,10 +354,9 @@ class Trainer:
         if self._probe is not None:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        # Of each head; checkpoints from before there were replicas have lone numbers.
-        sums, numbers = (torch.as_tensor(state[name]).reshape(-1) for name in ("loss_sum", "losses"))
         head = self._context.team.head
-        self._loss_sum, self._losses = sums[head].clone().to(self._context.device), int(numbers[head])
+        self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
+        self._losses = int(state["losses"][head])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:
@@ -364,18 +364,18 @@ class Trainer:
             self._record.keep_metrics(count)
 
 
-def _check_stage_replicas(cell: TrainedCell, found: tuple[int, ...]) -> None:
-    """Raises: UnsupportedError: the processes that take turns are not those that the cell needs."""
-    if found != cell.stage_replicas:
-        one = [1] * max(len(found), len(cell.stage_replicas))
+def _check_stage_replicas(cell: TrainedCell, replicas: tuple[int, ...]) -> None:
+    """Check the processes that take turns. Raises: UnsupportedError: they are not those that the cell needs."""
+    if replicas != cell.stage_replicas:
+        one = [1] * max(len(replicas), len(cell.stage_replicas))
         raise UnsupportedError(
             f"the cell has stages with {list(cell.stage_replicas) or one} replicas, and here are processes for "
-            f"{list(found) or one}: train it with `python -m reproduce train --processes P --partition 4x2,6`, say"
+            f"{list(replicas) or one}: train it with `python -m reproduce train --processes P --partition 4x2,6`, say"
         )
 
 
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
-    """What makes the optimizer of each stage."""
+    """A factory of the cell's optimizer, for the parameters of each stage."""
     if cell.optimizer == "adamw":
         return adamw(cell.learning_rate, beta1=cell.momentum, weight_decay=cell.weight_decay)
     return sgd(cell.learning_rate, momentum=cell.momentum, nesterov=cell.momentum > 0, weight_decay=cell.weight_decay)
@@ -387,11 +387,11 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 
 
 def save_model(pipeline: Pipeline, context: Context) -> None:
-    """Leave the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
+    """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
     with context.team.replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
-        own = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
-    state = context.team.gather(own)
+        own_entries = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
+    state = context.team.gather(own_entries)
     if not context.team.leads:
         return
     with explain_full_disk(f"to write {context.model_file}"):

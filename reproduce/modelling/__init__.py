@@ -1,1 +1,1 @@
-"""What is computed and not run: times, bytes and partitions as values, without words."""
+"""Models of what is not run: times, bytes and partitions computed as values, without words."""

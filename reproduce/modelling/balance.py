@@ -1,12 +1,12 @@
 """The cut of a network that keeps processes equally busy, from what its stages cost here and now.
 
 No table of costs is right for the next machine, so every stage is timed on the spot, for some seconds, as the engine
-would run it (`reproduce.measures.stage_costs`), and its bytes are foretold from shapes
+would run it (`reproduce.measures.stage_costs`), and its bytes are predicted from shapes
 (`petra_core.prediction.memory`). The cut does not change any result, so nothing but speed and memory depends on how
 well that went.
 
 Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
-foretells bytes, comes when it is called.
+predicts bytes, comes when it is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.holding import History, holding
 from petra_core.prediction.orders import of_method
-from petra_core.prediction.partition import Plan, assess, plan, replicated_plan
+from petra_core.prediction.partition import Cut, assess, plan, replicated_plan
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.shares import even_partition
 from petra_core.timeline import Timeline
@@ -36,7 +36,7 @@ REPETITIONS = 5  # timed turns of each stage
 
 @dataclass(frozen=True)
 class Balance:
-    """A network's stages with what they cost.
+    """The stages of a network with their costs in seconds and bytes, and the cuts that follow from them.
 
     Attributes:
         cell: the network, its method, k, and what passes through it.
@@ -49,7 +49,7 @@ class Balance:
 
     @classmethod
     def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
-        """From what timing the stages of the cell's network has found (`stage_costs.timed`): medians."""
+        """The balance of a network whose stages were timed (`stage_costs.timed`), from the medians."""
         return cls(
             cell,
             tuple(
@@ -67,32 +67,32 @@ class Balance:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each stage for a micro-batch, with its share of an update."""
+        """Seconds of each stage for a micro-batch, with its share of an update."""
         return [cost.forward + cost.backward + cost.update / self.cell.accumulation for cost in self.costs]
 
     @cached_property
     def held(self) -> tuple[int, ...]:
-        """Bytes of each stage, every kind at its own largest moment."""
+        """Peak bytes of each stage, every kind at its own largest moment, on one device a stage."""
         return self.held_with(None)
 
     def held_with(self, replicas: Sequence[int] | None) -> tuple[int, ...]:
-        """Likewise, by each device of a stage, with so many of them for each stage."""
-        method, k = methods.by_name(self.cell.method), self.cell.accumulation
-        return tuple(stage.total for stage in of_footprints(self.footprints, method, k, replicas))
+        """Peak bytes per device of each stage, with `replicas[j]` devices at stage j; None: one each."""
+        method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
+        return tuple(stage.total for stage in of_footprints(self.footprints, method, accumulation, replicas))
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:
         """Bytes that each stage takes for a micro-batch."""
         return _footprints(replace(self.cell, accumulation=1))  # they do not depend on k
 
-    def even(self, processes: int) -> Plan:
+    def even(self, processes: int) -> Cut:
         """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
         try:
             return assess(self.seconds, even_partition(len(self.costs), processes), held=self.held)
         except ValueError as error:
             raise CellError(str(error)) from None
 
-    def best(self, processes: int, limit: int | None = None) -> Plan:
+    def best(self, processes: int, limit: int | None = None) -> Cut:
         """The cut whose slowest process is fastest.
 
         Args:
@@ -108,22 +108,31 @@ class Balance:
         except ValueError as error:
             raise CellError(str(error)) from None
 
-    def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Plan:
-        """The same, with heavy stages on several devices that take turns. Raises: CellError: likewise.
+    def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Cut:
+        """The cut whose slowest part is fastest, with heavy stages replicated over several devices that take turns.
 
         Replicas make the delays of the stages below longer, and so what these hold, which the search for a plan does
         not know. If the fastest plan is too large for that, the fastest that is not comes of fewer replicas; with one
         each nothing is longer.
+
+        Args:
+            devices: how many there are.
+            exchange: over which replicas add up their gradients.
+            limit: bytes that each device may hold.
+
+        Raises:
+            CellError: there is no device, or no cut stays below the limit.
+
         """
         try:
             plans = (self._replicated(devices, exchange, limit, most) for most in range(max(1, devices), 0, -1))
-            return next(found for found in plans if limit is None or max(found.bytes) <= limit)
+            return next(cut for cut in plans if limit is None or max(cut.bytes) <= limit)
         except ValueError as error:
             raise CellError(str(error)) from None
 
-    def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Plan:
-        """With so many replicas of a stage at most, and what each device really holds then, be it above the limit."""
-        found = replicated_plan(
+    def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Cut:
+        """The fastest cut with `most` replicas of a stage, with the bytes that each device then really holds."""
+        cut = replicated_plan(
             self.costs,
             devices,
             accumulation=self.cell.accumulation,
@@ -132,18 +141,19 @@ class Balance:
             limit=limit,
             most=most,
         )
-        held = self.held_with(of_stages(found.partition, found.replicas))
-        return replace(found, bytes=assess(self.seconds, found.partition, held=held).bytes)
+        held = self.held_with(of_stages(cut.partition, cut.replicas))
+        return replace(cut, bytes=assess(self.seconds, cut.partition, held=held).bytes)
 
-    def simulated(self, plan: Plan, link: Link, micro_batches: int) -> Timeline:
-        """The run of so many micro-batches under a plan, event by event."""
-        method, k = methods.by_name(self.cell.method), self.cell.accumulation
-        return simulate(
-            of_method(method, self.costs, plan.partition, micro_batches, k, plan.replicas, exchange=link), link
+    def simulated(self, cut: Cut, link: Link, micro_batches: int) -> Timeline:
+        """The simulated run of `micro_batches` under a cut, event by event."""
+        method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
+        operations = of_method(
+            method, self.costs, cut.partition, micro_batches, accumulation, cut.replicas, exchange=link
         )
+        return simulate(operations, link)
 
     def holding(self, timeline: Timeline) -> tuple[History, ...]:
-        """What every device holds in the course of it."""
+        """The bytes that every device holds in the course of a timeline."""
         return holding(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
 
 
@@ -188,7 +198,7 @@ def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCost
 
 
 def balanced(cell: TrainingCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
-    """The stages of each process for training `cell`, found by timing them now.
+    """The number of stages of each process for training `cell`, balanced by timing them now.
 
     To be called once, before the processes start: timings differ, and all processes must agree on the cut.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
 
 @dataclass(frozen=True)
 class StageSize:
-    """What one stage is made of, in bytes.
+    """Sizes of one stage, in bytes.
 
     Attributes:
         stage: j.
@@ -44,7 +44,7 @@ class StageSize:
         buffered: whether it keeps its inputs under every configuration, because it cannot be inverted.
         parameters: weights.
         statistics: BatchNorm's running mean and variance.
-        streams: one micro-batch's input, stream by stream.
+        streams: of one micro-batch's input, stream by stream.
 
     """
 
@@ -58,15 +58,15 @@ class StageSize:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Which buffers are held: a row of the table."""
+    """Which buffers are held: a row of Table 3."""
 
     input_buffer: bool
     parameter_buffer: bool
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How an input is counted (see the module's docstring).
+class BufferRule:
+    """A way of counting inputs (see the module's docstring).
 
     Attributes:
         title: how tables call it.
@@ -81,8 +81,8 @@ class Rule:
 
 
 CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
-PUBLISHED_RULE = Rule("published rule", both_streams=False, stem_buffer=True)
-CONSISTENT_RULE = Rule("consistent rule", both_streams=True, stem_buffer=False)
+PUBLISHED_RULE = BufferRule("published rule", both_streams=False, stem_buffer=True)
+CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=False)
 
 
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
@@ -114,16 +114,16 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
 
 
 def memory(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
+    sizes: Sequence[StageSize], configuration: Configuration, rule: BufferRule, accumulation: int = ACCUMULATION
 ) -> int:
     """Bytes of all stages together under a configuration, by a rule, with an update after every k backwards."""
     return sum(_stage_memory(size, configuration, rule, accumulation) for size in sizes)
 
 
 def saving(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: Rule, accumulation: int = ACCUMULATION
+    sizes: Sequence[StageSize], configuration: Configuration, rule: BufferRule, accumulation: int = ACCUMULATION
 ) -> float:
-    """Percent saved against the configuration that holds both buffers."""
+    """Percent of memory that a configuration saves against the one that holds both buffers."""
     everything = memory(sizes, CONFIGURATIONS[0], rule, accumulation)
     return 100 * (1 - memory(sizes, configuration, rule, accumulation) / everything)
 
@@ -137,21 +137,21 @@ def revnet_sizes(
 
     from petra_core.models import revnet
 
-    known = catalogue.by_name(dataset)
+    images = catalogue.by_name(dataset)
     with torch.device("meta"):
-        stages = revnet(depth, num_classes=known.num_classes, stem=known.stem, width=width)
-        return stage_sizes(stages, torch.empty(batch_size, 3, known.image_size, known.image_size))
+        stages = revnet(depth, num_classes=images.num_classes, stem=images.stem, width=width)
+        return stage_sizes(stages, torch.empty(batch_size, 3, images.image_size, images.image_size))
 
 
-def _stage_memory(size: StageSize, configuration: Configuration, rule: Rule, accumulation: int) -> int:
-    counted = size.streams if rule.both_streams or size.buffered else size.streams[:1]
-    held = size.parameters + size.statistics + sum(counted)
+def _stage_memory(size: StageSize, configuration: Configuration, rule: BufferRule, accumulation: int) -> int:
+    inputs = size.streams if rule.both_streams or size.buffered else size.streams[:1]
+    held = size.parameters + size.statistics + sum(inputs)
     if size.stage == 0:
         buffers_inputs = rule.stem_buffer and configuration.input_buffer
     else:
         buffers_inputs = size.buffered or configuration.input_buffer
     if buffers_inputs:
-        held += size.staleness * sum(counted)
+        held += size.staleness * sum(inputs)
     if configuration.parameter_buffer:
         held += math.ceil(size.staleness / accumulation) * size.parameters
     return held

@@ -14,7 +14,7 @@ _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula.
+    """The value of a published formula.
 
     Args:
         formula: as published; "3J" and "2(J-j)" are products.

@@ -1,10 +1,10 @@
-"""What a network would do on several devices, from what each of its stages costs on one.
+"""The speed of a network on several devices, modelled from the cost of each of its stages on one.
 
-The exhibits that foretell speeds (Table 5, the study of scale) share this: measured stage costs as the timeline model
+The exhibits that predict speeds (Table 5, the study of scale) share this: measured stage costs as the timeline model
 takes them, and the two paces that the paper compares, both simulated event by event:
 
-    alone        reversible backpropagation without overlap: the next micro-batch enters when this one is done
-    pace         PETRA: a micro-batch enters at every tick
+    seconds_without_overlap    reversible backpropagation: the next micro-batch enters when this one is done
+    seconds_when_full          PETRA: a micro-batch enters at every tick
 
 Devices are taken to be equal to the one that was measured. Times are in seconds for a micro-batch.
 """
@@ -23,7 +23,7 @@ from reproduce.grids.scales import SCALES
 from reproduce.modelling.balance import Balance
 from reproduce.records.results import Results, Run
 
-__all__ = ["Modelled", "alone", "found", "full", "plain"]
+__all__ = ["Modelled", "keeping_graphs", "seconds_when_full", "seconds_without_overlap", "timed_networks"]
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,30 @@ class Modelled:
 
     @property
     def title(self) -> str:
-        """As tables call the network."""
+        """The network's name in tables, such as RevNet-18."""
         return self.run.cell.model.replace("revnet", "RevNet-")
 
     @cached_property
     def balance(self) -> Balance:
-        """Its stages with what they cost."""
+        """The network's stages with their costs."""
         return Balance.of_rows(self.run.cell, self.run.result["stages"])
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """Of each stage."""
+        """The cost of each stage."""
         return self.balance.costs
 
     def footprints(self, method: Method) -> tuple[Footprint, ...]:
-        """Bytes that each stage takes for a micro-batch, under any method."""
+        """Bytes that each stage takes for a micro-batch under a method."""
         return Balance(replace(self.run.cell, method=method.name), self.costs).footprints
 
     def pace(self, link: Link = INSTANT) -> float:
-        """Of PETRA, one device a stage."""
-        return full(self.costs, link, self.run.cell.accumulation)
+        """Seconds of PETRA for a micro-batch, one device a stage."""
+        return seconds_when_full(self.costs, link, self.run.cell.accumulation)
 
     def speedup(self, link: Link = INSTANT) -> float:
         """Time of reversible backpropagation without overlap over that of PETRA, one device a stage."""
-        return alone(self.costs, link, self.run.cell.accumulation) / self.pace(link)
+        return seconds_without_overlap(self.costs, link, self.run.cell.accumulation) / self.pace(link)
 
     @property
     def slowest(self) -> int:
@@ -67,7 +67,7 @@ class Modelled:
 
     @property
     def machine(self) -> str:
-        """Where it was measured, and how busy it was."""
+        """The machine on which the stages were timed, and its load then."""
         environment, result = self.run.environments[-1], self.run.result
         name = environment["device"] if environment["device"] != "cpu" else environment["processor"]
         load = " and ".join(f"{load:.1f}" for load in result["load"])
@@ -75,32 +75,32 @@ class Modelled:
         return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
 
 
-def found(results: Results) -> list[Modelled]:
+def timed_networks(results: Results) -> list[Modelled]:
     """Every network whose stages were timed, the smallest scale first."""
     return [Modelled(run) for run in sorted(results.of_kind(StageCostCell), key=_order) if run.done]
 
 
 @cache
-def alone(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
-    """Of reversible backpropagation without overlap, one device a stage."""
+def seconds_without_overlap(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
+    """Seconds of reversible backpropagation for a micro-batch without overlap, one device a stage."""
     micro_batches = 2 * accumulation + 1  # the first has no update before it
     order = of_method(methods.REVERSIBLE_BACKPROPAGATION, costs, [1] * len(costs), micro_batches, accumulation)
     return simulate(order, link).seconds_per_micro_batch()
 
 
 @cache
-def full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
-    """Of a full pipeline that a micro-batch enters at every tick, one device a stage."""
+def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
+    """Seconds for a micro-batch in a full pipeline that one enters at every tick, one device a stage."""
     from petra_core.prediction.pace import pace  # numpy, for which the plan of a grid does not wait
 
     return pace(costs, link, accumulation=accumulation)
 
 
-def plain(costs: Sequence[Cost]) -> list[Cost]:
-    """What stages cost that keep their graph, from costs of such that rebuild it.
+def keeping_graphs(costs: Sequence[Cost]) -> list[Cost]:
+    """The costs of stages that keep their graphs, from the costs of the same stages when they reconstruct.
 
-    Rebuilding is an evaluation, so a backward is shorter by a forward, but not the head's, which keeps its graph under
-    every method. A gradient alone goes down, of the size of what came up.
+    Reconstructing is an evaluation, so a backward is shorter by a forward, but not the head's, which keeps its graph
+    under every method. A gradient alone goes down, of the size of what came up.
     """
     last = len(costs) - 1
     return [

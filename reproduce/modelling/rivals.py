@@ -11,9 +11,9 @@ from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import holding
 from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, simulate
 from petra_core.timeline import Timeline
-from reproduce.modelling.modelled import Modelled, full, plain
+from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 
-__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Chain", "Outcome", "Rival"]
+__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Rival", "RivalChain", "RivalOutcome"]
 
 BATCH = 32  # micro-batches of an update: the largest k of the paper
 SIMULATED = {
@@ -28,12 +28,12 @@ Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
 
 @dataclass(frozen=True)
 class Rival:
-    """One way to train a chain.
+    """One way to train a chain, simulated beside PETRA.
 
     Attributes:
         title: as tables call it.
-        method: the one of this engine that keeps the same for a backward.
-        order: that of a synchronous pipeline; None: micro-batches enter at every tick.
+        method: the method of this engine that keeps the same for a backward.
+        order: of the operations of a synchronous pipeline; None: micro-batches enter at every tick.
         chunks: stages of a device that are not neighbours.
 
     """
@@ -60,15 +60,15 @@ FEW = (orders.one_f_one_b,)  # simulated on many devices too
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a rival on a chain.
+class RivalOutcome:
+    """Speed, memory and staleness of a rival on a chain.
 
     Attributes:
         title: of the rival.
         efficiency: speed over that of one device that keeps its graphs, divided by the number of devices; over links
             that take no time, at `BATCH` micro-batches an update.
-        with_4p: the same at four times as many micro-batches an update as there are devices; None: not simulated.
-        over_links: the same at `BATCH` over each of `SIMULATED`.
+        with_4p: the efficiency at four times as many micro-batches an update as there are devices; None: not simulated.
+        over_links: the efficiency at `BATCH` over each of `SIMULATED`.
         peak: bytes on the device that holds most.
         delay: micro-batches between forward and backward at device 0 that see another version of the weights.
 
@@ -82,16 +82,16 @@ class Outcome:
     delay: int
 
 
-class Chain:
-    """Two blocks a device: a network's stem, its stage 1 again and again, its head.
+class RivalChain:
+    """A chain of two blocks a device: a network's stem, its stage 1 again and again, its head.
 
     Args:
         network: whose stages were timed; its stage 1 is reversible.
         devices: P.
 
     Attributes:
-        blocks: what each block costs if graphs are rebuilt and inputs sent back.
-        blocks_keeping: what it costs if graphs are kept.
+        blocks: the cost of each block if graphs are reconstructed and inputs sent back.
+        blocks_keeping: the cost of each block if graphs are kept.
 
     """
 
@@ -103,47 +103,50 @@ class Chain:
             replace(cost, down=0 if not index else costs[index - 1].up * (2 if index > 1 else 1))
             for index, cost in enumerate(costs)
         )
-        self.blocks_keeping = tuple(plain(self.blocks))
+        self.blocks_keeping = tuple(keeping_graphs(self.blocks))
 
     @property
-    def rebuilding(self) -> tuple[Cost, ...]:
-        """Of each device, if graphs are rebuilt and inputs sent back."""
+    def reconstructing(self) -> tuple[Cost, ...]:
+        """The costs of each device if graphs are reconstructed and inputs sent back."""
         return tuple(orders.merged(self.blocks, self._pairs))
 
     @property
     def keeping(self) -> tuple[Cost, ...]:
-        """Of each device, if graphs are kept."""
+        """The costs of each device if graphs are kept."""
         return tuple(orders.merged(self.blocks_keeping, self._pairs))
 
-    def outcomes(self) -> list[Outcome]:
-        """Of all rivals, PETRA first; of the most telling where there are many devices."""
-        some = [rival for rival in RIVALS if self.devices < MANY or rival.order in (None, *FEW)]
-        return [*(self._pipelined(r) if r.order is None else self._synchronous(r) for r in some), self._data_parallel()]
+    def outcomes(self) -> list[RivalOutcome]:
+        """The outcomes of all rivals, PETRA first; where there are many devices, of fewer rivals (`MANY`)."""
+        compared = [rival for rival in RIVALS if self.devices < MANY or rival.order in (None, *FEW)]
+        return [
+            *(self._pipelined(r) if r.order is None else self._synchronous(r) for r in compared),
+            self._data_parallel(),
+        ]
 
-    def _synchronous(self, rival: Rival) -> Outcome:
-        few = self.devices < MANY
+    def _synchronous(self, rival: Rival) -> RivalOutcome:
+        is_small = self.devices < MANY
         timeline = self._timeline(rival, BATCH, INSTANT)
         histories = holding(timeline, self._footprints(rival))
-        return Outcome(
+        return RivalOutcome(
             rival.title,
             self._efficiency(rival, BATCH, timeline),
-            self._efficiency(rival, 4 * self.devices, None) if few else None,
+            self._efficiency(rival, 4 * self.devices, None) if is_small else None,
             {
-                name: self._efficiency(rival, BATCH, self._timeline(rival, BATCH, link)) if few else None
+                name: self._efficiency(rival, BATCH, self._timeline(rival, BATCH, link)) if is_small else None
                 for name, link in SIMULATED.items()
             },
             max(history.peak for history in histories),
             0,
         )
 
-    def _pipelined(self, rival: Rival) -> Outcome:
+    def _pipelined(self, rival: Rival) -> RivalOutcome:
         costs = self._costs(rival)
         stages = of_footprints(self._footprints(rival), rival.method, BATCH)
 
         def efficiency(batch: int, link: Link) -> float:
-            return self._work(batch) / self.devices / full(costs, link, batch)
+            return self._work(batch) / self.devices / seconds_when_full(costs, link, batch)
 
-        return Outcome(
+        return RivalOutcome(
             rival.title,
             efficiency(BATCH, INSTANT),
             efficiency(4 * self.devices, INSTANT) if self.devices < MANY else None,
@@ -152,8 +155,8 @@ class Chain:
             rival.method.delay(0, self.devices),
         )
 
-    def _data_parallel(self) -> Outcome:
-        """Every device all blocks, micro-batches in turn; gradients are added up when all are done."""
+    def _data_parallel(self) -> RivalOutcome:
+        """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""
         whole = joined(self._row(self.network.footprints(methods.DELAYED_GRADIENTS)))
         weights = sum(cost.weights for cost in self.blocks)
 
@@ -163,7 +166,7 @@ class Chain:
             work = sum(cost.forward + cost.backward for cost in self.blocks_keeping)
             return self._work(batch) / self.devices / (work / self.devices + update / batch)
 
-        return Outcome(
+        return RivalOutcome(
             "Data parallelism",
             efficiency(BATCH, INSTANT),
             efficiency(4 * self.devices, INSTANT),
@@ -173,7 +176,7 @@ class Chain:
         )
 
     def _efficiency(self, rival: Rival, batch: int, timeline: Timeline | None) -> float:
-        """Of one batch from an empty pipeline to an empty one, update included."""
+        """The efficiency of one batch from an empty pipeline to an empty one, update included."""
         timeline = timeline or self._timeline(rival, batch, INSTANT)
         batch = self._multiple(batch) if rival.chunks > 1 else batch
         return self._work(batch) / self.devices / (timeline.seconds / batch)
@@ -190,8 +193,8 @@ class Chain:
         if rival.method.keeps_graph:
             return self.keeping
         if rival.method.reconstructs:
-            return self.rebuilding
-        return tuple(replace(a, down=b.down) for a, b in zip(self.rebuilding, self.keeping, strict=True))
+            return self.reconstructing
+        return tuple(replace(a, down=b.down) for a, b in zip(self.reconstructing, self.keeping, strict=True))
 
     def _footprints(self, rival: Rival) -> tuple[Footprint, ...]:
         blocks = self._row(self.network.footprints(rival.method))

@@ -113,6 +113,23 @@ def read(name: str) -> list[Row]:
     return [Row({c: v for c, v in line.items() if c != "source"}, _mark(name, line)) for line in lines]
 
 
+def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
+    """What was published of PaReprop on a network (revswin_tiny), or of its family where sizes were not told apart.
+
+    Args:
+        network: as this suite calls it.
+        exactly: of this very size only.
+
+    Returns:
+        None if there is nothing.
+
+    """
+    family, _, size = network.partition("_")
+    sizes = (size,) if exactly else (size, "")
+    rows = (row for row in read("pareprop") if row["family"].lower() == family and row["size"].lower() in sizes)
+    return next(rows, None)
+
+
 def suite_citation(version: str) -> str:
     """How to cite this suite, of which `version` names the commit."""
     return f"""\

@@ -25,6 +25,11 @@ from petra_core.timeline import Event, Timeline
 from reproduce.records.storage import write_json
 
 __all__ = [
+    "ALLOCATED",
+    "LARGEST_FORETOLD",
+    "LARGEST_FOUND",
+    "PEAK_FORETOLD",
+    "THROUGHPUT",
     "Benchmark",
     "BenchmarkError",
     "Comparison",
@@ -39,6 +44,11 @@ __all__ = [
 
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
+
+#: Quantities that several scripts measure, or that an exhibit asks for by name.
+THROUGHPUT = "throughput"
+ALLOCATED, PEAK_FORETOLD = "allocated peak", "foretold peak"
+LARGEST_FORETOLD, LARGEST_FOUND = "largest batch, foretold", "largest batch, found"
 
 
 class BenchmarkError(Exception):
@@ -174,6 +184,7 @@ class Benchmark:
         series: all that was measured.
         comparisons: the ratios of interest.
         goals: what is hoped for single values.
+        findings: what its script says of the values in the summary, in sentences.
         notes: remarks.
         timelines: runs to be drawn, by title.
         environment, code, patch: as in a cell's record (`reproduce.records.provenance`).
@@ -201,6 +212,7 @@ class Benchmark:
     load: tuple[float, float]
     date: str
     goals: tuple[Goal, ...] = ()
+    findings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.replace("-", "").isalnum():
@@ -297,7 +309,6 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    values = {"goals": [], **values}  # the first records have none
     own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
     if own["name"] != name:
         raise ValueError(f"it is that of {own['name']!r}")
@@ -312,6 +323,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
             "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in own["series"]),
             "comparisons": tuple(Comparison(**entry) for entry in own["comparisons"]),
             "goals": tuple(Goal(**entry) for entry in own["goals"]),
+            "findings": tuple(_check(finding, str, "a finding") for finding in own["findings"]),
             "notes": tuple(_check(note, str, "a note") for note in own["notes"]),
             "timelines": {title: _read_timeline(timeline) for title, timeline in own["timelines"].items()},
             "load": _numbers((before, after)),

@@ -10,13 +10,15 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
 
 `Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
-data set, a text.
+data set that is trained on, a text.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame, concat
@@ -35,11 +37,12 @@ __all__ = [
     "PARTS",
     "RUNS",
     "SERIES",
-    "DataFrame",
+    "Frame",
     "Frames",
     "Sheet",
     "averaged",
     "described",
+    "over_training",
     "settings_key",
     "together",
     "weighted",
@@ -49,7 +52,7 @@ __all__ = [
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("precision", "loader", "arithmetic", "settings", "text"),
+    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches"),
@@ -58,6 +61,9 @@ LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value"
 PARTS = ("cell", "stage", "kind", "of", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
+Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
+#: What runs of one recipe may differ in; the learning rate as it follows from k.
+_VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
@@ -85,7 +91,7 @@ class Frames:
     @cached_property
     def runs(self) -> DataFrame:
         """A row a cell."""
-        return DataFrame(self._rows, columns=list(RUNS))
+        return _table(self._rows)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -101,14 +107,23 @@ class Frames:
         rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
-    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
-        """What has been planned only may have no record."""
-        return (self.by_name[name] for name in cells if name in self.by_name)
+    def epochs(self, cells: Iterable[str]) -> DataFrame:
+        """A row an epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
+        rows = [
+            (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
+            for run in self._recorded(cells)
+            for line in run.metrics
+        ]
+        return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these cells."""
         rows = [part for run in self._recorded(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
+
+    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
+        """The records of these cells; of planned ones there may be none."""
+        return (self.by_name[name] for name in cells if name in self.by_name)
 
     @cached_property
     def series(self) -> DataFrame:
@@ -121,10 +136,30 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
+    def export(self, folder: Path) -> Iterator[Path]:
+        """Write every table as a CSV file into a folder that is made if need be; yields the files."""
+        names = list(self.by_name)
+        tables = {
+            "runs": self.runs.drop(columns="settings"),
+            "epochs": self.epochs(names),
+            "lines": self.lines(names),
+            "parts": self.parts(names),
+            "series": self.series,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+            yield folder / f"{name}.csv"
+
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
-        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too."""
-        for dataset in dict.fromkeys(getattr(cell, "dataset", "") for cell in cells):
-            planned = {(settings_key(c), _seed(c)): c for c in cells if getattr(c, "dataset", "") == dataset}
+        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too.
+
+        Where no cell trains, a data set is the shape of images and no more, and all stand in one sheet.
+        """
+        trains = any(isinstance(cell, TrainedCell) for cell in cells)
+        datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
+        for dataset in dict.fromkeys(datasets):
+            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
             keys = dict.fromkeys(key for key, _ in planned)
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
@@ -137,8 +172,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     places = list(keys)
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
-                    frame = DataFrame(in_order, columns=list(RUNS))
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), frame)
+                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -158,7 +192,7 @@ class Sheet:
         frames: all tables.
         scale: name of the scale.
         arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set; empty for what needs none.
+        dataset: name of the data set that is trained on; empty for what trains on none.
         text: SHA-256 of the text that was trained on; empty for images.
         planned: the cells.
         runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
@@ -200,53 +234,64 @@ class Sheet:
         """How many runs are finished."""
         return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
 
-    def described(self, *, network: bool = False, width: bool = True, length: bool = True) -> str:
+    def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
         """Scale, data set and recipe in words, less method and k.
 
         Args:
             network: whether to name the network with its width.
             width: whether to name the width if not the network.
             length: whether to name the number of epochs.
+            rate: whether to name the learning rate.
 
         """
-        return f"{described(self.example, network=network, width=width, length=length)}, {self.arithmetic}"
+        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
+        return f"{recipe}, {self.arithmetic}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
+
+    def epochs(self) -> DataFrame:
+        """Test accuracy by epoch of these runs, with the settings of each run beside it."""
+        return self._with_settings(self.frames.epochs(self.runs["cell"]))
 
     def parts(self) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
         return self._with_settings(self.frames.parts(self.runs["cell"]))
 
     def _with_settings(self, frame: DataFrame) -> DataFrame:
-        settings = self.runs[["cell", "network", "model", "method", "k", "batch_size"]]
+        settings = self.runs[["cell", "dataset", "network", "model", "method", "k", "batch_size"]]
         return frame.merge(settings, on="cell", how="left")
 
 
-def described(cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True) -> str:
-    """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
-    title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f"{count(cell.epochs, 'epoch')}, " if length else ""
-    return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}, "
-        f"{epochs}learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}"
-    )
+def over_training(lines: DataFrame) -> DataFrame:
+    """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
+
+    Args:
+        lines: of `Frames.lines` or `Sheet.lines`.
+
+    Returns:
+        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
+
+    """
+    kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
+    return weighted(lines.dropna(subset=["value"]), kept)
 
 
 def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     """The means of what probes measured, each line weighed by the micro-batches behind it.
 
     Args:
-        lines: see `Frames.lines`, with whatever columns more.
+        lines: of `Frames.lines` or `Sheet.lines`, with whatever columns more.
         by: the columns of which every combination gets a row, in the order in which they come.
 
     Returns:
         These columns and `value`: the mean of what is defined, NaN where nothing is.
 
     """
-    weights = lines["weight"].where(lines["value"].notna(), 0.0)
-    sums = lines.assign(value=lines["value"] * weights, weight=weights).groupby(list(by), sort=False)
+    values = lines["value"].astype(float)
+    weights = lines["weight"].where(values.notna(), 0.0)
+    sums = lines.assign(value=values * weights, weight=weights).groupby(list(by), sort=False, dropna=False)
     means = sums["value"].sum() / sums["weight"].sum()
     return means.rename("value").reset_index()
 
@@ -254,6 +299,40 @@ def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
 def together(*frames: DataFrame) -> DataFrame:
     """The rows of all of them, one after the other."""
     return concat(frames, ignore_index=True)
+
+
+def described(
+    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
+) -> str:
+    """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
+    title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
+    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+    return (
+        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+        f"{epochs}{learning}"
+    )
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
+    """The rows as a table whose columns and types are the same whatever is in it.
+
+    Raises:
+        ValueError: a row has something that is no column.
+
+    """
+    unknown = {name for row in rows for name in row} - set(RUNS)
+    if unknown:
+        raise ValueError(f"runs has no column {', '.join(sorted(unknown))}, but {', '.join(RUNS)}")
+    table = DataFrame(rows, columns=list(RUNS))
+    return table.astype(dict.fromkeys((*_MEASURED, *_TIMED, "final_accuracy"), float))
+
+
+def _recipe(cell: TrainedCell) -> str:
+    """A short name of the settings that runs of one table share."""
+    shared = {name: value for name, value in cell.to_dict().items() if name not in _VARIED}
+    text = json.dumps(shared | {"reference_rate": rates.reference_of(cell)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _seed(cell: Cell) -> int:
@@ -281,6 +360,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "reference_rate": rates.reference_of(cell),
+        "recipe": _recipe(cell),
         "arithmetic": cell.precision + torchvision,
         "broken": broken(run),
         "final_accuracy": _final_accuracy(cell, run) if run.done else None,

@@ -2,8 +2,6 @@
 
 A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch.
 Records are no code: one that was just written anew does not make the next one's code another.
-And a commit can be gone from the history, after a rebase or a squash, while its code is still there: git's hashes of
-the source folders are kept too, by which `in_history` finds it again.
 Nothing here names a person, a host or a folder: records are made to be published.
 """
 
@@ -11,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +73,6 @@ def code() -> tuple[dict[str, Any], str]:
     try:
         _check_ours()
         commit = _git("rev-parse", "HEAD").strip()
-        sources = _sources(["HEAD"])["HEAD"]
         patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary", "--", ".", f":(exclude){RECORDS}")
         new = _git("ls-files", "--others", "--exclude-standard", "--", *SOURCES).splitlines()
     except FileNotFoundError:
@@ -86,54 +82,10 @@ def code() -> tuple[dict[str, Any], str]:
     entry = {
         "version": version,
         "commit": commit,
-        "sources": sources,
         "clean": not patch and not new,
         "untracked": new,
     }
     return entry, patch
-
-
-def in_history(commit: str, sources: Mapping[str, str] | None = None) -> str | None:
-    """The commit in this checkout's history that has the code of a record.
-
-    Args:
-        commit: that the record names.
-        sources: the hashes of the source folders that it has, if it has them.
-
-    Returns:
-        The same commit, or the newest one whose source folders are the same; empty: there is none; None: the history is
-        not known here (no git, no checkout, or a shallow one).
-
-    """
-    history = _history()
-    if history is None:
-        return None
-    if commit in history:
-        return commit
-    return next((other for other, folders in history.items() if sources and folders == dict(sources)), "")
-
-
-@cache
-def _history() -> dict[str, dict[str, str]] | None:
-    """The hashes of the source folders of every commit, newest first."""
-    try:
-        _check_ours()
-        if _git("rev-parse", "--is-shallow-repository").strip() == "true":
-            return None
-        return _sources(_git("rev-list", "HEAD").split())
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-
-
-def _sources(commits: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Git's hashes of the source folders of each commit."""
-    asked = [(commit, folder) for commit in commits for folder in SOURCES]
-    answers = _git("cat-file", "--batch-check", asked="".join(f"{commit}:{folder}\n" for commit, folder in asked))
-    found: dict[str, dict[str, str]] = {commit: {} for commit in commits}
-    for (commit, folder), answer in zip(asked, answers.splitlines(), strict=True):
-        if not answer.endswith(" missing"):
-            found[commit][folder] = answer.split()[0]
-    return found
 
 
 def _check_ours() -> None:
@@ -141,9 +93,9 @@ def _check_ours() -> None:
     _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
 
 
-def _git(*arguments: str, asked: str = "") -> str:
+def _git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, input=asked, text=True, errors="replace").stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout
 
 
 def _version(package: str) -> str | None:

@@ -20,7 +20,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class State:
         epochs: epochs that a finished record has (0 for kinds without epochs).
         reason: of a failure: `diverged` or `out of memory`; else empty.
         detail: of a failure: the error's words; else empty.
+        result: the values in result.json, so that nobody has to read it again; empty if there is none.
 
     """
 
@@ -84,6 +85,7 @@ class State:
     epochs: int = 0
     reason: str = ""
     detail: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def final(self) -> bool:
@@ -150,6 +152,11 @@ class Record:
         """Whether there is a checkpoint to go on from, of one process or of several."""
         return self.checkpoint.exists() or self.shards.exists()
 
+    @property
+    def has_result(self) -> bool:
+        """Whether there is a result, good or bad or damaged: it is not read."""
+        return (self.path / "result.json").exists()
+
     @contextmanager
     def lock(self) -> Iterator[Hold]:
         """Hold the folder against other processes; it is free again when this process ends, however it ends.
@@ -190,12 +197,12 @@ class Record:
         if result is None:
             return State(Status.PARTIAL, done, epochs)
         if result["status"] == Status.FAILED.value:
-            return State(Status.FAILED, done, epochs, result["reason"], result["detail"])
+            return State(Status.FAILED, done, epochs, result["reason"], result["detail"], result)
         if done != epochs:
             raise RecordError(
                 self.path / "metrics.jsonl", f"has {done} lines, but the finished cell has {epochs} epochs"
             )
-        return State(Status.DONE, done, epochs)
+        return State(Status.DONE, done, epochs, result=result)
 
     def result(self) -> dict[str, Any] | None:
         """The values in result.json; None if there is none yet. Raises: RecordError."""

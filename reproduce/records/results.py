@@ -20,7 +20,10 @@ from reproduce.records.record import Record, RecordError, State, Status, scan
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
 _SHOWN: dict[type[Cell], tuple[str, ...]] = {
     TrainedCell: ("test_accuracy", "best_test_accuracy", "train_loss", "peak_bytes"),
-    ComplexityCell: ("stages", "rows", "memory", "stage_flops", "stage_forward_flops", "ticks_per_micro_batch"),
+    ComplexityCell: (
+        *("stages", "rows", "memory", "stage_flops", "stage_forward_flops", "seconds"),
+        *("ticks_per_micro_batch", "units_overlapped", "units_in_turn"),
+    ),
     MemoryCell: ("stages", "rows", "process"),
     StageCostCell: ("stages", "load", "cores"),
 }
@@ -97,11 +100,6 @@ class Results:
     def training(self) -> tuple[Run[TrainingCell], ...]:
         """Runs that trained a network."""
         return self.of_kind(TrainingCell)
-
-    @property
-    def complexity(self) -> tuple[Run[ComplexityCell], ...]:
-        """Measurements for Table 1."""
-        return self.of_kind(ComplexityCell)
 
     @property
     def begun(self) -> bool:

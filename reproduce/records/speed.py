@@ -75,17 +75,16 @@ def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
         try:
             devices = {device(environment) for environment in record.environments()}
             if len(devices) == 1 and state.status is not Status.NOT_RUN:
-                speeds.add(record.cell, devices.pop(), _seconds(record))
+                speeds.add(record.cell, devices.pop(), _seconds(record, state))
         except (RecordError, KeyError, TypeError):  # damaged or of another version: no help here, and shown elsewhere
             continue
     return speeds
 
 
-def _seconds(record: Record) -> list[float]:
+def _seconds(record: Record, state: State) -> list[float]:
     if record.cell.epochs_expected:
         return [line["train_seconds"] + line["evaluation_seconds"] for line in record.metrics()]
-    result = record.result() or {}
-    return [result["wall_seconds"]] if "wall_seconds" in result else []
+    return [state.result["wall_seconds"]] if "wall_seconds" in state.result else []
 
 
 def _work(cell: Cell, where: Device) -> tuple[Work, int]:

@@ -1,26 +1,22 @@
 """From a folder of records to one HTML file that needs nothing else.
 
 A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
-here: style and script inline, drawings as SVG in the page, every table and drawing again as a `data:` link to
-download (CSV, SVG). A copy of the one file is therefore whole; the downloads are about half of its size. The
-page is complete without its script, which only sorts tables and hides what is not chosen, and its security policy
-forbids it to load anything. For the same records it is the same file, byte for byte: nothing in it depends on when or
-where it was made.
+here: style and script inline, drawings as SVG in the page. A copy of the one file is therefore whole. The page is
+complete without its script, which sorts tables, hides what is not chosen, and makes a CSV of a table or a file of a
+drawing when somebody asks for it; its security policy forbids it to load anything. For the same records it is the same
+file, byte for byte: nothing in it depends on when or where it was made.
 """
 
-import base64
 import multiprocessing
 import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
 import jinja2
 
 from reproduce import published
 from reproduce.exhibits import (
-    accounts,
     accuracy,
     benchmarks,
     depth,
@@ -29,7 +25,6 @@ from reproduce.exhibits import (
     figure6,
     invertible,
     length,
-    memory,
     pareprop,
     provenance,
     scale_study,
@@ -41,41 +36,44 @@ from reproduce.exhibits import (
     table4,
     table5,
     table6,
+    tradeoff,
     transformers,
 )
-from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.exhibits._exhibit import Exhibit, commands, section
+from reproduce.exhibits.headline import Headline, headlines
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
-from reproduce.report import citing, overview, paper, switches
+from reproduce.report import citing, layout, overview
 from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 
+SLOW = ("scale_study", "table5", "tradeoff", "benchmarks")  # begun first, so that no process waits for one at the end
 #: Each can be made without the others, so several processes can.
 SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
-    accuracy.section,
-    table1.section,
-    table2.section,
+    accuracy.EXHIBIT,
+    table1.EXHIBIT,
+    table2.EXHIBIT,
     table3.section,
     table4.EXHIBIT,
     table5.section,
     table6.section,
-    figure4.section,
+    figure4.EXHIBIT,
     figure5.EXHIBIT,
     figure6.EXHIBIT,
     length.EXHIBIT,
-    depth.section,
-    stability.section,
-    invertible.section,
+    depth.EXHIBIT,
+    stability.EXHIBIT,
+    invertible.EXHIBIT,
     scale_study.section,
+    tradeoff.EXHIBIT,
     transformers.EXHIBIT,
-    pareprop.section,
-    benchmarks.section,
-    memory.section,
-    lambda _: schedules.section(),  # no record changes it
-    provenance.section,
+    pareprop.EXHIBIT,
+    benchmarks.EXHIBIT,
+    schedules.EXHIBIT,
+    provenance.EXHIBIT,
 )
 
 
@@ -100,7 +98,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
 def render(results: Results, *, jobs: int = 1) -> str:
     """The page."""
-    sections = [make_section(make, results) for make in SECTIONS] if jobs == 1 else _side_by_side(results, jobs)
+    sections, heads = _made(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     return (
@@ -110,11 +108,9 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
+            headlines=heads,
             parts=parts,
             attention=overview.attention(in_order),
-            findings=overview.other_findings(in_order),
-            scales_run=overview.scales_run(results),
-            coverage=overview.coverage(results, in_order),
             marks=published.Mark,
             margin=MARGIN_POINTS,
             citation=citing.entries(results),
@@ -122,23 +118,33 @@ def render(results: Results, *, jobs: int = 1) -> str:
     )
 
 
-def _side_by_side(results: Results, jobs: int) -> list[Section]:
-    """The sections, drawn by so many processes."""
+def _made(results: Results, jobs: int) -> tuple[list[Section], list[Headline]]:
+    """The sections and what stands on top, by so many processes; the slow ones are begun first."""
+    if jobs == 1:
+        frames = Frames(results)
+        return [make_section(exhibit, results) for exhibit in SECTIONS], headlines(frames)
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     with ProcessPoolExecutor(min(jobs, len(SECTIONS)), context, _receive, (results,)) as pool:
-        return list(pool.map(_make, range(len(SECTIONS))))
+        heads = pool.submit(_headlines)
+        slow_first = sorted(range(len(SECTIONS)), key=lambda number: getattr(SECTIONS[number], "key", "") not in SLOW)
+        made = {number: pool.submit(_make, number) for number in slow_first}
+        return [made[number].result() for number in range(len(SECTIONS))], heads.result()
 
 
-_received: Results  # in a process of `_side_by_side`
+_received: Frames  # in a process of `_made`
 
 
 def _receive(results: Results) -> None:
     global _received
-    _received = results
+    _received = Frames(results)
 
 
 def _make(number: int) -> Section:
-    return make_section(SECTIONS[number], _received)
+    return make_section(SECTIONS[number], _received.results)
+
+
+def _headlines() -> list[Headline]:
+    return headlines(_received)
 
 
 def make_section(exhibit: Exhibit | Callable[[Results], Section], results: Results) -> Section:
@@ -155,20 +161,19 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = lambda words: re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
-    environment.filters["csv_link"] = lambda table: "data:text/csv;charset=utf-8," + quote(table.csv())
-    environment.filters["svg_link"] = lambda svg: _link("image/svg+xml", svg.encode())
     environment.filters["label"] = overview.label
-    environment.filters["words"] = overview.words
-    environment.filters["commands"] = lambda section: accounts.commands(section.key)
+    environment.filters["brief"] = overview.brief
+    environment.filters["commands"] = lambda section: commands(section.key)
+    environment.filters["picture"] = layout.picture
+    environment.filters["first_blocks"] = layout.first_blocks
+    environment.filters["other_blocks"] = layout.other_blocks
+    environment.filters["named_svg"] = layout.named_svg
+    environment.filters["column_groups"] = layout.column_groups
+    environment.filters["k_of"] = layout.k_of
+    environment.filters["k_of_head"] = layout.k_of_head
+    environment.filters["raw_differs"] = layout.raw_differs
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
-    environment.globals["switches"] = switches
-    environment.filters["column_groups"] = paper.column_groups
-    environment.filters["paper_parts"] = paper.parts
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)
     environment.tests["listing"] = lambda block: isinstance(block, Listing)
     return environment
-
-
-def _link(kind: str, file: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(file).decode()}"

@@ -89,8 +89,7 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
     now = environment["threads"]
     if environment["device"] != "cpu" or not record.resumable:
         return ""
-    cpu = [entry for entry in record.environments() if entry.get("device") == "cpu"]
-    had = list(dict.fromkeys(entry["threads"] for entry in cpu if "threads" in entry))
+    had = list(dict.fromkeys(entry["threads"] for entry in record.environments() if entry["device"] == "cpu"))
     if not set(had) - {now}:
         return ""
     return (
@@ -159,7 +158,7 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # What is measured without training has nothing to record or compile.
     trained = isinstance(cell, TrainedCell)
-    chosen = {"cuda_graphs": context.cuda_graphs, "compiled": context.compiled} if trained else {}
+    chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
     return {
         **provenance.environment(context.device),

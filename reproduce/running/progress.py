@@ -12,7 +12,27 @@ from reproduce.cells.kinds import TrainingCell
 from reproduce.measures.context import Observer
 
 
-class TrainingBar(Observer):
+class _Bar:
+    """A bar on a terminal, and lines that do not disturb it; only lines elsewhere."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or sys.stderr
+        self._bar: tqdm[Any] | None = None
+
+    def notice(self, text: str) -> None:
+        """Show a line."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class TrainingBar(_Bar, Observer):
     """One cell's training: epoch, loss, accuracy, images a second and time left.
 
     Args:
@@ -22,10 +42,9 @@ class TrainingBar(Observer):
     """
 
     def __init__(self, cell: TrainingCell, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
         self._cell = cell
-        self._stream = stream or sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._bar: tqdm[Any] | None = None
         self._accuracy = ""
         self._started = (time.monotonic(), 0)  # when, and at which micro-batch
         self._done = self._total = 0
@@ -58,18 +77,6 @@ class TrainingBar(Observer):
         )
         self.notice(line)
 
-    def notice(self, text: str) -> None:
-        """Show the text."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            print(text, file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Leave the bar where it is."""
-        if self._bar is not None:
-            self._bar.close()
-
     def _left(self) -> float:
         moment, start = self._started
         if self._done == start:  # resumed in the evaluation after an epoch
@@ -77,7 +84,7 @@ class TrainingBar(Observer):
         return (time.monotonic() - moment) / (self._done - start) * (self._total - self._done)
 
 
-class GridBar:
+class GridBar(_Bar):
     """A grid of cells: how many are finished, what came out, what runs now.
 
     Args:
@@ -87,11 +94,10 @@ class GridBar:
     """
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        super().__init__(stream)
         self._total = total
         self._finished = 0
         self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, share done
-        self._bar: tqdm[Any] | None = None
         if self._stream.isatty():
             self._bar = tqdm(
                 total=total, file=self._stream, bar_format="{desc} |{bar}| {n:.1f}/{total} cells{postfix}", leave=False
@@ -107,20 +113,8 @@ class GridBar:
         self._finished += 1
         if worker is not None:
             self._running.pop(worker, None)
-            self.say(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}")
+            self.notice(f"[{self._finished:>{len(str(self._total))}}/{self._total}] {cell}: {outcome}")
         self._draw()
-
-    def say(self, text: str) -> None:
-        """Print a line without disturbing the bar."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            print(text, file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
 
     def _draw(self) -> None:
         if self._bar is not None:

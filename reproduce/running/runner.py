@@ -71,14 +71,15 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
     bar = GridBar(len(cells))
     for cell, state in outcome.states.items():
         if state.final:
-            bar.finish(cell.slug, _words(Record.of(cell, settings.root), state), worker=None)
+            bar.finish(cell.slug, _words(state), worker=None)
     with Interrupt() as interrupt:
         if todo:
             _supervise(todo, settings, outcome, bar, interrupt)
     bar.close()
     outcome.signal = interrupt.received
-    for cell in cells:
-        now = _read_state(cell, settings.root, outcome)
+    for cell in todo:
+        told = outcome.states[cell]
+        now = told if told.final else _read_state(cell, settings.root, outcome)
         if now is not None and now.final:  # a worker died over it, and another one finished it
             outcome.problems.pop(cell, None)
     return outcome
@@ -131,7 +132,7 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: Gri
         theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
         workers[ours] = number, process
     try:
-        _Listener(cells, settings, outcome, bar, stop).listen(workers, interrupt)
+        _Listener(cells, outcome, bar, stop).listen(workers, interrupt)
     finally:
         for _, process in workers.values():  # only after an exception, a second Ctrl-C for one
             process.kill()
@@ -140,17 +141,16 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: Gri
 class _Listener:
     """Shows what the workers report, and notes what concerns the outcome."""
 
-    def __init__(self, cells: list[Cell], settings: Settings, outcome: Outcome, bar: GridBar, stop: Event) -> None:
-        self._cells, self._settings, self._outcome, self._bar, self._stop = cells, settings, outcome, bar, stop
+    def __init__(self, cells: list[Cell], outcome: Outcome, bar: GridBar, stop: Event) -> None:
+        self._cells, self._outcome, self._bar, self._stop = cells, outcome, bar, stop
         self._running: dict[int, Cell] = {}
-        self._finished: set[int] = set()
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
         while workers:
             if interrupt.requested() and not self._stop.is_set():
                 self._stop.set()
-                self._bar.say("stopping: every worker finishes its tick and saves (once more to stop at once)")
+                self._bar.notice("stopping: every worker finishes its tick and saves (once more to stop at once)")
             for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
                 assert isinstance(ready, Connection)
                 number, process = workers[ready]
@@ -170,19 +170,19 @@ class _Listener:
         self._bar.show(number, self._cells[index].slug, share)
 
     def _end(self, number: int, index: int, state: State) -> None:
-        if index not in self._finished:
-            self._finished.add(index)
-            cell = self._cells[index]
-            self._bar.finish(cell.slug, _words(Record.of(cell, self._settings.root), state), worker=number)
+        cell = self._cells[index]
+        if not self._outcome.states[cell].final:  # else another worker has told it
+            self._outcome.states[cell] = state
+            self._bar.finish(cell.slug, _words(state), worker=number)
 
     def _notice(self, number: int, index: int, text: str) -> None:
-        self._bar.say(f"NOTE {text}")
+        self._bar.notice(f"NOTE {text}")
 
     def _problem(self, number: int, index: int, text: str) -> None:
         """Told once: a data set that is missing is missing for all cells."""
         cell, problems = self._cells[index], self._outcome.problems
         if text not in problems.values():
-            self._bar.say(f"PROBLEM {cell.slug}: {text}")
+            self._bar.notice(f"PROBLEM {cell.slug}: {text}")
         problems.setdefault(cell, text)
 
     def _full(self, number: int, index: int, text: str) -> None:
@@ -198,13 +198,11 @@ def _note_death(process: BaseProcess, cell: Cell | None, outcome: Outcome, bar: 
         f"a worker died {doing} (exit code {process.exitcode}; -9 may be the system's doing, out of memory: "
         f"try fewer --jobs); the same command goes on from the cell's checkpoint"
     )
-    bar.say(f"PROBLEM {text}")
+    bar.notice(f"PROBLEM {text}")
     if cell is not None:
         outcome.problems[cell] = text
 
 
-def _words(record: Record, state: State) -> str:
-    if state.status is not Status.DONE:
-        return str(state)
-    result = record.result() or {}
-    return f"{result['test_accuracy']:.2f} %" if "test_accuracy" in result else str(state)
+def _words(state: State) -> str:
+    accuracy = state.result.get("test_accuracy") if state.status is Status.DONE else None
+    return str(state) if accuracy is None else f"{accuracy:.2f} %"

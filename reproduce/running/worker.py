@@ -9,7 +9,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from petra_core import CheckpointError
-from reproduce.cells.catalogue import DEFAULT_ROOT
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.measures.how import How
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageFullError
@@ -37,14 +37,14 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a grid is run; nothing here changes a result beyond rounding.
+    """Where a grid is run, and on what; nothing here changes a result beyond rounding.
 
     Attributes:
         root: folder of the records.
         jobs: worker processes.
         threads: of each.
         devices: worker number n trains on the n-th of them, from the first again where there are more workers.
-        checkpoint_seconds, data_root, data_workers, cuda_graphs, compiled: see `reproduce.measures.context.Context`.
+        how: each of its cells.
 
     """
 
@@ -52,11 +52,7 @@ class Settings:
     jobs: int
     threads: int = 1
     devices: tuple[str, ...] = ("cpu",)
-    checkpoint_seconds: float = 300.0
-    data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1
-    cuda_graphs: int = 0
-    compiled: bool = False
+    how: How = field(default_factory=How)
 
 
 class _Reporter(Observer):
@@ -128,14 +124,7 @@ def work(
             if should_stop():
                 return
             context = Context(
-                device=device,
-                should_stop=should_stop,
-                observer=_Reporter(report, index),
-                checkpoint_seconds=settings.checkpoint_seconds,
-                data_root=settings.data_root,
-                data_workers=settings.data_workers,
-                cuda_graphs=settings.cuda_graphs,
-                compiled=settings.compiled,
+                device=device, how=settings.how, should_stop=should_stop, observer=_Reporter(report, index)
             )
             try:
                 if not _attempt(cells[index], settings, context, report, index):
@@ -154,7 +143,10 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
     """Run a cell, and report what came of it; False if another process holds it."""
     record = Record.of(cell, settings.root)
     try:
-        _check_data(cell, record, settings.data_root)
+        if isinstance(cell, TrainedCell) and not record.has_result:  # else a record is begun that could only say so
+            from reproduce.data.sources import check  # not needed where there is nothing to train
+
+            check(cell, settings.how.data_root)
         report("end", index, execute(record, context))
     except LockedError:
         return False
@@ -168,11 +160,3 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
     except Exception:  # whatever it is, the other cells go on
         report("problem", index, traceback.format_exc())
     return True
-
-
-def _check_data(cell: Cell, record: Record, root: Path) -> None:
-    """Look for the cell's data set before a record is begun that could only say so. Raises: DataError."""
-    if isinstance(cell, TrainedCell) and not record.state().final:
-        from reproduce.data.sources import check  # not needed where there is nothing to train
-
-        check(cell, root)

@@ -6,18 +6,31 @@ difference is a sample again: the change of a gap is a difference of differences
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pandas import DataFrame, notna
+from pandas import DataFrame, concat, notna
 
 from reproduce.show.content import TIMES, with_sign
 from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
-__all__ = ["CHANCE", "DONE", "Sample", "Samples", "counted", "family_note", "judge", "means", "measured", "reported"]
+__all__ = [
+    "CHANCE",
+    "DONE",
+    "Sample",
+    "Samples",
+    "counted",
+    "family_note",
+    "judge",
+    "means",
+    "measured",
+    "points",
+    "reported",
+    "with_difference",
+]
 
 DONE, NOT_RUN = "done", "not run"
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
@@ -31,22 +44,33 @@ class Sample:
         values: by seed, of the finished runs.
         states: what is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
         failures: reasons of the failed ones.
+        broken: by seed, why a run is broken (`reproduce.records.broken`).
 
     """
 
     values: Mapping[int, float] = field(default_factory=dict)
     states: Mapping[int, str] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    broken: Mapping[int, str] = field(default_factory=dict)
 
     def __sub__(self, other: "Sample") -> "Sample":
         """The difference over the seeds that both have."""
         shared = sorted(self.values.keys() & other.values.keys())
         return Sample({seed: self.values[seed] - other.values[seed] for seed in shared})
 
+    def less(self, value: float) -> "Sample":
+        """The difference to a number that has no seeds, such as a published value."""
+        return Sample({seed: own - value for seed, own in self.values.items()})
+
     @property
     def estimate(self) -> Estimate | None:
         """Mean with its 95 % interval; None without values."""
         return estimate(list(self.values.values())) if self.values else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there are runs, and of all is known whether they are broken."""
+        return bool(self.states) and all(s == DONE or seed in self.broken for seed, s in self.states.items())
 
     @property
     def summary(self) -> str:
@@ -85,14 +109,14 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
         by: the columns that are a place; a single one gives plain keys, several give tuples.
 
     """
+    columns = ["seed", "status", "state", "reason", "broken", value]
     samples = Samples()
-    for place, group in runs.groupby(list(by), sort=False):
-        rows = list(zip(group["seed"], group["status"], group["state"], group["reason"], group[value], strict=True))
-        key = place[0] if len(by) == 1 else place
-        samples[key] = Sample(
-            {int(seed): float(number) for seed, status, _, _, number in rows if status == DONE and notna(number)},
-            {int(seed): state for seed, _, state, _, _ in rows},
-            tuple(reason for _, status, _, reason, _ in rows if status == "failed"),
+    for place, rows in _places(runs, columns, by):
+        samples[place] = Sample(
+            {int(seed): float(number) for seed, status, *_, number in rows if status == DONE and notna(number)},
+            {int(seed): state for seed, _, state, *_ in rows},
+            tuple(reason for _, status, _, reason, *_ in rows if status == "failed"),
+            {int(seed): why for seed, *_, why, _ in rows if isinstance(why, str) and why},
         )
     return samples
 
@@ -101,16 +125,44 @@ def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
     """The samples of what was measured in runs, whether these are finished or not; see `means`.
 
     Args:
-        values: rows, one a seed and place; NaN is no value.
+        values: rows, one a seed and place.
         value: the column.
         by: the columns that are a place.
 
     """
-    samples = Samples()
-    for place, group in values.dropna(subset=[value]).groupby(list(by), sort=False):
-        own = {int(seed): float(number) for seed, number in zip(group["seed"], group[value], strict=True)}
-        samples[place[0] if len(by) == 1 else place] = Sample(own, dict.fromkeys(own, DONE))
-    return samples
+    places = _places(values.dropna(subset=[value]), ["seed", value], by)
+    return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
+
+
+def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+    """The places, and of each its rows with these columns."""
+    for place, group in frame.groupby(list(by), sort=False):
+        yield place[0] if len(by) == 1 else place, list(zip(*(group[name] for name in columns), strict=True))
+
+
+def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequence[str], title: str) -> DataFrame:
+    """The runs of two methods and, as if they were those of a third, their differences.
+
+    Args:
+        runs: of both methods, and of others, which are left out.
+        value: the column that is subtracted.
+        of: the method.
+        less: what is subtracted from it.
+        by: the columns in which runs must be alike to be subtracted.
+        title: the method's name of the differences.
+
+    Returns:
+        Those columns with `method`, `broken` (of a difference: why one of the two is) and `difference`, whether the
+        row is one. Where a run has no value the difference has none.
+
+    """
+    columns = [*by, "method", value, "broken"]
+    ours, others = (runs.loc[runs["method"] == name, columns].astype({value: float}) for name in (of, less))
+    both = ours.merge(others, on=list(by), suffixes=("", "_less"))
+    both[value] -= both[f"{value}_less"]
+    both["broken"] = both["broken"].where(both["broken"] != "", both["broken_less"])
+    differences = both[columns].assign(method=title, difference=True)
+    return concat([ours.assign(difference=False), others.assign(difference=False), differences], ignore_index=True)
 
 
 def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
@@ -118,7 +170,13 @@ def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
     return judge_estimates({place: difference.estimate for place, difference in differences.items()})
 
 
-# --- a family in words
+# --- in words
+
+
+def points(difference: Sample) -> str:
+    """A mean difference in points with its sign, "not run" without one."""
+    found = difference.estimate
+    return with_sign(found.mean, 1) if found else NOT_RUN
 
 
 def counted(judgements: Iterable[Judgement]) -> str:

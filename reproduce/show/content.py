@@ -62,9 +62,21 @@ class Entry:
         return self.text if self.value is None else self.value
 
 
+class OfK(str):
+    """The common head "k = 4" of columns that are of one k: what a reader can choose to see alone."""
+
+    k: int
+
+    def __new__(cls, k: int) -> "OfK":
+        """The head."""
+        head = super().__new__(cls, f"k = {k}")
+        head.k = k
+        return head
+
+
 @dataclass(frozen=True)
 class Column:
-    """Head of a column; columns of one `group` stand under a common head."""
+    """Head of a column; columns of one `group` stand under a common head, which may be an `OfK`."""
 
     name: str
     numeric: bool = True
@@ -84,6 +96,7 @@ class Table:
         notes: remarks below it.
         data: lines of the download; None: the rows themselves.
         grouped: whether rows of one first entry stand together under it, as under a heading.
+        scale: name of the scale that all of it is of; empty: of none or of several.
 
     """
 
@@ -94,6 +107,7 @@ class Table:
     notes: Sequence[str] = ()
     data: Sequence[Mapping[str, object]] | None = None
     grouped: bool = False
+    scale: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -137,6 +151,7 @@ class Figure:
         description: what can be seen in it, for who cannot see it.
         svg: an `<svg>` element.
         caption: what it shows, at which scale.
+        scale: name of the scale that all of it is of; empty: of none or of several.
 
     """
 
@@ -145,6 +160,7 @@ class Figure:
     description: str
     svg: str
     caption: str
+    scale: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,15 @@ class Listing:
 Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
+class Standing(enum.Enum):
+    """How an exhibit stands, in a word."""
+
+    REPRODUCED = "reproduced"
+    DIFFERS = "differs"
+    SMALL_SCALE = "at small scale"
+    NOT_RUN = "not run"
+
+
 @dataclass(frozen=True)
 class Section:
     """All that the report says about one exhibit.
@@ -174,6 +199,9 @@ class Section:
     Attributes:
         key: name of its anchor; that of the published exhibit (`table3`) where there is one.
         title: heading.
+        sentence: what it says, in at most 25 words.
+        standing: how it stands; None: that is no question here.
+        count: what has been run for it, in a few words: "60 of 360 cells".
         blocks: tables, figures and paragraphs in order.
         findings: its lines of the summary.
         coverage: in a few words, what is here of the published exhibit.
@@ -189,6 +217,9 @@ class Section:
     coverage: str = ""
     folded: Sequence[Block] = ()
     folded_title: str = "More"
+    sentence: str = ""
+    standing: Standing | None = None
+    count: str = ""
 
 
 # --- entries of common kinds

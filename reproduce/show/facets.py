@@ -9,7 +9,7 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -41,14 +41,21 @@ __all__ = [
     "ends",
     "facet",
     "fields",
+    "from_zero",
     "labelled",
     "level",
     "line",
+    "logarithmic",
     "only",
+    "rising",
+    "rows",
     "shades",
     "stack",
     "zero",
 ]
+
+
+FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
 
 
 @dataclass(frozen=True)
@@ -77,15 +84,23 @@ METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) 
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 
 
+def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, that get darker as it rises; named by this format."""
+    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
+    return {value: Look(form.format(value), colour) for value, colour in zip(sorted(values), colours, strict=True)}
+
+
 @dataclass(frozen=True)
 class Panel:
     """What a layer is given.
 
     Attributes:
         axes: to draw on.
-        part: the rows of the panel.
+        part: the rows of the panel that have a y.
         x, y, hue: names of columns.
         looks: by value of the hue, in the order of the legend.
+        every: all rows of the panel, those without a y, too.
+        figure: all rows of the figure.
 
     """
 
@@ -95,6 +110,8 @@ class Panel:
     y: str
     hue: str
     looks: Mapping[Any, Look]
+    every: DataFrame
+    figure: DataFrame
 
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
         """The rows of each hue that has any."""
@@ -106,7 +123,7 @@ Layer = Callable[[Panel], None]
 
 
 def facet(
-    frame: DataFrame,
+    frame: DataFrame | Iterable[Mapping[str, Any]],
     layers: Sequence[Layer],
     *,
     key: str,
@@ -129,7 +146,8 @@ def facet(
     ticks: Sequence[float] | None = None,
     share: tuple[Any, Any] = (True, True),
     height: float = 2.6,
-    legend: Literal["line", "mark", "area", ""] = "line",
+    width: float = 10.4,
+    legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
     finish: Callable[[Axes], object] | None = None,
@@ -137,7 +155,7 @@ def facet(
     """A figure of panels.
 
     Args:
-        frame: the rows; None and NaN are not drawn.
+        frame: the rows, a table or mappings; None and NaN are not drawn.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
@@ -159,13 +177,15 @@ def facet(
         ylog: whether the y-axis is.
         ticks: places on the x-axis that are named, all others are not.
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
-        height: of a panel, inches; all panels of a line are 10.4 inches wide together.
-        legend: what stands for a hue in the legend below the panels; empty: there is none.
+        height: of a panel, inches.
+        width: of all panels of a line together, inches.
+        legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
         finish: called with every panel, for what is special.
 
     """
+    frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
@@ -173,7 +193,7 @@ def facet(
     with plots.style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The figure layout has changed")
         lines = -(-len(cols) // across) if wrap else len(rows)
-        drawing = mpl.figure.Figure(figsize=(10.4, 0.6 + height * lines), layout="constrained")
+        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), layout="constrained")
         widths = (3, 2) if beside else None
         grid = drawing.subplots(
             lines,
@@ -188,7 +208,8 @@ def facet(
         for axes, (r, c) in zip(panels, places, strict=False):
             part = frame if row is None else frame[frame[row] == r]
             part = part if col is None else part[part[col] == c]
-            panel = Panel(axes, part.dropna(subset=[y]) if y in part else part, x, y, hue, shown)
+            known = part.dropna(subset=[y]) if y in part else part
+            panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
             if (row or col) and (margins is None or r == rows[0]):
@@ -200,12 +221,17 @@ def facet(
         for axes in panels[len(places) + bool(beside) :]:
             axes.set_axis_off()
         if beside:
-            panel = Panel(panels[1], frame, x, y, hue, shown)
+            panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
             for layer in beside:
                 layer(panel)
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
+            if not xlog and frame[x].dtype.kind == "i":
+                axes.xaxis.get_major_locator().set_params(integer=True)
+            if axes.get_legend_handles_labels()[0]:
+                # Above it: "best" looks at lines alone, and would lie on the bars of differences.
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
             if finish:
                 finish(axes)
         if share == (True, True) and not beside:
@@ -214,7 +240,9 @@ def facet(
         sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 8))
+            longest = max(len(look.label) for look in shown.values())
+            in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
+            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     return Figure(key, title, description, svg, caption)
 
@@ -222,8 +250,16 @@ def facet(
 def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:
     if xlog:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_minor_locator(ticker.NullLocator())
+            axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -235,8 +271,8 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    marker = look.marker if look.dashes is None else ""
-    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4)
+    marker = look.marker if kind == "both" or look.dashes is None else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
 
 
 def ends(frame: DataFrame, looks: Mapping[Any, Look], *, x: str, y: str, hue: str) -> str:
@@ -250,6 +286,40 @@ def ends(frame: DataFrame, looks: Mapping[Any, Look], *, x: str, y: str, hue: st
 
 
 # --- layers
+
+
+def only(layer: Layer, **values: Any) -> Layer:
+    """A layer for the rows with these values alone, such as dots of what was measured, in panels that have any."""
+
+    def only(panel: Panel) -> None:
+        part = panel.part
+        for column, value in values.items():
+            part = part[part[column] == value]
+        if not part.empty:
+            layer(replace(panel, part=part))
+
+    return only
+
+
+def from_zero() -> Layer:
+    """Begin the y-axis at 0; after what is drawn."""
+
+    def from_zero(panel: Panel) -> None:
+        panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
+
+    return from_zero
+
+
+def logarithmic() -> Layer:
+    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+
+    def logarithmic(panel: Panel) -> None:
+        panel.axes.set_yscale("log")
+        panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+    return logarithmic
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
@@ -270,12 +340,12 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
                 marker=look.marker if marked else "",
                 markersize=2.5,
                 markeredgewidth=0,
+                legend=False,
                 ax=panel.axes,
             )
             if band:
-                ends = DataFrame(
-                    [(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"]
-                ).dropna()
+                ends = DataFrame([(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"])
+                ends = ends.astype({"low": float, "high": float}).dropna()
                 panel.axes.fill_between(
                     ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
                 )
@@ -290,33 +360,57 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "") -> Layer:
-    """A mark a row; rows with a word in the column `broken` are crosses.
+def dots(
+    *, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str | bool = False
+) -> Layer:
+    """A mark a row.
 
-    Hues stand side by side, each `apart` from the last: by this share of x, or `even`, by so much of it.
+    Args:
+        size: of a mark, points.
+        apart: hues side by side, each by this share of x.
+        even: whether they are apart by so much of x instead, as on an axis that begins at 0.
+        broken: column of which any word makes a cross of the row.
+        hollow: whether all are rings, or a column of which any word makes a ring of the row.
+
     """
 
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
-            bad = part[broken].fillna("").astype(bool) if broken else None
-            for rows, marker in (
-                (part if bad is None else part[~bad], look.marker),
-                (part[bad] if broken else None, "x"),
-            ):
-                if rows is not None and not rows.empty:
-                    panel.axes.plot(
-                        rows[panel.x] + (shift if even else shift * rows[panel.x]),
-                        rows[panel.y],
-                        marker,
-                        color=look.colour,
-                        markersize=size,
-                        alpha=0.8,
-                        markeredgewidth=1.5 if marker == "x" else 0,
-                    )
+            kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
+            rings = part[hollow].astype(bool) if isinstance(hollow, str) else hollow
+            for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
+                panel.axes.plot(
+                    rows[panel.x] + (shift if even else shift * rows[panel.x]),
+                    rows[panel.y],
+                    str(marker),
+                    color=look.colour,
+                    markersize=size * (1.4 if marker == "x" else 1),
+                    alpha=0.8,
+                    markerfacecolor="none" if ring else look.colour,
+                    markeredgewidth=1.5 if ring or marker == "x" else 0,
+                )
             shift += apart
 
     return dots
+
+
+def rows(names: Sequence[str], *, size: float = 4.5) -> Layer:
+    """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean."""
+
+    def rows(panel: Panel) -> None:
+        for look, part in panel.by_hue():
+            for y, own in part.groupby(panel.y):
+                place, mean = names.index(str(y)), own[panel.x].mean()
+                style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
+                panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
+                panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
+        panel.axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=names)
+        panel.axes.grid(visible=True, axis="x")
+        panel.axes.grid(visible=False, axis="y")
+        panel.axes.tick_params(axis="y", length=0)
+
+    return rows
 
 
 def stack(*, sums: str = "", sideways: bool = True) -> Layer:
@@ -331,6 +425,8 @@ def stack(*, sums: str = "", sideways: bool = True) -> Layer:
         colours: list[Any] = [panel.looks[hue].colour for hue in table.columns]
         draw = table.plot.barh if sideways else table.plot.bar
         draw(stacked=True, color=colours, ax=panel.axes, legend=False, width=0.72, linewidth=0)
+        for container in panel.axes.containers:
+            container.set_label("_")  # the figure's legend names the colours
         if sideways:
             panel.axes.invert_yaxis()
             panel.axes.grid(visible=True, axis="x")
@@ -346,43 +442,47 @@ def stack(*, sums: str = "", sideways: bool = True) -> Layer:
     return stack
 
 
-def fields(*, signed: bool = False, broken: str = "", least: float | None = None) -> Layer:
+def fields(*, broken: str, difference: str, least: float) -> Layer:
     """A map: a field an (x, hue) with the number y in it, hatched where the word in `broken` is not empty.
 
     A heat map alone has what broke in its palest colour, where it looks like missing data. So every field has its
-    number, a dot where nothing was run, a cross where the loss left. The hue's order is the y-axis, upwards; colours
-    go from `least` (the least value) to the largest, of `signed` numbers from red over white to blue.
+    number, a dot where there is none, a cross where there is none because the loss left. The hue's order is the y-axis,
+    upwards. All panels have the same colours.
+
+    Args:
+        broken: the column with the word.
+        difference: the column that says of which rows y is a difference: those have a sign, and go from red over white
+            to blue.
+        least: where the colours of the others begin, such as the accuracy of a guess.
+
     """
 
     def fields(panel: Panel) -> None:
-        xs, ys = sorted(set(panel.part[panel.x])), list(panel.looks)
-        values = panel.part[panel.y].dropna()
-        if signed:
-            most = max([1.0, *values.abs()])
-            norm, colours = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
-        else:
-            low = least if least is not None else min(values, default=0.0)
-            norm, colours = mpl.colors.Normalize(low, max([*values, low + 1])), mpl.colormaps["YlGnBu"]
-        for x, y, value, bad in zip(
-            panel.part[panel.x],
-            panel.part[panel.hue],
-            panel.part[panel.y],
-            panel.part[broken].fillna("") if broken else [""] * len(panel.part),
-            strict=True,
-        ):
-            known = not isna(value)
-            colour = colours(norm(value))[:3] if known else (1.0, 1.0, 1.0)
-            _field(panel.axes, (xs.index(x), ys.index(y)), value if known else None, colour, bool(bad), signed)
-        panel.axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
-        panel.axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
-        panel.axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
-        panel.axes.grid(visible=False)
+        axes, xs, ys = panel.axes, sorted(set(panel.figure[panel.x])), list(panel.looks)
+        signed = panel.figure[difference].astype(bool)
+        values, gaps = (panel.figure.loc[rows, panel.y].dropna() for rows in (~signed, signed))
+        most = max([1.0, *gaps.abs()])
+        plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
+        diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
+        for row in panel.every.to_dict("records"):
+            sign = bool(row[difference])
+            norm, colours = diverging if sign else plain
+            value = None if isna(row[panel.y]) else float(row[panel.y])
+            colour = (1.0, 1.0, 1.0) if value is None else colours(norm(value))[:3]
+            place = xs.index(row[panel.x]), ys.index(row[panel.hue])
+            _field(axes, place, value, colour, hatched=bool(row[broken]), sign=sign)
+        axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
+        axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_linewidth(0)
 
     return fields
 
 
 def _field(
-    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], hatched: bool, signed: bool
+    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], *, hatched: bool, sign: bool
 ) -> None:
     dark = sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), colour, strict=True)) < 0.5
     corner = (place[0] - 0.5, place[1] - 0.5)
@@ -392,7 +492,7 @@ def _field(
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", linewidth=0, edgecolor=edge))
     shown = "\N{MULTIPLICATION SIGN}" if hatched else "·"
     if value is not None:
-        shown = with_sign(value, 1) if signed else signless(f"{value:.1f}")
+        shown = with_sign(value, 1) if sign else signless(f"{value:.1f}")
     box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
@@ -417,8 +517,6 @@ def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: st
                 linewidth=1.2,
                 label=label,
             )
-        # Above it: "best" looks at lines alone, and would lie on the bars of the differences.
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g}".replace("-", MINUS) if value else "0")
 
     return differences
@@ -433,21 +531,8 @@ def level(values: Mapping[int, float], label: str) -> Layer:
             panel.axes.axhline(found.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
             if found.low is not None and found.high is not None:
                 panel.axes.axhspan(found.low, found.high, color=plots.QUIET, alpha=0.08, linewidth=0)
-            panel.axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
 
     return level
-
-
-def only(hues: Collection[Any], *layers: Layer) -> Layer:
-    """These layers for some of the hues, in the panels that have any of them: lines of some, marks of others."""
-
-    def only(panel: Panel) -> None:
-        part = panel.part[panel.part[panel.hue].isin(hues)]
-        looks = {hue: look for hue, look in panel.looks.items() if hue in hues}
-        for layer in layers if not part.empty else ():
-            layer(replace(panel, part=part, looks=looks))
-
-    return only
 
 
 def zero(panel: Panel) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from petra_core.methods import Method
 from reproduce.published import Mark
 from reproduce.show.compare import CHANCE, Sample
-from reproduce.show.content import Column, Entry, Table, Tone, missing, none
+from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import method_name as method_entry
 from reproduce.show.content import number as number_entry
@@ -34,8 +34,10 @@ __all__ = [
     "amount",
     "difference",
     "entry",
+    "error",
     "estimated",
     "judged",
+    "judged_entries",
     "mean",
     "mean_entry",
     "method",
@@ -135,17 +137,27 @@ def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str 
 
 
 def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
-    """Mean ± half the interval and the number of seeds; without any, how far the runs are."""
+    """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
     found = sample.estimate
     if found is None:
-        return missing(sample.summary, sample.unfinished)
+        return Entry(sample.summary, tone=Tone.MISSING if tone is Tone.OURS else tone, hint=sample.unfinished)
     shown = estimate_entry(found, digits, tone=tone)
     return Entry(f"{shown.text} ({sample.seeds})", found.mean, shown.tone, sample.unfinished or shown.hint)
 
 
+def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str = "") -> Field:
+    """A column of mean relative errors ± half the 95 % interval (see `content.relative_error`)."""
+
+    def shown(row: Any) -> Entry:
+        sample = of(row)
+        return relative_error(sample.estimate) if sample.estimate else missing(sample.summary, sample.unfinished)
+
+    return entry(name, shown, group=group, hint=hint)
+
+
 def judged(
     name: str,
-    of: Callable[[Any], Judgement | None],
+    of: Callable[[Any], Judgement | str | None],
     *,
     digits: int = 2,
     group: str = "",
@@ -156,19 +168,20 @@ def judged(
 
     Args:
         name: of the difference.
-        of: the judgement; None: there is none to be made, as of what the others are compared with.
+        of: the judgement; None: there is none to be made, as of what the others are compared with; words: likewise, and
+            they stand there.
         digits: decimals.
         group: common head of both.
         hint: of the difference.
-        without: stands where there is no judgement to be made.
+        without: stands where there is None.
 
     """
 
     def entries(row: Any) -> list[Entry]:
         judgement = of(row)
-        if judgement is None:
-            return [missing(without), missing("")]
-        return judged_entries(judgement, digits)
+        if isinstance(judgement, Judgement):
+            return judged_entries(judgement, digits)
+        return [missing(without if judgement is None else judgement), missing("")]
 
     return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries)
 

@@ -1,1 +1,1 @@
-"""Who computes: processes, replicas, their launch and their wiring."""
+"""The processes that compute: teams, replicas, their launch and their wiring."""

@@ -6,7 +6,7 @@ exit code says which it was: what a process knows to be final ends the run at on
 or that lost another one, leads to a new start, from the last checkpoint.
 
 When one fails all others lose it, and in R replicas R heads see the same loss that is not finite. One message is
-enough: the first process that has something to say leaves a mark, in a folder of this start or, under torchrun, in the
+enough: the first process that reports a failure leaves a mark, in a folder of this start or, under torchrun, in the
 store at which its processes met, and the others are silent.
 
 They meet in a file of the same folder: torch's usual way, a port, is open to the whole network, and somebody else may
@@ -31,7 +31,7 @@ from typing import IO, Any
 
 import click
 
-__all__ = ["LOST", "Failure", "first_to_tell", "launch", "leaving_at_once", "meeting_place"]
+__all__ = ["LOST", "Failure", "first_to_report", "launch", "leaving_at_once", "meeting_place"]
 
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
@@ -44,25 +44,25 @@ class Failure(click.ClickException):
     """The end of the command, with a message that only one of several processes shows."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Show it, if this process is the first that has something to say."""
-        if first_to_tell():
+        """Show the message, if this process is the first that reports a failure."""
+        if first_to_report():
             super().show(file)
 
 
-def first_to_tell() -> bool:
-    """Whether no other process has said yet what went wrong; true of all where they have no place for a mark."""
+def first_to_report() -> bool:
+    """Whether no other process has reported a failure yet; true of all where they have no place for a mark."""
     folder = os.environ.get(MARKS)
     if folder is None:
         return _first_in_store()
     try:
-        Path(folder, "told").touch(exist_ok=False)
+        Path(folder, "reported").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
 
 
 def _first_in_store() -> bool:
-    """The same in torchrun's store, which its agent keeps, so that it outlives the processes."""
+    """Whether no other process has left its mark in torchrun's store, which its agent keeps beyond the processes."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
     import torch.distributed as dist
@@ -73,9 +73,9 @@ def _first_in_store() -> bool:
         store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
             address, port, is_master=False, timeout=STORE_PATIENCE
         )
-        return int(store.add(f"petra/told/{attempt}", 1)) == 1
+        return int(store.add(f"petra/reported/{attempt}", 1)) == 1
     except (dist.DistError, RuntimeError, KeyError, ValueError):
-        return True  # better said twice than not at all
+        return True  # better reported twice than not at all
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
@@ -172,7 +172,7 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
 
 
 def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Until all have ended, or one has ended badly and the others had time to do so too."""
+    """Wait until all have ended, or one has ended badly and the others had time to do so too; their exit code."""
     received: list[int] = []
     endings = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal that is closed, unless `nohup` says otherwise
@@ -200,7 +200,7 @@ def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
-    """One exit code for all: what one knows to be final counts more than that others lost it."""
+    """One exit code for all: a failure that is final counts more than that others lost the process."""
     if all(code == 0 for code in codes):
         return 0  # all had finished when the signal came
     if received:

@@ -80,22 +80,22 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in mine if theirs[name] != first[name]]
         if differing:
-            words = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
-            raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {words}")
+            differences = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
+            raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {differences}")
     places = [place for _, place, _ in everybody]
     wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
     return Processes(shares, device, wired, patience)
 
 
 def _name(device: torch.device) -> str:
-    """`cpu`, or that of the GPU itself: to processes that see one each, all of them are cuda:0."""
+    """Name of a device: `cpu`, or that of the GPU itself, since to processes that see one each all are cuda:0."""
     if device.type != "cuda":
         return str(device)
     return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
 
 
 def loss(error: Exception) -> str:
-    """What to say of an error that means that another process is gone; nothing of any other."""
+    """The message of an error that means that another process is gone; empty for any other error."""
     if isinstance(error, ChannelError):
         return str(error)
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
@@ -109,7 +109,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _hash(text: str) -> str:
-    """Short, for comparing."""
+    """A short hash of a text, for comparing."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -119,7 +119,7 @@ class Processes(Team):
     Args:
         shares: which of the P processes of a replica have which stages.
         device: of this process.
-        wired: over what they talk.
+        wired: whether messages go over NCCL or Gloo.
         patience: how long another process may be silent.
 
     """
@@ -145,7 +145,6 @@ class Processes(Team):
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The number of processes, who has which stages, and over what they talk."""
         return {
             "processes": self.size,
             "partition": list(self._shares.partition),
@@ -154,17 +153,14 @@ class Processes(Team):
         }
 
     def tell(self, *, go: bool) -> None:
-        """By a broadcast."""
         dist.broadcast_object_list([go], src=0)
 
     def hear(self) -> bool:
-        """By the same."""
         go: list[Any] = [None]
         dist.broadcast_object_list(go, src=0)
         return bool(go[0])
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
-        """The own stages on the device, the others on meta; all on the device where one process has a whole replica."""
         if self._shares.processes == 1:
             return [stage.to(device) for stage in stages], None
         self._channel = ProcessChannel(
@@ -174,41 +170,37 @@ class Processes(Team):
             wire=self._wire,
             patience=self._patience,
         )
-        own = self._channel.stages
-        if own.stop == len(stages):
+        own_stages = self._channel.stages
+        if own_stages.stop == len(stages):
             self.head += self._channel.replica
-        return [s.to(device) if j in own else s.to("meta") for j, s in enumerate(stages)], self._channel
+        return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
     def from_heads(self, values: Tensor) -> Tensor:
-        """By asking everybody."""
         everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
         dist.all_gather(everybody, values.cpu())
         heads = [row for rank, row in enumerate(everybody) if rank % self._shares.processes in self._parts[-1]]
         return torch.stack(heads).to(values.device)
 
-    def rows(self, own: Sequence[Any]) -> list[Any]:
-        """Those of everybody in the first replica, and of the first process of each of its parts, put together."""
+    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
         everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, list(own))
+        dist.all_gather_object(everybody, list(own_rows))
         return [row for part in self._parts for row in everybody[part.start]]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        """What the leader says, now and then: all are at the same micro-batch then, whatever the clocks say."""
-        if micro_batch % DECIDE_EVERY:
+        if micro_batch % DECIDE_EVERY:  # in between nobody asks; at these all are at the same micro-batch
             return False, False
         decision = torch.tensor([stop, save], dtype=torch.uint8)
         try:
             dist.broadcast(decision, src=0)
         except RuntimeError as error:
-            own = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
+            stages = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
             raise ChannelError(
-                f"{own} on rank {self.rank} lost another process after micro-batch {micro_batch}, as all asked rank 0 "
-                f"whether to stop: it has died, or has been silent for {self._patience.total_seconds():g} s ({error})"
+                f"{stages} on rank {self.rank} lost another process after micro-batch {micro_batch}, as all asked rank "
+                f"0 whether to stop: it has died, or has been silent for {self._patience.total_seconds():g} s ({error})"
             ) from error
         return bool(decision[0]), bool(decision[1])
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
-        """Each its own stages, the leader what is common."""
         replica, turn = self.replicas.index, 0 if self._channel is None else self._channel.replica
         parts = {stage_name(index, replica, turn): state for index, state in enumerate(workers) if state is not None}
         if self.leads:
@@ -219,7 +211,6 @@ class Processes(Team):
             record.checkpoint.unlink(missing_ok=True)  # of one process that began it
 
     def compare(self, position: str) -> None:
-        """With everybody's."""
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, position)
         for rank, other in enumerate(everybody):
@@ -230,7 +221,6 @@ class Processes(Team):
                 )
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On the leader all, elsewhere nothing."""
         everybody: list[Any] | None = [None] * self.size if self.leads else None
         first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
         dist.gather_object(dict(state) if first else {}, everybody)
@@ -238,15 +228,12 @@ class Processes(Team):
 
     @property
     def name(self) -> str:
-        """The rank."""
         return f"rank {self.rank}: "
 
     def lost(self, error: Exception) -> str:
-        """A message did not come, or torch.distributed says so of a collective call."""
         return loss(error)
 
     def leave(self) -> None:
-        """Wait for what is on its way, then part."""
         if self._channel is not None:
             self._channel.close()
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""How the stages of one cell are shared among processes, as the command line says it.
+"""The sharing of one cell's stages among processes, as the command line says it.
 
 Stages too heavy for one process can be replicated: `4x2,6` are four stages over two processes, which take their
 micro-batches in turn (`petra_core.ages`), and six on a third. An even or a balanced partition has no such parts.
@@ -31,7 +31,7 @@ AnyCell = TypeVar("AnyCell", bound=TrainedCell)
 
 @dataclass(frozen=True)
 class Shares:
-    """Which processes of one network have which stages; `str` gives what `--partition` takes.
+    """The stages of each process of one network; `str` gives what `--partition` takes.
 
     Attributes:
         partition: the number of stages of each part.
@@ -44,12 +44,12 @@ class Shares:
 
     @classmethod
     def of(cls, partition: Sequence[int], replicas: Sequence[int] | None = None) -> "Shares":
-        """Without replicas, one process for each part."""
+        """The shares of a partition; without replicas each part has one process."""
         return cls(tuple(partition), (1,) * len(partition) if replicas is None else tuple(replicas))
 
     @property
     def processes(self) -> int:
-        """Their number."""
+        """Number of processes."""
         return sum(self.replicas)
 
     @property
@@ -93,12 +93,12 @@ def processes_of_replica(processes: int, replicas: int) -> int:
 
 
 def local_team_size() -> int:
-    """The number of them on this machine."""
+    """The number of processes of the run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def local_device(name: str) -> str:
-    """`cuda` alone means the GPU of this process: the one of its number on this machine, or one it shares."""
+    """The device of that name for this process: of `cuda` the GPU of its number on this machine, or one it shares."""
     if name != "cuda" or not launched():
         return name
     import torch
@@ -109,7 +109,7 @@ def local_device(name: str) -> str:
 
 
 def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
-    """Who has which stages.
+    """The stages of each process, from what `--partition` says.
 
     Args:
         cell: whose network it is.
@@ -138,20 +138,20 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
             f"a partition is even, balanced, or numbers separated by commas such as 2,3,5, or 4x2,6 for four stages "
             f"over two processes that take turns; got {partition!r}"
         )
-    found = Shares.of(
+    given = Shares.of(
         [int(part[1]) for part in parts if part is not None],
         [int(part[2] or 1) for part in parts if part is not None],
     )
     try:
-        places(found.partition, found.replicas, processes)
-        owned(found.partition, len(found.partition), count)
+        places(given.partition, given.replicas, processes)
+        owned(given.partition, len(given.partition), count)
     except ValueError as error:
         even = Shares.of(even_partition(count, min(processes, count)))
         raise CellError(
             f"the partition {partition} does not share the {count} stages of {cell.model} among {processes} processes: "
             f"{error}; even would be {even}"
         ) from None
-    return found
+    return given
 
 
 def replicated(cell: AnyCell, shared: Shares) -> AnyCell:

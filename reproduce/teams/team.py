@@ -37,7 +37,7 @@ class Team(abc.ABC):
         size: number of processes.
         replicas: the processes with the same stages, if there are several networks side by side.
         head: number of the row in `from_heads` that is this process's, if it has a head.
-        notice: what a person should know of it; may be empty.
+        notice: what a person should know of the team; may be empty.
 
     """
 
@@ -49,49 +49,54 @@ class Team(abc.ABC):
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What a record says of it."""
+        """Entries of a record's environment: the number of processes, their stages, and the backend of messages."""
         return {}
 
     @property
     def name(self) -> str:
-        """Of this process, before a message of its own: `rank 1: `, or nothing."""
+        """Prefix of this process's messages: `rank 1: `, or nothing."""
         return ""
 
     def lost(self, error: Exception) -> str:
-        """What to say of an error that means that another process is gone; nothing of any other."""
+        """The message of an error that means that another process is gone; empty for any other error."""
         del error
         return ""
 
     def leave(self) -> None:  # noqa: B027  # a process alone has nothing to leave
-        """The work is done: part from the others."""
+        """Part from the other processes, when the work is done."""
 
     @abc.abstractmethod
     def tell(self, *, go: bool) -> None:
-        """The leader says whether there is anything to do."""
+        """Announce to the others, as the leader, whether there is anything to do."""
 
     @abc.abstractmethod
     def hear(self) -> bool:
-        """The others wait for that."""
+        """Wait, as one of the others, for what the leader announces: whether there is anything to do."""
 
     @abc.abstractmethod
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
-        """The stages, this process's own on `device` and the others without memory, and the channel between."""
+        """The stages, this process's on `device` and the others on meta, and the channel between, if any."""
 
     @abc.abstractmethod
     def from_heads(self, values: Tensor) -> Tensor:
         """The values [n] of every process that has a head, on every process: [heads, n]."""
 
     @abc.abstractmethod
-    def rows(self, own: Sequence[Any]) -> list[Any]:
-        """One entry a stage, from the entries of everybody's own stages; those of the first replica."""
+    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
+        """One row a stage, from everybody's rows for their own stages; those of the first replica."""
 
     @abc.abstractmethod
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        """What the leader wants to do after this micro-batch: stop, save."""
+        """Whether to stop, and whether to save, after this micro-batch: as the leader wants it, on every process."""
 
     @abc.abstractmethod
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
-        """Write a checkpoint: what is common, and the state of each worker (None for those of other processes)."""
+        """Write a checkpoint: `common`, which the leader has, and the state of each worker (None: another process's).
+
+        Raises:
+            StorageFullError: the disk is full.
+
+        """
 
     @abc.abstractmethod
     def compare(self, position: str) -> None:
@@ -99,7 +104,7 @@ class Team(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everybody's entries of a state dict, on the leader; those of the first replica."""
+        """Everybody's entries of a state dict, of the first replica, on the leader; elsewhere nothing."""
 
 
 class Alone(Team):
@@ -110,31 +115,25 @@ class Alone(Team):
     replicas = Replicas()
 
     def tell(self, *, go: bool) -> None:
-        """There is nobody."""
+        """Nobody is there to hear it."""
 
     def hear(self) -> bool:
-        """A leader does not ask."""
         raise AssertionError("a process alone leads")
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
-        """All stages on the device."""
         return [stage.to(device) for stage in stages], None
 
     def from_heads(self, values: Tensor) -> Tensor:
-        """The values."""
         return values[None]
 
-    def rows(self, own: Sequence[Any]) -> list[Any]:
-        """The entries."""
-        return list(own)
+    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
+        return list(own_rows)
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        """What is wanted."""
         del micro_batch
         return stop, save
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
-        """One file."""
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
@@ -144,27 +143,26 @@ class Alone(Team):
             Folder(record.shards).remove()
 
     def compare(self, position: str) -> None:
-        """There is nobody else."""
+        """Nobody is there to differ."""
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All entries."""
         return dict(state)
 
 
 ALONE = Alone()
 
 
-def load(record: Record, own: range, replica: int = 0, turn: int = 0) -> tuple[State, list[Any]] | None:
-    """What was saved last, by one process or by several, for any number of them to go on from.
+def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> tuple[State, list[Any]] | None:
+    """Load what was saved last, by one process or by several, for any number of them to go on from.
 
     Args:
         record: of the run.
-        own: the stages that are wanted.
+        own_stages: those whose states are wanted.
         replica: of the network.
         turn: of those who have the same stages of it, and take turns, the one whose state is wanted.
 
     Returns:
-        What is common, and the workers' states, at least those of the stages `own`; None: nothing was saved. All
+        What is common, and the workers' states, at least those of `own_stages`; None: nothing was saved. All
         tensors are on the CPU: some of them, as states of generators and steps of AdamW, belong there on a GPU too.
 
     Raises:
@@ -176,7 +174,7 @@ def load(record: Record, own: range, replica: int = 0, turn: int = 0) -> tuple[S
     shards = Folder(record.shards)
     if shards.exists:
         [common] = shards.load(["common"]).values()
-        states = shards.load([stage_name(index, replica, turn) for index in own])
+        states = shards.load([stage_name(index, replica, turn) for index in own_stages])
         return common, [states.get(stage_name(index, replica, turn)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
         return None
@@ -190,6 +188,6 @@ def load(record: Record, own: range, replica: int = 0, turn: int = 0) -> tuple[S
 
 
 def stage_name(index: int, replica: int, turn: int = 0) -> str:
-    """Of a stage's part in the files of several processes."""
+    """The name of a stage's state in the checkpoint of several processes."""
     stage = f"stage_{index}_turn_{turn}" if turn else f"stage_{index}"
     return f"replica_{replica}_{stage}" if replica else stage

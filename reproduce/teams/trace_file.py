@@ -36,7 +36,7 @@ class TraceFile:
         self._written = False
 
     def before_step(self, pipeline: Pipeline) -> None:
-        """Called before every step, on all processes alike. Raises: StorageFullError."""
+        """Begin or end the trace where it is time; to be called before every step. Raises: StorageFullError."""
         number = pipeline.micro_batches
         if self._first is None:
             self._first = number + pipeline.depth + 2
@@ -47,7 +47,7 @@ class TraceFile:
             self.finish()
 
     def finish(self) -> None:
-        """Write what there is, unless it has been done; called at the end of the run. Raises: StorageFullError."""
+        """Write the trace, unless it has been done; to be called at the end of the run. Raises: StorageFullError."""
         self._contexts.close()
         if self._trace is None and self._team.leads:
             first = "" if self._first is None else f", and the first to be traced would have been {self._first}"

@@ -1,4 +1,4 @@
-"""Over what the processes of a run talk: Gloo, or NCCL where every process has a GPU of its own.
+"""The backends over which the processes of a run talk: Gloo, or NCCL where every process has a GPU of its own.
 
 Two kinds of traffic. Decisions and small objects (stop, save, who has which stages) always go over Gloo and the CPU:
 with NCCL each would wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU over
@@ -24,7 +24,7 @@ Place = tuple[str, str]  # a machine's name, and the device of a process there: 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What was decided.
+    """The decision over what messages go.
 
     Attributes:
         nccl: whether messages go from GPU to GPU.
@@ -37,12 +37,12 @@ class Wiring:
 
 
 def backend(device_type: str, *, nccl_available: bool) -> str:
-    """What torch.distributed is to be initialised with, for a process with such a device."""
+    """Backend for `init_process_group`, for a process with a device of this type."""
     return "cpu:gloo,cuda:nccl" if device_type == "cuda" and nccl_available else "gloo"
 
 
 def decide(places: Sequence[Place], *, nccl_available: bool) -> Wiring:
-    """What is used by processes in these places.
+    """The wiring of processes in these places.
 
     Args:
         places: of each process.

@@ -1,22 +1,27 @@
 """The benchmarks run and leave a record; what they measure is not for a test to judge."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import memory, overhead, pareprop, pipelining, tick, timeline
+from benchmarks import growth, memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
+from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
 from petra_core import HeadStage, ReversibleStage, Stage, methods
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.records.benchmarks import read
+from reproduce.records.benchmarks import Comparison, Series, read, read_all
+from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
 pytestmark = pytest.mark.convolutions
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +46,7 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(len(record.ratios(comparison)) == 3 for comparison in record.comparisons)
     assert record.setting["width"] == 2
     assert str(tmp_path) not in record.command
-    assert "held between ticks, foretold: BACKPROPAGATION" in capsys.readouterr().out
+    assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
 
 
 def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
@@ -69,6 +74,7 @@ def test_where_the_record_goes_is_not_in_it(words: list[str]) -> None:
     ("given", "words"),
     [
         (partial(memory.main, ["--stages", "2", "4"]), "--stages 2: a chain has at least 3"),
+        (partial(overhead.main, ["--stages", "1"]), "--stages 1: a network has at least 2"),
         (partial(pipelining.main, ["--micro-batches", "1"]), "--micro-batches 1: 1F1B needs one for each of the 2"),
         (partial(pareprop.main, ["--networks", "revvit_micro", "foo"]), "--networks foo: there is no network 'foo'"),
         (partial(pareprop.main, ["--networks", "revroberta_foo"]), "--networks revroberta_foo: "),
@@ -103,15 +109,42 @@ def test_what_is_evaluated_once_more_keeps_no_graph(
     assert evaluated == [(stage, False) for stage in stages if evaluates(stage)]
 
 
-def test_a_compiled_tick_is_compared_with_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_stages: list[int] = []
-    monkeypatch.setattr(tick, "compile_functions", lambda stages: compiled_stages.append(len(stages)))
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
-    tick.main([*tiny, "--compile", "--against", "PETRA", "--record", "--records", str(tmp_path)])
-    record = read(tmp_path / "benchmarks" / "tick.json")
-    assert record.title == "A compiled tick against one of PETRA"
-    assert record.setting["compile"] is True
-    assert compiled_stages == [4]  # one of the two sides
+@pytest.mark.parametrize(
+    ("other", "limit", "seconds", "aim", "said"),
+    [
+        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), 1.25, ("1.320", "1.300", "out of reach")),
+        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.20), 1.25, ("1.200", "1.300", "within reach")),
+        ("tick of a rival", tick.TICK_AND_FUNCTIONS, (0.9, 1.0, 1.2), 0.85, ("0.750", "0.900", "within reach")),
+    ],
+)
+def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
+    other: str, limit: str, seconds: tuple[float, ...], aim: float, said: tuple[str, ...]
+) -> None:
+    names = (tick.TICK, other, limit)
+    comparisons = (
+        Comparison("net", "time", tick.TICK, other, high=aim),
+        Comparison("net", "time", limit, other),
+        Comparison("net", "time", tick.TICK, limit),
+    )
+    # Of three rounds the second is twice as slow for all.
+    series = tuple(Series("net", n, "time", "s", (s, 2 * s, s)) for n, s in zip(names, seconds, strict=True))
+    whole = dataclasses.replace(a_race(), series=series, comparisons=comparisons)
+    (finding,) = tick.complete(whole).findings
+    assert f"give a ratio of {said[0]} to one {other}; the tick has {said[1]}" in finding
+    assert f"The aim of at most {aim} is {said[2]}" in finding
+    for alone in (comparisons[:1], comparisons[1:]):
+        assert not tick.complete(dataclasses.replace(whole, comparisons=alone)).findings
+
+
+def test_what_committed_records_say_follows_from_their_values() -> None:
+    scripts = {"growth": growth, "memory": memory, "peers": peers, "tick": tick}
+    records, problems = read_all(ROOT / "reports" / "records")
+    assert not problems
+    for record in records:
+        if script := scripts.get(record.name.partition("-")[0]):
+            own = tuple(series for series in record.series if series.unit)
+            said = script.complete(dataclasses.replace(record, series=own, goals=(), findings=()))
+            assert (said.findings, said.goals, said.series) == (record.findings, record.goals, record.series)
 
 
 @pytest.mark.parametrize(
@@ -152,30 +185,33 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
 
 def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
-    found = overhead.main([*few, "--record", "--records", str(tmp_path)])
-    assert read(tmp_path / "benchmarks" / "overhead.json") == found
-    assert [(goal.group, goal.name, goal.aim) for goal in found.goals] == [
+    benchmark = overhead.main([*few, "--record", "--records", str(tmp_path)])
+    assert read(tmp_path / "benchmarks" / "overhead.json") == benchmark
+    assert [(goal.group, goal.name, goal.aim) for goal in benchmark.goals] == [
         ("3 stages", overhead.ENGINE, "at most 50"),
         ("5 stages", overhead.ENGINE, "at most 50"),
     ]
-    assert all(len(series.values) == 2 for series in found.series)
-    assert all(value > 0 for series in found.series if series.name == overhead.BARE for value in series.values)
+    assert all(len(series.values) == 2 for series in benchmark.series)
+    assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("--stages", "1", "--stages 1: a network has at least 2"),
-        ("--rounds", "0", "--rounds: 0: expected a whole number from 1 on"),
-        ("--ticks", "-1", "--ticks: -1: expected a whole number from 1 on"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(
-    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        overhead.main([option, value])
-    assert expected in capsys.readouterr().err
+def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
+    options = f"--quick --threads 1 --methods PETRA DELAYED_GRADIENTS --record --records {tmp_path}"
+    found = growth.main(options.split())
+    assert read(tmp_path / "benchmarks" / "growth.json") == found
+    assert {(series.group, series.quantity) for series in found.series} == {
+        (axis, quantity) for axis in growth.AXES for quantity in (growth.TIME, growth.BYTES)
+    }
+
+
+@pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
+def test_every_part_of_the_loaders_gives_its_numbers() -> None:
+    from benchmarks import loaders
+
+    few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
+    medians = loaders.main(few.split())
+    assert [title.split(",")[0] for title in medians] == ["small", "memory", "jpeg", "share", "share"]
+    assert all(value > 0 for value in medians.values())
 
 
 def test_without_record_nothing_is_written(tmp_path: Path) -> None:
@@ -204,7 +240,7 @@ def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
 def test_wrong_gradients_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelining, "TOLERANCE", -1.0)  # no error is as small as that
     with pytest.raises(ValueError, match=r"differ by .* from those of plain autograd"):
-        pipelining.check_gradients(pipelining.Setting("chain2", 2, 2, 8, 2), (2, 2))
+        pipelining.check_gradients(pipelining.PipeliningSetting("chain2", 2, 2, 8, 2), (2, 2))
 
 
 @pytest.mark.slow
@@ -219,8 +255,8 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     assert {(e.device, *e.name[:2]) for e in modelled.events} == {(e.device, *e.name[:2]) for e in measured.events}
 
 
-def test_the_pace_foretold_is_that_of_a_full_pipeline() -> None:
+def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
     """A run's end, in which nothing enters any more, once made the pace of one process look a third too fast."""
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
-        assert timeline.foretold(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
+        assert timeline.predicted_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)

@@ -1,4 +1,4 @@
-"""The benchmark of memory runs; the largest batch is found exactly; what is foretold is near what is allocated."""
+"""The benchmark of memory runs; the largest batch is found exactly; what is predicted is near what is allocated."""
 
 import dataclasses
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 
 from benchmarks import memory
 from petra_core import methods
-from reproduce.exhibits import benchmark_memory
-from reproduce.records.benchmarks import read
+from reproduce.records.benchmarks import LARGEST_FOUND, Series, read
+from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
-CHAIN = memory.Run("chain4", width=8, size=16, batch=16, k=1, method="PETRA", device="cpu", threads=1)
+CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, accumulation=1, method="PETRA", device="cpu", threads=1)
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +36,10 @@ def test_the_largest_number_is_found_from_any_guess(answer: int, guess: int) -> 
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
+def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
     run = dataclasses.replace(CHAIN, method=method.name)
     peak, report = memory.allocated(run)
-    assert peak == pytest.approx(memory.foretold(run), rel=0.35)  # temporaries of operations are not foretold
+    assert peak == pytest.approx(memory.predicted_peak(run), rel=0.35)  # temporaries of operations are not predicted
     assert peak > report.now("parameters", "optimizer", "inputs", "stashed_weights")
 
 
@@ -57,5 +57,12 @@ def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:
     counts = {series.quantity for series in benchmark.series if series.at is not None}
     assert counts >= {"accounted peak", "allocated peak"}
     assert [c.high for c in benchmark.comparisons] == [1.05]
-    assert len(benchmark_memory.blocks(benchmark)) == 2
-    assert benchmark_memory.findings(benchmark)
+    (finding,) = benchmark.findings
+    assert finding.startswith("Memory: under 0.1 MB on one device the largest batch is ")
+
+
+def test_the_largest_batch_is_said_even_where_another_fits_more() -> None:
+    batches = {"PETRA": 38, "Delayed gradients": 0, "Backpropagation": 77}
+    series = tuple(Series("budget", name, LARGEST_FOUND, "images", (n,)) for name, n in batches.items())
+    (finding,) = memory.complete(dataclasses.replace(a_race(), series=series, setting={"budget": 64.0})).findings
+    assert "under 64 MB on one device the largest batch is Backpropagation's, 77 images; PETRA's is 38" in finding

@@ -10,10 +10,16 @@ from torch import nn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
-from reproduce.exhibits import benchmark_peers
+from reproduce.exhibits import benchmarks
+from reproduce.exhibits._exhibit import section
+from reproduce.records.benchmarks import Series
+from reproduce.records.frames import Frames
+from reproduce.records.results import Results
+from reproduce.show.content import Table
+from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
-CHAIN = measures.Setting("chain4", 2, 8, 2, 1)
-REVNET = measures.Setting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
+CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)
+REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
 #: Updates of running statistics in a step, of the layer with most.
 UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 
@@ -29,13 +35,13 @@ def _same_threads():
 
 @pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
-def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.Setting) -> None:
+def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.PeerSetting) -> None:
     if contestant.package is not None and find_spec(contestant.package) is None:
         pytest.skip(f"{contestant.package} is not installed")
     task = measures.Task(setting)
     expected = measures.gradients(CONTESTANTS[0], task, torch.float64)
-    found = measures.gradients(contestant, task, torch.float64)
-    assert float((found - expected).norm() / expected.norm()) < 1e-12
+    gradients = measures.gradients(contestant, task, torch.float64)
+    assert float((gradients - expected).norm() / expected.norm()) < 1e-12
     assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
     peak, at_loss = measures.allocated(contestant, setting)
     assert 0 < at_loss < peak
@@ -51,12 +57,27 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, absent, broken, ours))
     benchmark = peers.main(["--quick", "--threads", "1"])
-    table = benchmark_peers.blocks(benchmark)[-1]
+    found = section(benchmarks.EXHIBIT, Frames(Results((), (), (benchmark,))))
+    table = [block for block in found.blocks if isinstance(block, Table)][-1]
     rows = {row[1].text: row[1:] for row in table.rows}
     assert rows["absent"][1].text == "not installed"
     assert rows["broken"][1].text.endswith("failed with AttributeError: gone from torch")
-    assert all(value.value >= 0 for name in (plain.name, ours.name) for value in rows[name][2:] if value.value)
-    assert {s.quantity for s in benchmark.series} >= {q.name for q in benchmark_peers.QUANTITIES} - {"process peak"}
+    assert {s.quantity for s in benchmark.series} >= {*peers.COSTS, peers.UPDATES} - {"process peak"}
+
+
+def test_peers_that_are_ahead_are_said_first() -> None:
+    def of(name: str, seconds: float, updates: float) -> list[Series]:
+        costs = Series("chain", name, peers.TIME, "s", (seconds,))
+        return [costs, Series("chain", name, peers.UPDATES, "a step", (updates,))]
+
+    names = {"autograd": (0.010, 1), "fast": (0.015, 2), "ours, PETRA": (0.020, 1), "ours, other": (0.012, 1)}
+    series = tuple(one for name, values in names.items() for one in of(name, *values))
+    setting = {"contestants": "; ".join([*names, "absent"])}
+    ahead, nobody, who = peers.complete(dataclasses.replace(a_race(), series=series, setting=setting)).findings
+    assert ahead == "Ahead of ours, PETRA, of whose value they need: chain, time: fast (0.75)."
+    assert nobody == "Ahead of ours, other: nobody, on any network measured."
+    assert who.startswith("Peers: 1 other implementation of")
+    assert who.endswith("More than one BatchNorm update a step: fast (2).")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
-from tests.reference import RULES, History, Sgd, entries, simulate
+from tests.reference import RULES, ReferenceRun, Sgd, entries, simulate
 
 pytestmark = pytest.mark.convolutions
 
@@ -93,7 +93,7 @@ def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, 
         nonlocal whole
         assert_close(list(b.gradients.values()), gradients_of(history, b), TOLERANCE)
         if b.inputs is not None:
-            assert_close(b.inputs, history.rebuilt[b.micro_batch, b.stage, 0], TOLERANCE)
+            assert_close(b.inputs, history.reconstructed[b.micro_batch, b.stage, 0], TOLERANCE)
             whole += 1
 
     p = pipeline_of(stages, method, 1, optimizer=lambda q: torch.optim.SGD(q, lr=RATE), after_backward=look)
@@ -104,9 +104,9 @@ def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, 
 
 
 def has_whole_input(method: Method, stage: str) -> bool:
-    """Where it is rebuilt; where a part that cannot be inverted keeps it; and at a head, whose tick is not over."""
+    """Inputs reconstructed, kept by a part that cannot be inverted, and at a head, whose tick is not over."""
     return method.reconstructs or stage == "h" or (stage[0] == "b" and not method.keeps_graph)
 
 
-def gradients_of(history: History, b: Backward) -> list[Tensor]:
+def gradients_of(history: ReferenceRun, b: Backward) -> list[Tensor]:
     return [gradient for part in history.gradients[b.stage, b.micro_batch] for gradient in part.values()]

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import Pipeline, Stage, methods, models
-from petra_core.checks import Losses
 from petra_core.devices.captured import CapturedTicks
+from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data import loader as loader_module
@@ -46,12 +46,12 @@ class Watch(TorchDispatchMode):
         if func._schema.name == "aten::_fused_sgd_":  # which torch has for real tensors only
             assert {tensor.device for tensor in given} == {GPU}
             return None
-        found = func(*args, **(kwargs or {}))
-        kinds = {tensor.device.type for tensor in (*given, found) if isinstance(tensor, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        kinds = {tensor.device.type for tensor in (*given, result) if isinstance(tensor, Tensor)}
         copies = func._schema.name in ("aten::_to_copy", "aten::copy_") and len(kinds) > 1
         if copies and (self._capture or not _non_blocking(func, args, kwargs or {})):
             raise WaitError(f"{func} copies between {kinds}")
-        return found
+        return result
 
 
 def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
@@ -65,7 +65,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("petra_core.models.revnet", "petra_core.checks"):  # the first is also the name of a function
         monkeypatch.setattr(sys.modules[name], "check_residual", lambda residual: None)
     monkeypatch.setattr(Images, "__post_init__", lambda images: None)
-    monkeypatch.setattr(Losses, "add", lambda *given, **how: None)
+    monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
     monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
@@ -79,7 +79,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
     """Makes a stream with states that look like those of the host's and the device's generator."""
-    stream.own = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
+    stream.state = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
 
 
 def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
@@ -166,13 +166,13 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
     for worker in whole._workers:
         for part in worker.parts:  # as if from a stage with dropout
             for entry in part._memory:
-                entry.random = worker._streams[0].own
+                entry.random = worker._streams[0].state
     state = tree_map(lambda leaf: leaf.to(read_to) if isinstance(leaf, Tensor) else leaf, whole.state_dict())
     again = Pipeline(network(), method, optimizer=sgd, seed=0)
     again.load_state_dict(state)
     assert again.in_flight == whole.in_flight
     for worker in again._workers:
-        random = [*worker._streams[0].own, *(t for p in worker.parts for e in p._memory for t in e.random)]
+        random = [*worker._streams[0].state, *(t for p in worker.parts for e in p._memory for t in e.random)]
         assert {tensor.device.type for tensor in random} == {"cpu"}
     with Watch():
         again.step(*batches[0])

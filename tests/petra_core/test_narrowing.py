@@ -33,10 +33,10 @@ def chain(blocks: int, messages: torch.dtype | None, method: Method = methods.PE
 
 def test_only_floating_point_is_narrowed() -> None:
     streams = (torch.tensor([1.0, 1 + 2**-9]), torch.tensor([7]))
-    found = narrowed(streams, BF16)
-    assert found is not None
-    assert [stream.dtype for stream in found] == [BF16, torch.int64]
-    assert_bitwise_equal(widened(found, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
+    narrow = narrowed(streams, BF16)
+    assert narrow is not None
+    assert [stream.dtype for stream in narrow] == [BF16, torch.int64]
+    assert_bitwise_equal(widened(narrow, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
     assert narrowed(streams, None) is streams
     assert widened(streams, None) is streams
 
@@ -49,17 +49,17 @@ def test_another_dtype_is_refused() -> None:
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) -> None:
     x, y = batch()
-    foretold = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd, messages=BF16)
+    predicted = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd, messages=BF16)
     full = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd)
     pipeline = chain(3, BF16, method, optimizer=sgd)
     for _ in range(20):
         pipeline.step(x, y)
-    for stage, expected in zip(pipeline.memory().stages, foretold, strict=True):
+    for stage, expected in zip(pipeline.memory().stages, predicted, strict=True):
         assert dict(stage.peak) == dict(expected.peak)
         assert {kind: stage.now[kind] for kind in HELD_BETWEEN_TICKS} == {
             kind: expected.held[kind] for kind in HELD_BETWEEN_TICKS
         }
-    for narrow, wide in zip(foretold[1:-1], full[1:-1], strict=True):  # below the stem come micro-batches
+    for narrow, wide in zip(predicted[1:-1], full[1:-1], strict=True):  # below the stem come micro-batches
         assert 2 * narrow.peak["messages"] == wide.peak["messages"]
     for worker in pipeline.state_dict()["workers"]:
         sent = [*worker["from_above"], *(worker["from_below"] if worker is not None else ())]
@@ -68,7 +68,7 @@ def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) ->
                 assert tensor.dtype == BF16
 
 
-def rebuilt(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, tuple[Tensor, ...]], list[Tensor]]:
+def reconstructed(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, tuple[Tensor, ...]], list[Tensor]]:
     """Inputs of the stages as the backwards of one micro-batch had them, and as they were in its forward."""
     found: dict[int, tuple[Tensor, ...]] = {}
 
@@ -91,14 +91,14 @@ def rebuilt(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, tuple[
     return found, [torch.stack(errors[index]) for index in sorted(errors)]
 
 
-def test_the_stream_that_passes_through_is_rebuilt_exactly_and_the_other_up_to_one_rounding() -> None:
-    _, errors = rebuilt(BF16, 3)  # stem 0, reversible 1, 2, 3, head 4
+def test_the_stream_that_passes_through_is_reconstructed_exactly_and_the_other_up_to_one_rounding() -> None:
+    _, errors = reconstructed(BF16, 3)  # stem 0, reversible 1, 2, 3, head 4
     assert errors[0] == 0  # kept
     x, x_tilde = errors[3]
     assert x == 0
     assert 0 < x_tilde <= 2 * ROUNDING  # of an output up to twice as large as the input
     assert errors[1].max() > 0
-    assert max(error.max() for error in rebuilt(None, 3)[1]) < 1e-5, "without rounding there is no such error"
+    assert max(error.max() for error in reconstructed(None, 3)[1]) < 1e-5, "without rounding there is no such error"
 
 
 def test_evaluation_does_not_round() -> None:

@@ -38,9 +38,9 @@ def one_thread() -> Any:
 def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
     """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
     net, data = toys.network(stages), toys.batches(3)
-    found = engine_gradients(net, PAREPROP, data, 3)
-    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
-    assert_close(found, plain_gradients(net, data), 1e-12)
+    gradients = engine_gradients(net, PAREPROP, data, 3)
+    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
+    assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
 @pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBRB", "RBBRR", "BBBB", "RRRRRRRRRRRR"])
@@ -50,9 +50,9 @@ def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
     blocks = {"R": lambda: ReversibleStage(toys.residual(2)), "B": lambda: toys.BufferedStage(Swap())}
     net = [stage.double() for stage in (toys.stem(2), *(blocks[kind]() for kind in kinds), toys.head(2))]
     data = toys.batches(2)
-    found = engine_gradients(net, PAREPROP, data, 2)
-    assert_bitwise_equal(found, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
-    assert_close(found, plain_gradients(net, data), 1e-12)
+    gradients = engine_gradients(net, PAREPROP, data, 2)
+    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
+    assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
 class Swap(nn.Module):
@@ -68,15 +68,15 @@ class Swap(nn.Module):
 
 
 @pytest.mark.parametrize("sizes", [(2, 4), (3, 2, 1), (1, 4, 1), (1, 1, 2, 2), (6,)], ids=str)
-def test_merged_stages_rebuild_all_their_blocks(sizes: tuple[int, ...]) -> None:
+def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> None:
     net, data = toys.network(6), toys.batches(2)
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     merged = [merge(net[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
-    found = engine_gradients(merged, PAREPROP, data, 2)
+    gradients = engine_gradients(merged, PAREPROP, data, 2)
     expected = engine_gradients(merged, REVERSIBLE_BACKPROPAGATION, data, 2)
     if sizes[-1] == 1:
-        assert_bitwise_equal(found, expected)
-    assert_close(found, expected, 1e-12)  # below blocks merged with the head: from the output, not from one rebuilt
+        assert_bitwise_equal(gradients, expected)
+    assert_close(gradients, expected, 1e-12)  # below blocks merged with the head: from the output itself
 
 
 def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[Tensor, Tensor]], **options: Any) -> Any:
@@ -95,7 +95,7 @@ def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str
 
 
 def test_training_with_narrow_messages_and_autocast_of_the_caller() -> None:
-    """Autocast belongs to a thread: one that knew nothing of it would rebuild in another precision."""
+    """Autocast belongs to a thread: one that knew nothing of it would reconstruct in another precision."""
     net = [stage.float() for stage in toys.network(6)]
     data = [(x.float(), y) for x, y in toys.batches(4)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -201,7 +201,7 @@ def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
 
 
 def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
-    """The head's loss is not finite while stage 2 rebuilds: nothing goes on behind the caller's back."""
+    """The head's loss is not finite while stage 2 reconstructs: nothing goes on behind the caller's back."""
     entered, finished = threading.Event(), threading.Event()
 
     class Slow(nn.Module):
@@ -276,11 +276,11 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
 
 
 def test_other_methods_do_one_thing_after_the_other() -> None:
-    assert {type(conductor(method, alone=True)) for method in methods.ALL} == {InOrder}
+    assert {type(conductor(method, one_process=True)) for method in methods.ALL} == {InOrder}
     with pytest.raises(
         ValueError, match="PAREPROP overlaps the work of stages of one process, and these are in several"
     ):
-        conductor(PAREPROP, alone=False)
+        conductor(PAREPROP, one_process=False)
 
 
 def test_over_several_processes_it_is_refused() -> None:

@@ -1,7 +1,8 @@
 """The engine against the paper's equations, tick by tick; and their evaluation against simpler truths.
 
 The first half checks `tests/reference.py` where something simpler is known. The second half holds the pipeline to it,
-to 1e-12 in float64, on networks with runs of several reversible stages: only there is F evaluated at a rebuilt input.
+to 1e-12 in float64, on networks with runs of several reversible stages: only there is F evaluated at a reconstructed
+input.
 """
 
 import bisect
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
 from petra_core.recipe import sgd
 from tests.compare import assert_close, relative_error
-from tests.reference import RULES, History, Part, Sgd, entries, simulate
+from tests.reference import RULES, ReferencePart, ReferenceRun, Sgd, entries, simulate
 
 TOLERANCE = 1e-12
 PIPELINED = [method for method in methods.ALL if method.pipelined]
@@ -62,7 +63,7 @@ class Shift(nn.Module):
         return x + self.shift
 
 
-def part(kind: str, *, first: bool, norm: bool) -> Part:
+def part(kind: str, *, first: bool, norm: bool) -> ReferencePart:
     """Smooth everywhere, in float64: rounding cannot flip a ReLU."""
     if kind == "r":
         # No bias before BatchNorm: its gradient is zero, and of the rounding in its place nothing can be said.
@@ -76,10 +77,10 @@ def part(kind: str, *, first: bool, norm: bool) -> Part:
         module = nn.Sequential(nn.Linear(FEATURES, 2 * WIDTH), nn.Tanh(), models.SplitStreams())
     else:
         module = Mix()
-    return Part({"r": "reversible", "h": "head", "b": "buffered"}[kind], module.double())
+    return ReferencePart({"r": "reversible", "h": "head", "b": "buffered"}[kind], module.double())
 
 
-def network(pattern: str, *, norm: bool = True) -> list[list[Part]]:
+def network(pattern: str, *, norm: bool = True) -> list[list[ReferencePart]]:
     torch.manual_seed(len(pattern))
     return [
         [part(kind, first=(j, p) == (0, 0), norm=norm) for p, kind in enumerate(word)]
@@ -95,7 +96,7 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 # ------------------------------------------------------------------------------------------ the reference, examined
 
 
-def plain(stages: list[list[Part]]) -> nn.Sequential:
+def plain(stages: list[list[ReferencePart]]) -> nn.Sequential:
     """The network for plain autograd, with weights of its own."""
     kinds = {"reversible": Coupling, "buffered": nn.Sequential, "head": nn.Sequential}
     return nn.Sequential(*(kinds[kind](copy.deepcopy(module)) for stage in stages for kind, module in stage))
@@ -116,7 +117,7 @@ def flat(weights: list[dict[str, Tensor]]) -> list[Tensor]:
     return [tensor for of_part in weights for tensor in of_part.values()]
 
 
-def whole_gradient(history: History, stages: int, m: int) -> list[Tensor]:
+def whole_gradient(history: ReferenceRun, stages: int, m: int) -> list[Tensor]:
     return [tensor for j in range(stages) for tensor in flat(history.gradients[j, m])]
 
 
@@ -178,7 +179,7 @@ def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_f
         assert_close(whole_gradient(history, len(stages), m), torch.autograd.grad(loss, leaves), TOLERANCE)
 
 
-def test_only_consecutive_reversible_stages_rebuild_wrong_inputs():
+def test_only_consecutive_reversible_stages_reconstruct_wrong_inputs():
     """Every buffered stage hands its exact input down, so the error starts anew; and y~ is a copy of x.
 
     The lowest of three reversible stages evaluates F at a wrong point, so does the middle one; the highest does not.
@@ -186,7 +187,7 @@ def test_only_consecutive_reversible_stages_rebuild_wrong_inputs():
     stages, data = network("b r r r b r h"), batches(20)
     history = simulate(stages, RULES["PETRA"], 1, Sgd(lambda tick: 0.2), data, range(20))
     error = {
-        j: max(relative_error(history.rebuilt[m, j, 0][0], history.inputs[m, j, 0][0]) for m in range(20))
+        j: max(relative_error(history.reconstructed[m, j, 0][0], history.inputs[m, j, 0][0]) for m in range(20))
         for j in range(len(stages))
     }
     assert {j for j in error if error[j] > 1e-3} == {1, 2}
@@ -196,7 +197,7 @@ def test_only_consecutive_reversible_stages_rebuild_wrong_inputs():
 # --------------------------------------------------------------------------------------- the engine, tick by tick
 
 
-def pipeline_of(stages: list[list[Part]], method: methods.Method, accumulation: int, **settings) -> Pipeline:
+def pipeline_of(stages: list[list[ReferencePart]], method: methods.Method, accumulation: int, **settings) -> Pipeline:
     kinds = {"reversible": ReversibleStage, "buffered": BufferedStage, "head": HeadStage}
     made = [merge([kinds[kind](copy.deepcopy(module)) for kind, module in stage]) for stage in stages]
     return Pipeline(made, method, accumulation=accumulation, **settings)
@@ -307,7 +308,7 @@ def test_all_pipelined_methods_differ_where_reversible_stages_follow_each_other(
 
 @pytest.mark.parametrize("pattern", ["b r h", "b r b r h"])
 def test_reconstruction_changes_nothing_where_no_two_reversible_stages_follow_each_other(pattern):
-    """Only x~ is rebuilt wrongly, and a buffered stage does not look at it: PETRA is DSP, inputs are exact."""
+    """Only x~ is reconstructed wrongly, and a buffered stage does not look at it: PETRA is DSP, inputs are exact."""
     close = {("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")}
     for pair, distance in distances(pattern, learning_rate=0.2).items():
         assert distance < 1e-9 if pair in close else distance > 1e-3, f"{pair} are {distance:.3g} apart"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
-from petra_core.checks import Losses
+from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.schedule import generate
 from petra_core.validation import validate
@@ -75,7 +75,7 @@ def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
     assert_bitwise_equal(toys.weights(reused), toys.weights(kept))
 
 
-class Shift(nn.Module):
+class ShiftedTanh(nn.Module):
     """Adds a parameter of full shape: autograd returns the incoming gradient itself as the parameter's."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Shift(nn.Module):
 def test_gradients_do_not_share_memory_with_messages(k: int) -> None:
     # Accumulating in place into `.grad`, or an optimizer that writes to it, would otherwise change the message that the
     # stage below receives in the next tick.
-    net: list[Stage] = [toys.stem(2), ReversibleStage(Shift()), ReversibleStage(Shift()), toys.head(2)]
+    net: list[Stage] = [toys.stem(2), ReversibleStage(ShiftedTanh()), ReversibleStage(ShiftedTanh()), toys.head(2)]
     net = [stage.double() for stage in net]
     data = toys.batches(6)
     results = {}
@@ -271,7 +271,7 @@ def test_noticed_late_as_on_a_gpu_no_stage_is_blamed(monkeypatch: pytest.MonkeyP
     p.check_finite()
     with torch.no_grad():
         next(p.stages[2].parameters()).fill_(float("inf"))
-    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     toys.train(p, data[12:], drain=False)  # by now the head's weights are broken too
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* cannot be told any more") as caught:
         p.check_finite()
@@ -295,8 +295,8 @@ def test_weights_that_no_loss_has_shown_yet_are_found() -> None:
 def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
     bare, here = BufferedStage(nn.Flatten()), toys.stem(2)
     there = toys.stem(2).to("meta")
-    found = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
-    assert found == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
+    device_types = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
+    assert device_types == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
     assert [device.type for device in devices_of([bare])] == ["cpu"]
 
 

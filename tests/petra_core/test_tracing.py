@@ -31,12 +31,12 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
         assert done == [str(a) for a in recording.schedule.stage(stage) if a.kind.value != "R"]
     assert trace.waits == ()
-    found = timeline([trace])
-    assert min(event.begin for event in found.events) == 0
-    ends = [0.0, *(event.end for event in found.events)]
-    assert all(event.begin >= end for event, end in zip(found.events, ends, strict=False))
-    assert 0 < found.busy(0) <= found.seconds
-    assert found.seconds_per_micro_batch() > 0
+    recorded = timeline([trace])
+    assert min(event.begin for event in recorded.events) == 0
+    ends = [0.0, *(event.end for event in recorded.events)]
+    assert all(event.begin >= end for event, end in zip(recorded.events, ends, strict=False))
+    assert 0 < recorded.busy(0) <= recorded.seconds
+    assert recorded.seconds_per_micro_batch() > 0
 
 
 def test_nothing_is_traced_outside_the_context() -> None:
@@ -65,18 +65,18 @@ class Late(ProcessChannel):
 
 def trace_two(rank: int) -> None:
     """Rank 1 pretends to be another machine, whose clock is an hour ahead, in the second round."""
-    own = platform.node, time.perf_counter
+    real_clocks = platform.node, time.perf_counter
     for other_machine in (False, True):
         if other_machine and rank:
             platform.node = lambda: "other"
-            time.perf_counter = lambda: own[1]() + 3600
+            time.perf_counter = lambda: real_clocks[1]() + 3600
         channel = Late((2, 1)) if rank == 0 else ProcessChannel((2, 1))
         pipeline = make(methods.PETRA, channel)
         with pipeline.tracing(rank) as trace:
             toys.train(pipeline, toys.batches(6))
         traces = gathered(trace)
         channel.close()
-        platform.node, time.perf_counter = own
+        platform.node, time.perf_counter = real_clocks
         assert [found.device for found in traces] == [0, 1]
         found = timeline(traces)
         assert {(event.device, event.name[1]) for event in found.events} == {(0, 0), (0, 1), (1, 2)}

@@ -1,4 +1,4 @@
-"""Which cells each table, figure and study needs, scale by scale: a module a plan, and their order.
+"""Plans: the cells that each table, figure and study needs, scale by scale; a module a plan, and their order.
 
 A plan is a function from a scale to its cells, none where it does not exist at that scale. Plans may share cells.
 """
@@ -20,6 +20,7 @@ from reproduce.grids.plans import (
     table4,
     table5,
     table6,
+    tradeoff,
     transformers,
 )
 
@@ -45,4 +46,5 @@ PLANS: dict[str, Plan] = {
     "scale_study": table5.cells,
     "transformers": transformers.cells,
     "length": length.cells,
+    "tradeoff": tradeoff.cells,
 }

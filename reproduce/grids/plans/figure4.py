@@ -10,7 +10,7 @@ def cells(scale: str) -> list[Cell]:
     """RevNet-18 at every k: PETRA, and backpropagation with the same micro-batches and k; and the paper's baseline.
 
     With the same micro-batch and k both average over the same images: the comparison is at matched effective batch.
-    The paper's own is ImageNet; every other data set of the scale is drawn likewise.
+    The paper's own is ImageNet; every other data set of the scale is drawn in the same way.
     """
     return [
         cell

@@ -22,6 +22,8 @@ def cells(scale: str) -> list[Cell]:
     ]
 
 
-def planned(scale: str, network: str, method: Method, k: int, seed: int = 0) -> TrainingCell:
-    """One of the cells."""
-    return small.cell(network, method, k, seed) if scale == "small" else paper.cell("cifar10", network, method, k, seed)
+def planned(scale: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
+    """The cell of a network and a method at k = `accumulation`."""
+    if scale == "small":
+        return small.cell(network, method, accumulation, seed)
+    return paper.cell("cifar10", network, method, accumulation, seed)

@@ -22,7 +22,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def planned(scale: str, method: Method, epochs: int, seed: int = 0) -> TrainingCell:
-    """With the drops at the fractions of the training at which the scale has them."""
+    """The cell of a method and a length, with the drops at the fractions of it at which the scale has them."""
     if scale == "small":
         return small.cell(NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=(2 * epochs // 3,))
     drops = (epochs // 2, 3 * epochs // 4)

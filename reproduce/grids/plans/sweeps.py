@@ -13,11 +13,11 @@ PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a scale has of these cells: all k of some networks and data sets.
+    """The cells of a scale: all k of some networks and data sets.
 
     Attributes:
-        scale: its name.
-        datasets: names.
+        scale: name of the scale.
+        datasets: names of the data sets.
         depths: of the networks.
 
     """
@@ -27,14 +27,14 @@ class Sweep:
     depths: tuple[int, ...]
 
     def seeds(self, dataset: str) -> tuple[int, ...]:
-        """Seeds of every cell."""
+        """The seeds of every cell of a data set."""
         return paper.SEEDS[dataset] if self.scale == "paper" else small.SEEDS
 
-    def cell(self, dataset: str, network: str, method: Method, k: int, seed: int = 0) -> TrainingCell:
-        """With micro-batches of PETRA's size."""
+    def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
+        """The cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
         if self.scale == "paper":
-            return paper.cell(dataset, network, method, k, seed)
-        return small.cell(network, method, k, seed, dataset=dataset)
+            return paper.cell(dataset, network, method, accumulation, seed)
+        return small.cell(network, method, accumulation, seed, dataset=dataset)
 
     def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
         """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""

@@ -20,10 +20,10 @@ def cells(scale: str) -> list[Cell]:
         return [*_held(scale, "cifar10", "revnet18", 2, width=4)]
     if scale == "small":
         batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
-        full = _held(scale, "cifar10", "revnet18", BATCH)
+        at_paper_batch = _held(scale, "cifar10", "revnet18", BATCH)
         return [
             *(cell for name, batch in batches.items() for model in MODELS for cell in _held(scale, name, model, batch)),
-            *(cell for cell in full if cell.method != methods.DELAYED_GRADIENTS.name),
+            *(cell for cell in at_paper_batch if cell.method != methods.DELAYED_GRADIENTS.name),
         ]
     if scale == "paper":
         return [
@@ -37,14 +37,14 @@ def cells(scale: str) -> list[Cell]:
 
 def _held(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
     """The four configurations of one network and shape, the cheapest first."""
-    known = catalogue.by_name(dataset)
+    images = catalogue.by_name(dataset)
     return [
         MemoryCell(
             scale=scale,
             dataset=dataset,
-            image_size=known.image_size,
+            image_size=images.image_size,
             model=model,
-            stem=known.stem,
+            stem=images.stem,
             width=width,
             method=method.name,
             accumulation=ACCUMULATION,

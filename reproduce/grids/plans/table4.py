@@ -32,7 +32,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def planned(scale: str, dataset: str, network: str, method: Method, seed: int = 0) -> TrainingCell:
-    """One of the cells."""
+    """The cell of a network and a method on a data set at k = 1."""
     if scale == "small":
         return small.cell(network, method, 1, seed, dataset=dataset)
     return paper.cell(dataset, network, method, 1, seed)

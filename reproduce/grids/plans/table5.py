@@ -17,14 +17,14 @@ SETTINGS = {
 def cells(scale: str) -> list[Cell]:
     """Every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
     width, batch_size, repetitions, models = SETTINGS[scale]
-    known = catalogue.CIFAR10
+    images = catalogue.CIFAR10
     return [
         StageCostCell(
             scale=scale,
-            dataset=known.name,
-            image_size=known.image_size,
+            dataset=images.name,
+            image_size=images.image_size,
             model=model,
-            stem=known.stem,
+            stem=images.stem,
             width=width,
             method=methods.PETRA.name,
             accumulation=1,

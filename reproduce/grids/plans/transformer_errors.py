@@ -10,7 +10,7 @@ SCALE = "small"
 MODELS = {"revvit_micro": 4, "revvit_micro12": 12, "revvit_micro24": 24, "revvit_micro48": 48}  # with their blocks
 PRECISIONS = ("float32", "bf16")
 K = 8  # so that the 98 ticks between forward and backward of the lowest of 48 blocks are a dozen updates
-RATE, SAMPLES = 1e-4, 128  # at ten times as much, errors after 12 blocks exceed what is rebuilt
+RATE, SAMPLES = 1e-4, 128  # at ten times as much, errors after 12 blocks exceed what is reconstructed
 
 
 def cells(scale: str) -> list[Cell]:
@@ -21,7 +21,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def planned(model: str, precision: str, seed: int = 0) -> ReconstructionCell:
-    """One of the cells."""
+    """The cell of a model in an arithmetic, `float32` or `bf16`."""
     batch_size = 24
     settings = smoke.digits_settings(
         "revnet18",

@@ -21,7 +21,7 @@ class Study:
     """A transformer at a scale, trained by several methods.
 
     Attributes:
-        key: of its tables.
+        key: of the study's tables.
         scale: name of the scale.
         settings: of the cell of a method, k and seed, all but the learning rate.
         rate, samples: the learning rate at so many samples of an update.
@@ -40,15 +40,15 @@ class Study:
     accumulations: tuple[int, ...] = ACCUMULATIONS
     seeds: tuple[int, ...] = small.SEEDS
 
-    def cell(self, method: Method, k: int, seed: int = 0) -> TrainingCell:
-        """One of the cells."""
-        values = self.settings(method, k, seed)
-        rate = self.rate * math.sqrt(values["batch_size"] * k / self.samples)
+    def cell(self, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
+        """The cell of a method at k = `accumulation`."""
+        values = self.settings(method, accumulation, seed)
+        rate = self.rate * math.sqrt(values["batch_size"] * accumulation / self.samples)
         return TrainingCell(**values | {"optimizer": "adamw", "learning_rate": rate})
 
     @property
     def cells(self) -> list[Cell]:
-        """All of them."""
+        """The cells of every k, method and seed."""
         return [self.cell(m, k, seed) for k in self.accumulations for m in self.compared for seed in self.seeds]
 
     @property
@@ -58,23 +58,23 @@ class Study:
 
     @property
     def of_text(self) -> bool:
-        """Whether it is a language task."""
+        """Whether the study is of a language task."""
         return catalogue.by_name(self.example.dataset).text
 
 
-def _smoke_images(method: Method, k: int, seed: int) -> dict[str, Any]:
+def _smoke_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
     # Two blocks and four patches a digit. At k = 1 delays count whole updates: with the ten of four blocks PETRA learns
     # only at rates that take longer than the seconds of this scale.
     model = {"model": "revvit_micro2", "stem": "patch4", "width": 48, "weight_decay": 0.05}
     brief = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,)}
-    return smoke.digits_settings("revnet18", method, k, seed, **model, **brief)
+    return smoke.digits_settings("revnet18", method, accumulation, seed, **model, **brief)
 
 
-def _small_images(method: Method, k: int, seed: int) -> dict[str, Any]:
-    return small.settings("revvit_tiny", method, k, seed, stem="patch4", width=48, weight_decay=0.05)
+def _small_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
+    return small.settings("revvit_tiny", method, accumulation, seed, stem="patch4", width=48, weight_decay=0.05)
 
 
-def _smoke_text(method: Method, k: int, seed: int) -> dict[str, Any]:
+def _smoke_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
     brief: dict[str, Any] = {
         "model": "revroberta_micro2",
         "image_size": 32,
@@ -82,12 +82,12 @@ def _smoke_text(method: Method, k: int, seed: int) -> dict[str, Any]:
         "epochs": 1,
         "warmup_epochs": 0.1,
     }
-    return smoke.digits_settings("revnet18", method, k, seed, **TEXT | brief, drops=())
+    return smoke.digits_settings("revnet18", method, accumulation, seed, **TEXT | brief, drops=())
 
 
-def _small_text(method: Method, k: int, seed: int) -> dict[str, Any]:
+def _small_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
     longer: dict[str, Any] = {"batch_size": 16, "epochs": 12, "warmup_epochs": 1.0, "drops": (10,)}
-    return small.settings("revnet18", method, k, seed, **TEXT, **longer)
+    return small.settings("revnet18", method, accumulation, seed, **TEXT, **longer)
 
 
 TEXT: dict[str, Any] = {

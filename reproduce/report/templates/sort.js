@@ -15,7 +15,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      const value = (row) => row.cells[column].dataset.sort;
+      const value = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
       for (const body of table.tBodies) {
         const rows = [...body.rows].filter((row) => !row.classList.contains("heading"));
         body.append(...rows.sort((a, b) => sign * compare(value(a), value(b))));

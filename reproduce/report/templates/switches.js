@@ -7,7 +7,7 @@ for (const name of ["k", "scale"]) {
   const values = [...new Set(marked.map((element) => element.dataset[name]))];
   if (name === "k") values.sort((a, b) => a - b);
   if (values.length < 2) continue;
-  const holders = [...document.querySelectorAll("table:not(.on-paper), section")].filter((e) => e.querySelector(`[data-${name}]`));
+  const holders = [...document.querySelectorAll("table, section")].filter((e) => e.querySelector(`[data-${name}]`));
 
   const choose = (chosen) => {
     for (const element of marked) element.classList.toggle(`off-${name}`, chosen !== "" && element.dataset[name] !== chosen);

@@ -2,7 +2,8 @@
 
 No GPU is needed. `Interpreter` records as a CUDA graph does: every single operation with the memory it reads and
 writes. What it repeats knows nothing of Python's objects, so whatever has moved in the meantime is missed; and whatever
-a host would have to wait for is refused, as in a capture. `Recorder` has several share their memory, as graphs do.
+a host would have to wait for is refused, as in a capture. `SharedMemoryRecorder` has several share their memory, as
+graphs do.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from petra_core import Pipeline, methods
 from petra_core.devices import captured
-from petra_core.devices.captured import CapturedTicks, Spread
+from petra_core.devices.captured import CapturedTicks, OverStreams
 from petra_core.methods import Method
 from petra_core.schedule import Action, Kind
 from tests import toys
@@ -41,9 +42,9 @@ class Interpreter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
         assert name not in WAITS, f"a capture would fail at {name}"
-        found = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, found))
-        return found
+        result = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, result))
+        return result
 
     @torch.no_grad()
     def again(self) -> None:
@@ -70,7 +71,7 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-class Recorder:
+class SharedMemoryRecorder:
     """Records, in memory that later recordings share.
 
     What the first one has given back by its end may be given to the second, which does not lose it to anybody in turn.
@@ -116,16 +117,16 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
     plain, other = made(stages, method, k), made(stages, method, k)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
-    ticks = CapturedTicks(other, Recorder())
+    ticks = CapturedTicks(other, SharedMemoryRecorder())
     for number, (x, y) in enumerate(data[MANY:]):
         rate = 2.0 ** -(4 + number % 3)  # the same in float32, in which a recorded tick reads it
         plain.set_learning_rate(rate)
         other.set_learning_rate(rate)
         expected = plain.step(x, y)
-        found = ticks.step(x, y)
+        loss = ticks.step(x, y)
         if number == k:
             homes = addresses(ticks)
-        assert_bitwise_equal(found, expected)
+        assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
     assert addresses(ticks) == homes
     assert len(ticks._recordings) == k
@@ -148,7 +149,7 @@ def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None
     plain, other = made(6, methods.PETRA, 2), made(6, methods.PETRA, 2)
     toys.train(plain, data, drain=False)
     toys.train(other, data[:MANY], drain=False)
-    ticks = CapturedTicks(other, Recorder())
+    ticks = CapturedTicks(other, SharedMemoryRecorder())
     for x, y in data[MANY : MANY + 7]:
         ticks.step(x, y)
     again = made(6, methods.PETRA, 2)
@@ -159,7 +160,7 @@ def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None
 
 def test_what_a_later_recording_took_is_lost_by_repeating_an_earlier_one() -> None:
     """The rule that the tests above are under, so that it is known to be one."""
-    recorder, left = Recorder(), {}
+    recorder, left = SharedMemoryRecorder(), {}
     x = torch.ones(2)
     again = {name: recorder(lambda name=name: left.__setitem__(name, x + 1)) for name in ("first", "second")}
     again["second"]()
@@ -192,20 +193,20 @@ def test_what_cannot_be_recorded_is_refused(method: Method, steps: int, settings
     pipeline = toys.pipeline(toys.network(6), method, **settings)
     toys.train(pipeline, toys.batches(steps), drain=False)
     with pytest.raises(ValueError, match=message):
-        CapturedTicks(pipeline, Recorder())
+        CapturedTicks(pipeline, SharedMemoryRecorder())
 
 
 def test_random_numbers_are_refused() -> None:
     pipeline = toys.pipeline(toys.network(4, dropout=0.5))
     toys.train(pipeline, toys.batches(MANY), drain=False)
     with pytest.raises(ValueError, match="draws random numbers"):
-        CapturedTicks(pipeline, Recorder())
+        CapturedTicks(pipeline, SharedMemoryRecorder())
 
 
 def test_a_micro_batch_of_another_shape_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     toys.train(pipeline, toys.batches(MANY), drain=False)
-    ticks = CapturedTicks(pipeline, Recorder())
+    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
     ((x, y),) = toys.batches(1, size=3)
     with pytest.raises(ValueError, match="all micro-batches of a run must be alike"):
         ticks.step(x, y)
@@ -215,7 +216,7 @@ def test_a_pipeline_that_has_moved_on_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     data = toys.batches(MANY + 3)
     toys.train(pipeline, data[:MANY], drain=False)
-    ticks = CapturedTicks(pipeline, Recorder())
+    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
     ticks.step(*data[MANY])
     pipeline.step(*data[MANY + 1])
     with pytest.raises(
@@ -248,7 +249,7 @@ def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("caller"))
     monkeypatch.setattr(torch.cuda, "stream", entered)
     pipeline = toys.pipeline(toys.network(3))
-    conductor = Spread([Stream("a"), Stream("b")])  # type: ignore[list-item]  # stand-ins: there may be no GPU
+    conductor = OverStreams([Stream("a"), Stream("b")])  # type: ignore[list-item]  # stand-ins: there may be no GPU
     action = Action(Kind.FORWARD, 0)
     with conductor.tick():
         for worker in pipeline._workers:

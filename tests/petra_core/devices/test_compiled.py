@@ -47,13 +47,13 @@ def assert_alike(method: Method, backend: str, **settings: Any) -> None:
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.BACKPROPAGATION], ids=str)
 def test_training_is_the_same_up_to_rounding(method: Method) -> None:
-    """Compiling takes seconds: methods that rebuild inputs, keep inputs and keep graphs, the three uses of a stage."""
+    """Compiling takes seconds: methods that reconstruct inputs, keep inputs or keep graphs: the uses of a stage."""
     assert_alike(method, "aot_eager")
 
 
 @pytest.mark.slow
 def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
-    """Of one reversible stage, whose graph is rebuilt; not vectorised, which takes inductor as long again to try."""
+    """One reversible stage, whose graph is reconstructed; not vectorised, which takes inductor as long again to try."""
     with inductor.patch({"cpp.simdlen": 1, "compile_threads": 1}):
         assert_alike(methods.PETRA, "inductor", dropout=0.5, stages=3, compiled=slice(1, 2))
 

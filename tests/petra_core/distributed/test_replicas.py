@@ -74,7 +74,7 @@ def two_replicas(rank: int) -> None:
     toys.train(pipeline, shared(data, replicas))
     before = toys.weights(pipeline)
     first, second = everybody(before)
-    own = list(pipeline.model.buffers())
+    buffers = list(pipeline.model.buffers())
     with replicas.averaged_statistics(pipeline.model):
         for name, tensor in toys.weights(pipeline).items():
             if "running" in name:
@@ -82,7 +82,7 @@ def two_replicas(rank: int) -> None:
                 assert_close(tensor, (first[name] + second[name]) / 2)  # type: ignore[index]
             else:
                 assert_bitwise_equal(first[name], second[name])  # type: ignore[index]
-    assert all(a is b for a, b in zip(pipeline.model.buffers(), own, strict=True)), "the very tensors are back"
+    assert all(a is b for a, b in zip(pipeline.model.buffers(), buffers, strict=True)), "the very tensors are back"
     assert_bitwise_equal(toys.weights(pipeline), before)
     assert replicas.total(torch.tensor(rank + 1)) == 3
     lose_the_other(rank)

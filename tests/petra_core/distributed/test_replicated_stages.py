@@ -204,11 +204,11 @@ def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
         alone = make(stages, method, k, of_stages(partition, counts))
         shared = make(stages, method, k, None, channel)
         with shared.recording() as recording:
-            found = [shared.step(x, y) for x, y in data[:BATCHES]]
+            losses = [shared.step(x, y) for x, y in data[:BATCHES]]
         expected = [alone.step(x, y) for x, y in data[:BATCHES]]
         count = counts[-1]
         fill = ages(sum(partition), of_stages(partition, counts))[0][-1]
-        for tick, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        for tick, (mine, theirs) in enumerate(zip(losses, expected, strict=True)):
             has_it = channel.stages.stop == sum(partition) and (tick - fill) % count == channel.replica
             assert (mine is not None) == (theirs is not None and has_it)
             if mine is not None:
@@ -261,12 +261,12 @@ def odd_ones(rank: int) -> None:
     plain.step(*data[0])
     assert before.shape == plain.evaluate(data[0][0]).shape
     toys.train(pipeline, data[2:], drain=False)
-    own = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
+    buffers = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
     with pipeline.averaged_statistics():
         means = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
     if rank < 2:
-        assert not torch.equal(own[0], means[0])
-        assert_bitwise_equal([*pipeline.stages[0].buffers()], own)
+        assert not torch.equal(buffers[0], means[0])
+        assert_bitwise_equal([*pipeline.stages[0].buffers()], buffers)
     made: list[str] = []
     plain_means = Replicas._means
 

@@ -118,7 +118,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
         folder.load(["stage_0"])
 
 
-class Evil:
+class MakesFolder:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("evil",)
 
@@ -127,7 +127,7 @@ def test_a_foreign_table_of_contents_runs_no_code(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path / "checkpoint")
     folder.save(1, PARTS)
-    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(MakesFolder()))
     with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
         folder.load(["stage_0"])
     assert not (tmp_path / "evil").exists()
@@ -144,5 +144,5 @@ def write(rank: int, path: Path) -> None:
 @pytest.mark.slow
 def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
     in_processes(3, write, tmp_path)
-    found = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
-    assert [part[0].item() for part in found.values()] == [20, 21, 22]
+    parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in parts.values()] == [20, 21, 22]

@@ -78,8 +78,8 @@ def test_boxes_show_their_micro_batches() -> None:
 @pytest.mark.parametrize("start", [2, 102, 1002])
 def test_widths_are_the_units_of_table_1_and_hold_their_numbers(start: int) -> None:
     schedule = generate(methods.PETRA, 2, start + 1, 1).window(start, start + 1)
-    forward, rebuild, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
-    assert forward == rebuild == backward / 2
+    forward, reconstruct, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
+    assert forward == reconstruct == backward / 2
     assert forward > 6.5 * len(str(start))  # a digit of the 11 pixel font is about 6.5 wide
 
 
@@ -118,8 +118,8 @@ def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
     down = [start < end for start, end in ((float(a), float(b)) for a, b in arrows)]
     assert down == [True] * (stages - 1) + [False] * (stages - 1)
     outlined = [rect for _, _, rect in boxes(svg) if rect.get("stroke-width") == "2"]
-    own = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
-    assert len(outlined) == len(own)
+    way = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
+    assert len(outlined) == len(way)
     assert "<path" not in to_svg(schedule)
 
 

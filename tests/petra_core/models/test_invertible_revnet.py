@@ -125,12 +125,12 @@ def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
             given = value
             for part in stage.parts():
                 value = as_streams(part(value if len(value) > 1 else value[0]))
-            rebuilt = value
+            reconstructed = value
             for part in reversed(stage.parts()):
-                found = part.reconstruct(rebuilt).inputs
-                assert found is not None
-                rebuilt = found
-            assert_close(rebuilt, given, 1e-12)
+                inputs = part.reconstruct(reconstructed).inputs
+                assert inputs is not None
+                reconstructed = inputs
+            assert_close(reconstructed, given, 1e-12)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)

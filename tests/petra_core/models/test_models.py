@@ -114,7 +114,7 @@ def test_both_families_have_pytorchs_default_initialisation():
 # ---------------------------------------------------------------------------------------------------- forward values
 
 
-class Tape:
+class LayerReader:
     """Hands out a state dict's layers in order: an independent reading of the model needs no names."""
 
     def __init__(self, state: dict[str, Tensor]) -> None:
@@ -131,7 +131,7 @@ class Tape:
 
 def revnet_by_hand(depth: int, stem: str, state: dict[str, Tensor], images: Tensor) -> Tensor:
     """The paper's RevNet in training mode, written from its description alone."""
-    tape = Tape(state)
+    tape = LayerReader(state)
     large = stem == "imagenet"
     out = tape.conv_bn(images, 2 if large else 1, relu=True)
     if large:

@@ -137,7 +137,7 @@ def test_training_equals_plain_training(network: str, method: Method) -> None:
 def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method, k: int) -> None:
     # A run of reversible stages with the permutation in it is the same run at the large resolution, each F between a
     # shuffle and its inverse, and the head behind one: only stages that the equations of the paper are tested with.
-    # So under every method, newer weights and rebuilt inputs included, both must train alike.
+    # So under every method, newer weights and reconstructed inputs included, both must train alike.
     net = merged()
 
     def at_large_resolution(stage: Stage) -> Stage:
@@ -168,9 +168,11 @@ def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
         for stage, held in zip(p.memory().stages, largest, strict=True):
             for kind in HELD_BETWEEN_TICKS:
                 held[kind] = max(held[kind], stage.now[kind])
-    for stage, held, foretold in zip(p.memory().stages, largest, predicted, strict=True):
-        assert dict(stage.peak) == dict(foretold.peak), f"peak of stage {stage.stage}"
-        assert held == {kind: foretold.held[kind] for kind in HELD_BETWEEN_TICKS}, f"between ticks, stage {stage.stage}"
+    for stage, held, prediction in zip(p.memory().stages, largest, predicted, strict=True):
+        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
+        assert held == {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}, (
+            f"between ticks, stage {stage.stage}"
+        )
 
 
 def test_it_keeps_nothing_even_where_inputs_are_stashed() -> None:

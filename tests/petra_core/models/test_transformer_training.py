@@ -1,4 +1,4 @@
-"""The engine trains transformers as any other stages: exact, resumable, with foretold bytes, and how far it inverts."""
+"""The engine trains transformers as any other stages: exact, resumable, bytes as predicted; how far it inverts."""
 
 import copy
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from reproduce.measures.reconstruction import rounding_errors
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close, relative_error
 from tests.petra_core.test_exactness import EXACT, engine_gradients
-from tests.reference import RULES, Part, Sgd, simulate
+from tests.reference import RULES, ReferencePart, Sgd, simulate
 from tests.transformers import (
     Batch,
     batches,
@@ -87,9 +87,9 @@ def test_dropout_is_plain_trainings(family: str) -> None:
     state = torch.get_rng_state()
     without = plain_gradients(network(family), data)
     torch.manual_seed(11)
-    found = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
+    gradients = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
     assert_bitwise_equal(torch.get_rng_state(), state)
-    assert_close(comparable(found), comparable(expected), 1e-10)
+    assert_close(comparable(gradients), comparable(expected), 1e-10)
     assert any(relative_error(without[name], expected[name]) > 1e-2 for name in expected), "nothing was dropped"
 
 
@@ -112,7 +112,9 @@ KINDS = {ReversibleStage: "reversible", BufferedStage: "buffered", HeadStage: "h
 @pytest.mark.parametrize("method", DELAYED, ids=str)
 def test_training_is_that_of_the_papers_equations(family: str, method: Method) -> None:
     net, data, rate, k = network(family), batches(family, 12, size=2), 0.1, 2
-    plain = [[Part(KINDS[type(part)], copy.deepcopy(part.function)) for part in stage.parts()] for stage in net]
+    plain = [
+        [ReferencePart(KINDS[type(part)], copy.deepcopy(part.function)) for part in stage.parts()] for stage in net
+    ]
     history = simulate(plain, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
     p = toys.pipeline(net, method, accumulation=k, optimizer=lambda ps: torch.optim.SGD(ps, lr=rate))
     losses = toys.train(p, data)
@@ -150,16 +152,18 @@ def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
     predicted = predict(net, method, x, y, accumulation=k, optimizer=optimizer)
     p = toys.pipeline(net, method, accumulation=k, optimizer=optimizer)
     largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in net]
-    # Fused attention saves other tensors, on every device its own; what is foretold is the plain form.
+    # Fused attention saves other tensors, on every device its own; what is predicted is the plain form.
     with sdpa_kernel(SDPBackend.MATH):
         for _ in range(4 * len(net)):
             p.step(x, y)
             for stage, held in zip(p.memory().stages, largest, strict=True):
                 for kind in HELD_BETWEEN_TICKS:
                     held[kind] = max(held[kind], stage.now[kind])
-    for stage, held, foretold in zip(p.memory().stages, largest, predicted, strict=True):
-        assert dict(stage.peak) == dict(foretold.peak), f"peak of stage {stage.stage}"
-        assert held == {kind: foretold.held[kind] for kind in HELD_BETWEEN_TICKS}, f"between ticks, stage {stage.stage}"
+    for stage, held, prediction in zip(p.memory().stages, largest, predicted, strict=True):
+        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
+        assert held == {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}, (
+            f"between ticks, stage {stage.stage}"
+        )
 
 
 @pytest.mark.parametrize("depth", [12, 48])

@@ -215,8 +215,8 @@ def on_meta(family: Callable[..., list[Stage]], size: str, **options: object) ->
     ],
 )
 def test_parameters_in_millions(family: Callable[..., list[Stage]], size: str, published: float) -> None:
-    found = count(on_meta(family, size, num_classes=1000)) / 1e6
-    assert found == pytest.approx(published, abs=0.5 if isinstance(published, int) else 0.05)
+    millions = count(on_meta(family, size, num_classes=1000)) / 1e6
+    assert millions == pytest.approx(published, abs=0.5 if isinstance(published, int) else 0.05)
 
 
 @pytest.mark.parametrize(("size", "plain"), [("base", "vit_b_16"), ("large", "vit_l_16")])
@@ -257,11 +257,11 @@ def test_parameters_of_revroberta(size: str, published: int) -> None:
 
 
 def test_stages_of_the_published_sizes() -> None:
-    counted = {
+    counts = {
         (family.__name__, size): len(on_meta(family, size, num_classes=2))
         for family, size in ((revvit, "base"), (revswin, "tiny"), (revswin, "small"), (revmvit, "base"))
     }
-    assert list(counted.values()) == [14, 17, 29, 18]
+    assert list(counts.values()) == [14, 17, 29, 18]
     assert len(on_meta(revvit, "base", num_classes=2, split_blocks=True)) == 26
 
 

@@ -1,4 +1,4 @@
-"""Bytes over time against what the engine's formulas foretell, and against pencil and paper."""
+"""Bytes over time against what the engine's formulas predict, and against pencil and paper."""
 
 import pytest
 import torch
@@ -21,21 +21,21 @@ def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_each_stage_on_a_device_of_its_own_holds_what_is_foretold(method: Method, k: int) -> None:
+def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Method, k: int) -> None:
     """Kind by kind, since they are not largest at the same time; messages depend on who is early."""
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
-    found = footprints(stages, method, images, labels)
+    per_stage = footprints(stages, method, images, labels)
     timeline = simulate(orders.of_method(method, [UNIT] * 5, [1] * 5, 20, k))
     predicted = predict(stages, method, images, labels, accumulation=k)
     for kind, only in (
-        ("inputs", [of_inputs(f.kept) for f in found]),
-        ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in found]),
-        ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in found]),
+        ("inputs", [of_inputs(f.kept) for f in per_stage]),
+        ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in per_stage]),
+        ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in per_stage]),
     ):
         histories = holding(timeline, only, stashes_weights=method.stashes_weights)
         assert [history.peak for history in histories] == [stage.peak[kind] for stage in predicted], kind
-    assert [f.always for f in found] == [
+    assert [f.always for f in per_stage] == [
         sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
     ]
 

@@ -1,4 +1,4 @@
-"""The ledger measures, the formulas foretell; neither knows the other, and both must say the same."""
+"""The ledger measures, the formulas predict; neither knows the other, and both must say the same."""
 
 import copy
 import dataclasses
@@ -61,9 +61,11 @@ def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Meth
         for stage, held in zip(pipeline.memory().stages, largest, strict=True):
             for kind in HELD_BETWEEN_TICKS:
                 held[kind] = max(held[kind], stage.now[kind])
-    for stage, held, foretold in zip(pipeline.memory().stages, largest, predicted, strict=True):
-        assert dict(stage.peak) == dict(foretold.peak), f"peak of stage {stage.stage}"
-        assert held == {kind: foretold.held[kind] for kind in HELD_BETWEEN_TICKS}, f"between ticks, stage {stage.stage}"
+    for stage, held, prediction in zip(pipeline.memory().stages, largest, predicted, strict=True):
+        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
+        assert held == {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}, (
+            f"between ticks, stage {stage.stage}"
+        )
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -121,7 +123,7 @@ def test_graph_bytes_are_those_that_autograd_saves() -> None:
 
 @pytest.mark.slow
 def test_petra_holds_less_than_a_third_of_delayed_gradients_between_ticks() -> None:
-    # RevNet-18 at CIFAR size, batch 64: foretold on the meta device here, and at this batch measured by
+    # RevNet-18 at CIFAR size, batch 64: predicted on the meta device here, and at this batch measured by
     # benchmarks/tick.py, since delayed gradients really hold gigabytes there.
     with torch.device("meta"):
         stages = models.revnet(18, num_classes=10, stem="cifar", width=64)
@@ -206,7 +208,7 @@ def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replica
         for stage, turn in enumerate(tick)
         for action in turn
     }
-    for stage, foretold in enumerate(of_footprints(footprints, method, k, replicas)):
+    for stage, prediction in enumerate(of_footprints(footprints, method, k, replicas)):
         mine = range(0, 150, replicas[stage])  # of the first device; the others have as many
         spans: dict[str, list[tuple[int, int]]] = {"inputs": [], "below": [], "above": [], "target": []}
         for m in mine:
@@ -223,10 +225,10 @@ def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replica
             between = [sum(begin <= tick < end for begin, end in own) for tick in range(150)]
             within = [sum(begin <= tick <= end for begin, end in own) for tick in range(150)]
             held[kind], at_once[kind] = max(between), max(within)
-        assert foretold.held["inputs"] == held["inputs"] * unit.kept
-        assert foretold.peak["inputs"] == at_once["inputs"] * unit.kept
+        assert prediction.held["inputs"] == held["inputs"] * unit.kept
+        assert prediction.peak["inputs"] == at_once["inputs"] * unit.kept
         messages = held["below"] * unit.below + held["above"] * unit.above + held["target"] * footprints[-1].target
-        assert foretold.held["messages"] == messages
+        assert prediction.held["messages"] == messages
         if method.stashes_weights:
             users: dict[int, set[int]] = {}
             for tick in range(150):
@@ -237,10 +239,10 @@ def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replica
                     if begin < tick <= end
                 }
                 users[tick] = {used for used in old if used < version}
-            assert foretold.held["stashed_weights"] == max(map(len, users.values()))
+            assert prediction.held["stashed_weights"] == max(map(len, users.values()))
 
 
-def test_without_replicas_nothing_is_foretold_otherwise() -> None:
+def test_without_replicas_nothing_is_predicted_otherwise() -> None:
     stages, (x, y) = NETWORKS["chain5"](), batch()
     for method in methods.ALL:
         usual = predict(stages, method, x, y, accumulation=2, optimizer=sgd)

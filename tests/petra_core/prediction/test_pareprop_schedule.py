@@ -1,4 +1,4 @@
-"""PaReprop's schedule is generated, executed, validated and drawn; memory is foretold, and no third graph is there."""
+"""PaReprop's schedule is generated, executed, validated and drawn; memory is predicted, and no third graph is there."""
 
 import threading
 
@@ -88,8 +88,8 @@ def test_predicted_equals_measured_per_stage_and_kind(network: str) -> None:
     pipeline = Pipeline(stages, PAREPROP, accumulation=2, optimizer=sgd)
     for _ in range(4):
         pipeline.step(x, y)
-    for stage, foretold in zip(pipeline.memory().stages, predicted, strict=True):
-        assert dict(stage.peak) == dict(foretold.peak), f"peak of stage {stage.stage}"
+    for stage, prediction in zip(pipeline.memory().stages, predicted, strict=True):
+        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
         assert {stage.now[kind] for kind in HELD_BETWEEN_TICKS} == {0}
 
 
@@ -115,13 +115,13 @@ def test_at_most_two_graphs_are_alive_at_once(
     x, y = batch()
     p = Pipeline(stages, method, optimizer=sgd)
     p.step(x, y)
-    found = footprints(stages, method, x, y)
-    foretold = graphs_at_once(found, method)
+    per_stage = footprints(stages, method, x, y)
+    prediction = graphs_at_once(per_stage, method)
     if method is PAREPROP:  # which of two is there first, and whether the other has gone, is up to the threads
         one = graphs_at_once(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
-        assert one <= max(sums) <= foretold
-        assert foretold <= 2 * one < sum(max(own.lasting, own.passing) for own in found)
+        assert one <= max(sums) <= prediction
+        assert prediction <= 2 * one < sum(max(own.lasting, own.passing) for own in per_stage)
     else:
-        assert max(sums) == foretold
+        assert max(sums) == prediction
     with pytest.raises(ValueError, match="follow a timeline"):
-        graphs_at_once(found, methods.PETRA)
+        graphs_at_once(per_stage, methods.PETRA)

@@ -24,9 +24,9 @@ def test_no_cut_is_better(seconds: list[int], devices: int, seed: int) -> None:
         (max(sum(seconds[a:b]) for a, b in cut), max(sum(held[a:b]) for a, b in cut))
         for cut in all_cuts(len(seconds), devices)
     ]
-    found = plan(seconds, devices, held=held)
-    assert found.slowest == min(worst)[0]
-    assert sum(found.partition) == len(seconds)
+    best_cut = plan(seconds, devices, held=held)
+    assert best_cut.slowest == min(worst)[0]
+    assert sum(best_cut.partition) == len(seconds)
     limit = sorted(size for _, size in worst)[len(worst) // 2]
     limited = plan(seconds, devices, held=held, limit=limit)
     assert max(limited.bytes) <= limit
@@ -45,9 +45,9 @@ def test_no_cut_with_replicas_is_better(stages: list[tuple[int, ...]], devices: 
     link = Link(latency=0.25, bandwidth=4)
 
     def pace(first: int, end: int, count: int) -> float:
-        own = costs[first:end]
-        exchanged = sum(2 * (count - 1) * (0.25 + cost.weights / count / 4) for cost in own)
-        return sum(c.forward + c.backward for c in own) / count + (sum(c.update for c in own) + exchanged) / k
+        part = costs[first:end]
+        exchanged = sum(2 * (count - 1) * (0.25 + cost.weights / count / 4) for cost in part)
+        return sum(c.forward + c.backward for c in part) / count + (sum(c.update for c in part) + exchanged) / k
 
     paces = [
         max(pace(a, b, count) for (a, b), count in zip(cut, counts, strict=True))
@@ -62,20 +62,20 @@ def test_no_cut_with_replicas_is_better(stages: list[tuple[int, ...]], devices: 
         with pytest.raises(ValueError, match=f"stays below {limit} bytes a device"):
             replicated_plan(costs, devices, accumulation=k, exchange=link, held=held, limit=limit)
         return
-    found = replicated_plan(costs, devices, accumulation=k, exchange=link, held=held, limit=limit)
-    assert found.slowest == pytest.approx(min(paces))
-    assert sum(found.partition) == len(costs)
-    assert found.devices <= devices
-    assert max(found.bytes) <= limit
+    best_cut = replicated_plan(costs, devices, accumulation=k, exchange=link, held=held, limit=limit)
+    assert best_cut.slowest == pytest.approx(min(paces))
+    assert sum(best_cut.partition) == len(costs)
+    assert best_cut.devices <= devices
+    assert max(best_cut.bytes) <= limit
 
 
 def test_replicas_help_where_no_cut_does() -> None:
     costs = [Cost(1, 1), Cost(2, 4), Cost(1, 1)]
     assert plan([2, 6, 2], 3).speedup == pytest.approx(10 / 6)
-    found = replicated_plan(costs, 5, accumulation=3)
-    assert (found.partition, found.replicas, found.slowest) == ((1, 1, 1), (1, 3, 1), 2)
-    assert found.efficiency == 1
-    assert str(found).splitlines()[2].split() == ["1..3", "1", "2000.000", "100%", "0.0"]
+    best_cut = replicated_plan(costs, 5, accumulation=3)
+    assert (best_cut.partition, best_cut.replicas, best_cut.slowest) == ((1, 1, 1), (1, 3, 1), 2)
+    assert best_cut.efficiency == 1
+    assert str(best_cut).splitlines()[2].split() == ["1..3", "1", "2000.000", "100%", "0.0"]
     assert replicated_plan(costs, 5, accumulation=1).slowest == 6, "no number of replicas but 1 divides k = 1"
     assert replicated_plan(costs, 5, accumulation=3, most=2).slowest == 6, "nor does 2 divide 3"
     everything = replicated_plan(costs, 4, accumulation=4)
@@ -91,11 +91,11 @@ def test_what_a_given_cut_gives() -> None:
 
 
 def test_what_a_plan_says() -> None:
-    found = plan([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
-    assert found.partition == (2, 2)
-    assert found.speedup == pytest.approx(1.6)
-    assert found.efficiency == pytest.approx(0.8)
-    assert str(found).splitlines() == [
+    best_cut = plan([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
+    assert best_cut.partition == (2, 2)
+    assert best_cut.speedup == pytest.approx(1.6)
+    assert best_cut.efficiency == pytest.approx(0.8)
+    assert str(best_cut).splitlines() == [
         "device  stages      time, ms   share   memory, MB",
         "     0  0..1           5.000   100%          1.0",
         "     1  2..3           3.000    60%          2.0",

@@ -51,21 +51,21 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
         (["run", "smoke", "--only", "method=petr"], "no cell has method petr; did you mean petra?"),
         (["run", "smoke", "--only", "method"], "as SETTING=VALUE"),
-        (["run", "smoke", "--k", "1", "3"], "--k 1 3: no cell has accumulation 3; choose from 1, "),
+        (["run", "smoke", "--k", "1,3"], "--k 1,3: no cell has accumulation 3; choose from 1, "),
         (["run", "smoke", "--k"], "requires an argument"),
         (["run", "smoke", "--k", ","], "no value in ','"),
         (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
-        (["run", "smoke", "--methods", "petra", "petr"], "no cell has method petr; did you mean petra?"),
+        (["run", "smoke", "--methods", "petra,petr"], "no cell has method petr; did you mean petra?"),
         (["run", "smoke", "--datasets", "digit"], "no cell has dataset digit; did you mean digits?"),
         (["report", "--records", "nowhere"], "there is no folder nowhere"),
         (["run", "smoke", "--tables", "tabel1"], "--tables tabel1: did you mean table1"),
         (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
         (["run", "smoke", "--seeds", "0,7"], "no cell has seed 7"),
-        (["run", "smoke", "--seeds", "two"], "how many seeds (3 means 0, 1, 2)"),
-        (["run", "smoke", "--seeds", "0"], "no seeds at all"),
+        (["run", "smoke", "--seeds", "two"], "--seeds two: how many, 1 to 1, or several seeds"),
+        (["run", "smoke", "--k", "1", "4"], "unexpected '4': several values of an option are joined by commas"),
         (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
         (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
-        (["run", "smoke", "--devices", "cuda:98", "cuda:99"], "there is no device 'cuda:98'"),
+        (["run", "smoke", "--devices", "cuda:98,cuda:99"], "there is no device 'cuda:98'"),
         (
             ["run", "small", "--only", "method=dsp", "--only", "kind=complexity", "--only", "seed=1"],
             "no cell of the scale small fulfils",
@@ -137,7 +137,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
-    assert (settings.jobs, settings.threads, settings.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
+    assert (settings.jobs, settings.threads, settings.how.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
     assert f"3 cells of the scale smoke -> {tmp_path} (3 workers of 1 thread each)\n" in result.stderr
     assert "WARNING: 1 cell at k = 1 and 4 not above 90 % test accuracy" in result.output
     assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output

@@ -14,12 +14,12 @@ SCALE = Scale("smoke", "")
 
 
 @pytest.fixture
-def end(tmp_path, capsys):
+def end(capsys):
     """Conclude an outcome; gives exit code, stdout and stderr."""
 
     def conclude_(outcome):
         with pytest.raises(SystemExit) as ended:
-            conclude(SCALE, outcome, tmp_path)
+            conclude(SCALE, outcome)
         said = capsys.readouterr()
         return ended.value.code, said.out, said.err
 

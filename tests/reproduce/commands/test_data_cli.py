@@ -93,7 +93,7 @@ def test_check_and_list_find_damage(prepared, root, damage):
 
 
 def test_check_goes_on_after_a_damaged_data_set(prepared, tmp_path, root):
-    fake_data.cifar100_python(tmp_path / "more")
+    fake_data.cifar100_binary(tmp_path / "more")
     invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--unofficial", "a test")
     (root / "cifar10" / "test.beton").unlink()
     text = invoke("check", "--data-root", root, code=1)
@@ -157,11 +157,11 @@ def test_unreadable_images_can_be_left_out(tmp_path, root):
 
 def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     def download(dataset, target):
-        fake_data.cifar10_python(target)
+        fake_data.cifar10_binary(target)
 
     monkeypatch.setattr("reproduce.data.cifar.download", download)
     invoke("prepare", "cifar10", "--download", "--data-root", root, "--unofficial", "a test")
-    assert (root / "downloads" / "cifar-10-batches-py").is_dir()
+    assert (root / "downloads" / "cifar-10-batches-bin").is_dir()
     assert "cifar10: whole" in invoke("check", "--data-root", root)
 
 

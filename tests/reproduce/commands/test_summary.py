@@ -22,7 +22,7 @@ def states(cells, root):
 
 
 def lines(cells, root):
-    return summary.table(Outcome(states(cells, root)), root).splitlines()
+    return summary.table(Outcome(states(cells, root))).splitlines()
 
 
 def test_means_and_what_is_missing(tmp_path):
@@ -42,7 +42,7 @@ def test_what_falls_short(tmp_path):
     for cell, accuracy in zip(cells, [95.0, 96.0], strict=True):
         train(cell, tmp_path, accuracy)
     scale = dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5)
-    low = summary.shortfalls(scale, Outcome(states(cells, tmp_path)), tmp_path)
+    low = summary.shortfalls(scale, Outcome(states(cells, tmp_path)))
     assert low == ["digits-revnet18-w8-petra-k1-s0: 95.00 %"]
 
 

@@ -1,7 +1,9 @@
 """ImageNet32 in its true format, and what can be wrong with it."""
 
+import io
 import os
 import pickle
+import random
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,14 @@ from reproduce.data.errors import DataError
 from tests import fake_data
 from tests.fake_data import contents, random_pixels
 
-GOOD = {"data": random_pixels(4), "labels": [1, 1000, 500, 1], "mean": np.full(3072, 127.5)}
+GOOD = {"data": random_pixels(4), "labels": np.array([1, 1000, 500, 1]), "mean": np.full(3072, 127.5)}
+
+
+def stored(change, save=np.savez):
+    """A batch file like `GOOD` but for some arrays."""
+    out = io.BytesIO()
+    save(out, **{**GOOD, **change})
+    return out.getvalue()
 
 
 def test_ten_batches_of_unequal_size_become_one_training_set_with_labels_from_0(tmp_path):
@@ -27,17 +36,24 @@ def test_ten_batches_of_unequal_size_become_one_training_set_with_labels_from_0(
 def test_files_where_the_archives_put_them_are_found(tmp_path):
     flat, found = contents(imagenet32.find(fake_data.imagenet32(tmp_path / "flat")))
     nested = tmp_path / "nested"
-    fake_data.imagenet32(nested / "Imagenet32_train")
-    (nested / "Imagenet32_val").mkdir()
-    (nested / "Imagenet32_train" / "val_data").rename(nested / "Imagenet32_val" / "val_data")
+    fake_data.imagenet32(nested / "Imagenet32_train_npz")
+    (nested / "Imagenet32_val_npz").mkdir()
+    (nested / "Imagenet32_train_npz" / "val_data.npz").rename(nested / "Imagenet32_val_npz" / "val_data.npz")
     assert contents(imagenet32.find(nested))[1] == found
     np.testing.assert_array_equal(contents(imagenet32.find(nested))[0][0][0], flat[0][0])
 
 
 def test_missing_files_are_named(tmp_path):
     fake_data.imagenet32(tmp_path)
-    (tmp_path / "train_data_batch_7").unlink()
-    with pytest.raises(DataError, match=r"files train_data_batch_7 are not here.*image-net.org.*accept the terms"):
+    (tmp_path / "train_data_batch_7.npz").unlink()
+    with pytest.raises(DataError, match=r"files train_data_batch_7.npz are not here.*image-net.org.*accept the terms"):
+        imagenet32.find(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train_data_batch_1", "Imagenet32_train", "val_data"])
+def test_the_version_in_pickles_is_recognised_and_not_read(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=rf"val_data.npz are not here; {name} is of the version in pickles.*_npz.zip"):
         imagenet32.find(tmp_path)
 
 
@@ -55,20 +71,21 @@ def test_it_is_known_not_to_be_the_whole(tmp_path):
 def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path, dtype):
     """No checksums are published, but every training file holds the mean image of them all."""
     fake_data.imagenet32(tmp_path)
-    path = tmp_path / "train_data_batch_4"
-    values = pickle.loads(path.read_bytes())
+    path = tmp_path / "train_data_batch_4.npz"
+    values = dict(np.load(path))
     values["mean"] = values["mean"].astype(dtype)
-    path.write_bytes(pickle.dumps(values))
+    np.savez(path, **values)
     assert not [s for s in imagenet32.find(tmp_path).examine(lambda _: None).deviations if "mean image" in s]
     values["data"][2, 1000] ^= 1
-    path.write_bytes(pickle.dumps(values))
+    np.savez(path, **values)
     (sentence,) = [s for s in imagenet32.find(tmp_path).examine(lambda _: None).deviations if "mean image" in s]
     assert sentence == "the files state another mean image than their 52 have (off by 0.0192 of 255)"
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_protocol_is_read(protocol):
-    batch = imagenet32.read_batch(pickle.dumps(GOOD, protocol), Path("val_data"))
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.dtype(">i4")])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_are_read_however_they_are_stored(save, dtype):
+    batch = imagenet32.read_batch(stored({"labels": GOOD["labels"].astype(dtype)}, save), Path("val_data.npz"))
     np.testing.assert_array_equal(batch.pixels.reshape(4, -1), GOOD["data"])
     assert batch.labels.tolist() == [0, 999, 499, 0]
 
@@ -76,30 +93,76 @@ def test_every_protocol_is_read(protocol):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"labels": [1, 0, 500, 1]}, r"image 1 has the label 0, expected 1\.\.1000 \(1 such labels\)"),
-        ({"labels": [1, 1001, 500, 1]}, r"image 1 has the label 1001, expected 1\.\.1000"),
-        ({"labels": [1, 2]}, "4 images and 2 labels"),
-        ({"labels": "abcd"}, "'labels' is of type str"),
+        ({"labels": np.array([1, 0, 500, 1])}, r"image 1 has the label 0, expected 1\.\.1000 \(1 such labels\)"),
+        ({"labels": np.array([1, 1001, 500, 1])}, r"image 1 has the label 1001, expected 1\.\.1000"),
+        ({"labels": np.array([1, 2])}, r"'labels' is int64 \[2\], expected integers \[4\]"),
+        ({"labels": np.array([1.0, 2, 3, 4])}, r"'labels' is float64 \[4\]"),
+        ({"labels": np.array("abcd")}, "'labels' is <U4"),
         (
             {"data": random_pixels(4).reshape(4, 3, 32, 32)},
-            r"'data' is uint8 \[4, 3, 32, 32\], expected uint8 \[N, 3072\]",
+            r"'data' is uint8 \[4, 3, 32, 32\], expected uint8 \[N, 3072",
         ),
+        ({"data": random_pixels(4)[:, 1:]}, r"'data' is uint8 \[4, 3071\]"),
+        ({"data": random_pixels(4).astype(np.float32)}, r"'data' is float32 \[4, 3072\]"),
         ({"mean": np.zeros(7)}, r"'mean' is float64 \[7\], expected float \[3072\]"),
-        ({"mean": "none"}, r"'mean' is of type str"),
-        ({"labels": os.system}, "wants to call posix.system.*nothing of it was run"),
+        ({"mean": np.array("none")}, r"'mean' is <U4"),
+        ({"labels": np.array(os.system)}, "not a whole archive of numpy's .*allow_pickle=False"),
     ],
 )
 def test_other_contents_are_refused(change, problem):
-    with pytest.raises(DataError, match=f"val_data: .*{problem}"):
-        imagenet32.read_batch(pickle.dumps({**GOOD, **change}, 4), Path("val_data"))
+    with pytest.raises(DataError, match=f"val_data.npz: .*{problem}"):
+        imagenet32.read_batch(stored(change), Path("val_data.npz"))
+
+
+def test_missing_arrays_are_named():
+    out = io.BytesIO()
+    np.savez(out, labels=GOOD["labels"])
+    with pytest.raises(DataError, match="'data' is missing, expected uint8"):
+        imagenet32.read_batch(out.getvalue(), Path("val_data.npz"))
+
+
+class Evil:
+    """Calls what it must not when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
+    for content in (pickle.dumps(Evil(tmp_path / "ran")), stored({"labels": np.array(Evil(tmp_path / "ran"))})):
+        with pytest.raises(DataError, match=r"not a whole archive of numpy's \(.*(not a zip file|allow_pickle=False)"):
+            imagenet32.read_batch(content, Path("val_data.npz"))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_truncated_file_is_named(tmp_path):
     fake_data.imagenet32(tmp_path)
-    path = tmp_path / "train_data_batch_10"
+    path = tmp_path / "train_data_batch_10.npz"
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match=r"train_data_batch_10: not a whole pickle of images and labels"):
+    with pytest.raises(DataError, match=r"train_data_batch_10.npz: not a whole archive of numpy's"):
         imagenet32.find(tmp_path).examine(lambda _: None)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_flipped_bits_give_the_same_batch_or_the_error(save):
+    """Every array has a checksum in the archive; what has none are times, and bits that nothing reads."""
+    content = stored({"data": GOOD["data"] // 64}, save)
+    whole, refused = imagenet32.read_batch(content, Path("val_data.npz")), 0
+    places = random.Random(0).sample(range(len(content)), 200)
+    for place in [*places, *range(150), *range(len(content) - 300, len(content))]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        try:
+            batch = imagenet32.read_batch(bytes(damaged), Path("val_data.npz"))
+        except DataError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(batch.pixels, whole.pixels)
+            np.testing.assert_array_equal(batch.labels, whole.labels)
+    assert refused > 200
 
 
 def test_files_that_change_between_the_two_readings_are_noticed(tmp_path):

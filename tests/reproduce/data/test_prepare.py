@@ -21,7 +21,7 @@ from tests import fake_data
 WHY = Options(reason="a test")
 MAKERS = {
     CIFAR10: fake_data.cifar10_binary,
-    CIFAR100: fake_data.cifar100_python,
+    CIFAR100: fake_data.cifar100_binary,
     IMAGENET32: fake_data.imagenet32,
     IMAGENET: fake_data.image_folder,
 }
@@ -62,6 +62,21 @@ def test_every_data_set_from_its_source_to_files_that_are_recorded(dataset, tmp_
     for split, found in made.findings.splits.items():
         labels = Beton(folder / f"{split}.beton").labels
         assert tuple(np.bincount(labels, minlength=made.findings.num_classes).tolist()) == found.histogram
+
+
+@pytest.mark.parametrize(
+    ("dataset", "train", "test"),
+    [
+        (CIFAR10, "b459d76e8ff3f0985816b1d83aecac97", "0c29223f1e4f0a976aaf02229353b574"),
+        (CIFAR100, "cfddfe1b0569e9dfd2153438b2681ebe", "3ee207586dccc623ac5147c7600990ba"),
+        (IMAGENET32, "e362ce5e11ab6cc45fedcf9c0f01e1ad", "149c28b434b7576c18ce6e773ad47b02"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_prepared_files_stay_what_they_were_to_the_byte(dataset, train, test, tmp_path, root):
+    """Also where they were made from pickles of the same images once: records name these checksums."""
+    made, _ = prepare(dataset, MAKERS[dataset](tmp_path / "source"), root, WHY, bar)
+    assert [made.files[name].sha256[:32] for name in ("train.beton", "test.beton")] == [train, test]
 
 
 def test_the_same_source_gives_the_same_files_to_the_byte(source, tmp_path, root):
@@ -140,9 +155,9 @@ def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
     [
         (CIFAR10, "cifar-10-batches-bin/data_batch_5.bin", lambda content: content[:-1], "whole number of records"),
         (CIFAR10, "cifar-10-batches-bin/test_batch.bin", lambda content: b"\xff" + content[1:], "label 255"),
-        (CIFAR100, "cifar-100-python/test", lambda content: content[:-5], "not a whole pickle"),
-        (IMAGENET32, "train_data_batch_9", lambda _: pickle.dumps(os.getcwd), "wants to call posix.getcwd"),
-        (IMAGENET32, "val_data", lambda _: b"", "not a whole pickle"),
+        (CIFAR100, "cifar-100-binary/test.bin", lambda content: content[:-5], "whole number of records of 3074"),
+        (IMAGENET32, "train_data_batch_9.npz", lambda _: pickle.dumps(os.getcwd), "archive of numpy's .*not a zip"),
+        (IMAGENET32, "val_data.npz", lambda _: b"", "not a whole archive"),
         (IMAGENET, "val/n00000002/val_2_1.JPEG", lambda content: content[:-500], "val_2_1.JPEG .*truncated"),
     ],
 )
@@ -209,7 +224,7 @@ def test_a_manifest_that_cannot_be_read_is_replaced_if_asked(source, root):
 
 def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, root):
     before, _ = prepare(CIFAR10, source, root, WHY, bar)
-    other = fake_data.cifar10_python(tmp_path / "other")
+    other = fake_data.cifar10_binary(tmp_path / "other")
     with pytest.raises(DataError, match=f"prepared before, from {source}. Add --replace"):
         prepare(CIFAR10, other, root, WHY, bar)
     after, now = prepare(CIFAR10, other, root, Options(reason="a test", replace=True), bar)

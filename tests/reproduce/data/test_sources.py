@@ -20,6 +20,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.prepare import Options, prepare
 from reproduce.data.sources import open_data
 from reproduce.measures.context import Context, Stopped
+from reproduce.measures.how import How
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
 from tests import fake_data
@@ -143,7 +144,7 @@ def test_of_large_data_sets_only_names_and_sizes_are_looked_at(root, monkeypatch
 
 
 def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
-    make(CIFAR100, fake_data.cifar100_python(tmp_path / "other"), tmp_path / "elsewhere")
+    make(CIFAR100, fake_data.cifar100_binary(tmp_path / "other"), tmp_path / "elsewhere")
     (root / "cifar10").rename(root / "old")
     (tmp_path / "elsewhere" / "cifar100").rename(root / "cifar10")
     with pytest.raises(DataError, match="cifar10: holds cifar100"):
@@ -193,7 +194,7 @@ def test_a_cell_has_one_name_for_a_data_set():
 
 def test_a_result_says_what_it_was_trained_on(root, tmp_path):
     record = Record(tmp_path / "record", CELL)
-    execute(record, Context(data_root=root))
+    execute(record, Context(how=How(data_root=root)))
     said = record.result()["data"]
     assert said["dataset"] == "cifar10"
     assert not said["official"]
@@ -205,27 +206,27 @@ def test_a_run_does_not_go_on_with_other_files(root, tmp_path):
     """Data that were prepared anew between stop and resume would make a result of two data sets."""
     record = Record(tmp_path / "record", CELL)
     with pytest.raises(Stopped):
-        execute(record, Context(data_root=root, should_stop=lambda: True))
+        execute(record, Context(how=How(data_root=root), should_stop=lambda: True))
     other = fake_data.cifar10_binary(tmp_path / "other", per_file=30)
     make(CIFAR10, other, root, replace=True)
     with pytest.raises(CheckpointError, match="trained on other files of cifar10 than those that are there now"):
-        execute(record, Context(data_root=root))
+        execute(record, Context(how=How(data_root=root)))
 
 
 def test_a_run_goes_on_with_the_same_files_whatever_the_reason_is_called(root, tmp_path):
     record = Record(tmp_path / "record", CELL)
     with pytest.raises(Stopped):
-        execute(record, Context(data_root=root, should_stop=lambda: True))
+        execute(record, Context(how=How(data_root=root), should_stop=lambda: True))
     file = root / "cifar10" / "manifest.json"
     file.write_text(file.read_text().replace("a test", "in other words"))
-    assert execute(record, Context(data_root=root)).status is Status.DONE
+    assert execute(record, Context(how=How(data_root=root))).status is Status.DONE
 
 
 @needs_ffcv
 def test_threads_that_decode_end_with_the_run(imagenet_root, tmp_path):
     cell = dataclasses.replace(IMAGENET_CELL, loader="ffcv", epochs=1)
     before = set(threading.enumerate())
-    execute(Record(tmp_path / "record", cell), Context(data_root=imagenet_root, data_workers=3))
+    execute(Record(tmp_path / "record", cell), Context(how=How(data_root=imagenet_root, data_workers=3)))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 

@@ -1,174 +1,124 @@
-"""What the report says of growth, memory and peers follows from the records, and can come out against us."""
+"""Whatever was recorded of a benchmark is shown: ratios, aims that are missed too, contestants that failed, curves."""
 
 import dataclasses
+from typing import Any
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from petra_core import methods
-from reproduce.exhibits import benchmark_growth, benchmark_memory, benchmark_peers, benchmark_tick, benchmarks
-from reproduce.modelling.slopes import line, power_law
-from reproduce.records.benchmarks import Benchmark, Comparison, Series
+from reproduce.exhibits import benchmarks
+from reproduce.exhibits._exhibit import section
+from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series
+from reproduce.records.frames import Frames
 from reproduce.records.results import Results
-from reproduce.show.content import Figure, Table, Tone
-from tests.reproduce.records.test_benchmark_records import benchmark
+from reproduce.show.content import Figure, Section, Table, Tone
+from tests.fake_records import PATCH
+from tests.reproduce.records.test_benchmark_records import FAST, FASTER, MEMORY, RATE, SLOW, benchmark
 
-PETRA, DELAYED = methods.PETRA.title, methods.DELAYED_GRADIENTS.title
-DEPTHS = (4, 8, 16, 32)
-
-
-def with_series(name: str, *series: Series, **setting: str | float) -> Benchmark:
-    return dataclasses.replace(benchmark(), name=name, series=series, timelines={}, setting=setting)
+DELAYED, PETRA = methods.DELAYED_GRADIENTS.title, methods.PETRA.title
 
 
-def growth(seconds, held) -> Benchmark:
-    """Two rounds a depth, one percent apart."""
-    return with_series(
-        "growth",
-        *(
-            Series("J", PETRA, benchmark_growth.TIME, "s", (0.995 * seconds(j), 1.005 * seconds(j)), at=j)
-            for j in DEPTHS
-        ),
-        *(Series("J", PETRA, benchmark_growth.BYTES, "B", (held(j),), at=j) for j in DEPTHS),
-        *(Series("J", DELAYED, benchmark_growth.BYTES, "B", (1e4 * j,), at=j) for j in DEPTHS),
-    )
+def shown(*records: Benchmark) -> Section:
+    return section(benchmarks.EXHIBIT, Frames(Results((), (), records)))
 
 
-def test_an_exponent_has_an_interval_that_holds_it() -> None:
-    x, noise = (2, 4, 8, 16, 32), (1.02, 0.97, 1.01, 0.98, 1.03)
-    y = [3 * a**1.5 * e for a, e in zip(x, noise, strict=True)]
-    law = power_law(list(zip(x, y, strict=True)))
-    expected = stats.linregress(np.log(x), np.log(y))
-    factor = stats.t.ppf(0.975, len(x) - 2)
-    assert (law.exponent, law.half_width) == pytest.approx((expected.slope, factor * expected.stderr))
-    assert abs(law.exponent - 1.5) < law.half_width < 0.1
-    assert power_law([(1, 5.0), (2, 20.0)]) == dataclasses.replace(law, exponent=pytest.approx(2), half_width=None)
-    flat = power_law([(x, 7.0) for x in DEPTHS])
-    assert (flat.exponent, flat.half_width) == pytest.approx((0, 0), abs=1e-12)
+def tables(found: Section) -> dict[str, Table]:
+    return {block.key.removeprefix("benchmark-"): block for block in found.blocks if isinstance(block, Table)}
 
 
-def test_a_straight_line_with_a_fixed_cost_has_an_exponent_below_one() -> None:
-    points = [(x, 10 + 2.0 * x) for x in DEPTHS]
-    found = line(points)
-    assert (found.intercept, found.slope, found.explained) == pytest.approx((10, 2, 1))
-    assert power_law(points).exponent < 0.9
-    assert line([(x, x**3) for x in DEPTHS]).explained < 0.99
-    assert line([(x, 4.0) for x in DEPTHS]).explained == 1
+def texts(table: Table) -> list[list[str]]:
+    return [[entry.text for entry in row] for row in table.rows]
 
 
-@pytest.mark.parametrize("points", [[], [(2, 1.0), (2, 2.0)], [(0, 1.0), (1, 1.0)], [(1, 0.0), (2, 1.0)]])
-def test_growth_needs_two_places_and_positive_numbers(points) -> None:
-    with pytest.raises(ValueError, match=r"growth|power law"):
-        power_law(points)
+def with_series(*series: Series, **setting: Any) -> Benchmark:
+    return dataclasses.replace(benchmark(), series=series, timelines={}, setting=setting)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "held", "linear", "flat"),
-    [
-        (lambda j: 1 + j, lambda j: 5e3, True, True),
-        (lambda j: j**1.5, lambda j: 5e3, False, True),
-        (lambda j: 2 * j, lambda j: 5e3 * j, True, False),
-        (lambda j: 2 * j, lambda j: 5e3 * j**0.05, True, False),
-    ],
-)
-def test_claims_about_growth_can_fail(seconds, held, linear, flat) -> None:
-    found = benchmark_growth.findings(growth(seconds, held))
-    assert [finding.tone is Tone.GOOD for finding in found] == [linear, flat]
+def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
+    found = shown(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
+    table = tables(found)["race"]
+    first, second = texts(table)
+    assert first == ["track", FAST, SLOW, RATE, "3.000", "2.500 to 3.500", "3", "at least 2.5: holds"]
+    assert second[4] == "0.333"
+    assert "laps 3" in table.caption
+    assert table.notes == ("It rained.", "Again: python -m benchmarks.race --laps 3")
+    assert [(finding.text, finding.tone) for finding in found.findings] == [
+        ("Benchmarks: A race: 1 aim reached.", Tone.GOOD)
+    ]
+    assert any(isinstance(block, Figure) and "F3" in block.svg for block in found.blocks)
+    machines, values, patch = found.folded
+    assert isinstance(machines, Table)
+    assert isinstance(values, Table)
+    assert "A Processor with <angle> brackets" in machines.csv()
+    assert texts(values)[0] == ["track", FAST, RATE, "\N{EN DASH}", "300", "20", "400", "laps/s", "3"]
+    assert texts(values)[-1] == ["track", FAST, MEMORY, "2", "3.5", "0", "7", "MB", "2"]
+    assert patch.text == PATCH  # type: ignore[union-attr]
 
 
-def test_the_section_has_the_curves_and_fits_of_growth() -> None:
-    made = growth(lambda j: 1 + j, lambda j: 5e3)
-    section = benchmarks.section(Results((), (), benchmarks=(made,)))
-    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
-    assert "stages J" in figure.description
+def test_records_of_one_benchmark_are_explained_once() -> None:
+    found = shown(benchmark(FASTER), benchmark(FASTER, name="race-night"))
+    paragraphs = [block for block in found.blocks if isinstance(block, str)]
+    assert "A race. Two run." in paragraphs
+    assert "A race, recorded as race-night: as explained above under “A race”." in paragraphs
+
+
+def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said() -> None:
+    missed = Comparison("track", RATE, FAST, SLOW, low=5)
+    record = dataclasses.replace(benchmark(FASTER, missed), findings=("Ahead of ours: a horse.",))
+    first, second = shown(record).findings
+    assert first.tone is Tone.ALERT
+    assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.00 instead of at least 5." in first.text
+    assert second.text == "Benchmarks: Ahead of ours: a horse."
+
+
+def test_a_value_itself_may_have_an_aim() -> None:
+    goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
+    found = shown(dataclasses.replace(benchmark(), goals=goals))
+    first, second = texts(tables(found)["race"])
+    assert first == ["track", FAST, MEMORY, "5", "measured once", "MB", "1", "at most 4: does not hold"]
+    assert second == ["track", FAST, RATE, "300", "160 to 350", "laps/s", "3", "at least 20: holds"]
+    [finding] = found.findings
+    assert finding.tone is Tone.ALERT
+    assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
+
+
+def test_curves_are_drawn_and_fitted() -> None:
+    held = [Series("J", PETRA, "bytes", "B", (5e6,), at=j) for j in (4, 8, 16)]
+    held += [Series("J", DELAYED, "bytes", "B", (1e6 * j,), at=j) for j in (4, 8, 16)]
+    found = shown(with_series(*held, Series("J", "another", "bytes", "B", (0.0,), at=4)))
+    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    assert "J" in figure.description
     assert figure.svg.count("<path") > 10
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
-    by_method = {(row[0].text.split(",")[0], row[1].text): row[7].value for row in table.rows}
-    assert by_method[benchmark_growth.BYTES, DELAYED] == pytest.approx(1)
-    assert all(finding.text.startswith("Benchmarks: Growth: ") for finding in section.findings)
+    exponents = {row[1].text: row[7].text for row in tables(found)["race-fits"].rows}
+    assert exponents == {PETRA: "0.00 ± 0.00", DELAYED: "1.00 ± 0.00", "another": "\N{EN DASH}"}
 
 
-def test_the_largest_batches_are_told_even_where_another_fits_more() -> None:
-    series = [
-        Series("budget", name, quantity, "images", (value,))
-        for name, foretold, found in ((PETRA, 40, 38), (DELAYED, 20, 0), (methods.BACKPROPAGATION.title, 70, 77))
-        for quantity, value in ((benchmark_memory.FORETOLD, foretold), (benchmark_memory.FOUND, found))
-    ]
-    there = Series("budget", PETRA, benchmark_memory.THERE, "B", (6.3e7,))
-    curve = [Series("batch", PETRA, "allocated peak", "B", (1e6 * b,), at=b) for b in (8, 16)]
-    made = with_series("memory", *series, there, *curve, budget=64.0, network="revnet18", width=16, size=16)
-    figure, table = benchmark_memory.blocks(made)
-    assert isinstance(figure, Figure)
-    assert [[entry.text for entry in row] for row in table.rows][:2] == [
-        ["PETRA", "40", "38", "63.00"],
-        ["Delayed gradients", "20", "0", "no batch fits"],
-    ]
-    (finding,) = benchmark_memory.findings(made)
-    assert "Backpropagation's, 77 images; PETRA's is 38" in finding.text
-
-
-def test_peers_that_are_ahead_failed_or_were_not_there_are_said_to_be() -> None:
-    def of(name: str, seconds: float, updates: float) -> list[Series]:
-        return [
-            Series("chain", name, "time of a step", "s", (seconds,)),
-            Series("chain", name, "gradient error, float64", "relative", (0.0,)),
-            Series("chain", name, "BatchNorm updates", "a step", (updates,)),
-        ]
-
-    names = ("autograd", "fast", "broken", "absent", "ours, PETRA")
-    made = with_series(
-        "peers",
-        *of("autograd", 0.010, 1),
-        *of("fast", 0.015, 2),
-        *of("ours, PETRA", 0.020, 1),
-        **dict(
-            zip(names, ("torch 2", "1.0", "3.1: failed with OSError: no", "not installed", "this project"), strict=True)
-        ),
-        **dict.fromkeys(("size", "batch"), 8),
+def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> None:
+    names = {"autograd": "torch 2", "broken": "3.1: failed with OSError: no", "absent": "not installed"}
+    record = with_series(
+        Series("chain", "autograd", "error", "relative", (1.25e-7,)),
+        Series("chain", "autograd", "time", "s", (0.010, 0.020, 0.015)),
+        Series("chain", "autograd", "peak", "B", (6.3e7,)),
+        Series("chain", "broken", "peak", "B", (0.0,)),
         contestants="; ".join(names),
+        **names,
     )
-    ahead, table = benchmark_peers.blocks(made)
-    rows = {row[1].text: [entry.text for entry in row[2:4]] for row in table.rows}
-    assert rows["broken"][0] == "3.1: failed with OSError: no"
-    assert rows["absent"][0] == "not installed"
-    assert rows["fast"] == ["1.0", "15.0"]
-    assert ahead == "Ahead of ours, PETRA, of whose value they need: chain, time: fast (0.75)."
-    first, finding = benchmark_peers.findings(made)
-    assert first.text == ahead
-    assert finding.text.endswith("More than one BatchNorm update a step: fast (2).")
-
-
-def a_tick(other: str, limit: str, seconds: tuple[float, float, float], aim: float) -> Benchmark:
-    """Of tick, its rival and what is between them; three rounds, of which the second is twice as slow for all."""
-    series = [
-        Series("net", name, "time", "s", (value, 2 * value, value))
-        for name, value in zip((benchmark_tick.TICK, other, limit), seconds, strict=True)
+    table = tables(shown(record))["race-table"]
+    assert [column.name for column in table.columns][3:] == ["time, ms", "peak, MB", "error, relative"]
+    assert texts(table) == [
+        ["chain", "autograd", "torch 2", "15.0", "63.00", "1.2e-07"],
+        ["chain", "broken", "3.1: failed with OSError: no", "not measured", "0", "not measured"],
+        ["chain", "absent", "not installed", *["\N{EN DASH}"] * 3],
     ]
-    return dataclasses.replace(
-        with_series("tick-mine", *series),
-        comparisons=(
-            Comparison("net", "time", benchmark_tick.TICK, other, high=aim),
-            Comparison("net", "time", limit, other),
-            Comparison("net", "time", benchmark_tick.TICK, limit),
-        ),
-    )
 
 
-def test_a_tick_is_told_beside_what_it_has_to_evaluate() -> None:
-    plain, with_forward = benchmark_tick.PLAIN, benchmark_tick.PLAIN_AND_FORWARD
-    [missed] = benchmark_tick.findings(a_tick(plain, with_forward, (1.30, 1.0, 1.32), aim=1.25))
-    assert "give a ratio of 1.320 to one autograd step; the tick has 1.300" in missed.text
-    assert "The aim of at most 1.25 is out of reach" in missed.text
-    [slow] = benchmark_tick.findings(a_tick(plain, with_forward, (1.30, 1.0, 1.20), aim=1.25))
-    assert "is within reach" in slow.text
-    double, twice = "tick of Approximate inputs", benchmark_tick.TICK_AND_FUNCTIONS
-    [found] = benchmark_tick.findings(a_tick(double, twice, (0.9, 1.0, 1.2), aim=0.85))
-    assert "give a ratio of 0.750 to one tick of Approximate inputs; the tick has 0.900" in found.text
-    assert "is within reach" in found.text
+def test_what_is_compared_with_nothing_stands_side_by_side() -> None:
+    record = with_series(*(Series("budget", name, "largest batch", "images", (n,)) for name, n in ((PETRA, 49),)))
+    assert texts(tables(shown(record))["race-table"]) == [["budget", PETRA, "49"]]
 
 
-def test_what_was_not_measured_beside_a_tick_is_not_told() -> None:
-    whole = a_tick(benchmark_tick.PLAIN, benchmark_tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), aim=1.25)
-    assert benchmark_tick.findings(dataclasses.replace(whole, comparisons=whole.comparisons[:1])) == []
-    assert benchmark_tick.findings(dataclasses.replace(whole, comparisons=whole.comparisons[1:])) == []
+@pytest.mark.filterwarnings("error")
+def test_without_benchmarks_the_report_says_so() -> None:
+    found = shown()
+    assert found.blocks[-1] == "No benchmark has been recorded yet."
+    assert not found.findings

@@ -1,7 +1,5 @@
 """The study of depth: what separates the methods, what breaks, and how errors grow, from records with known answers."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,13 +9,16 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import depth
-from reproduce.exhibits.depth_runs import Depths, Place, read_depths
+from reproduce.exhibits._exhibit import section
+from reproduce.exhibits.depth import breaking
+from reproduce.grids.plans.depth import cells
 from reproduce.records import results
-from reproduce.show.content import Figure, Section, Table, Tone
-from reproduce.show.statistics import Verdict
+from reproduce.records.frames import Frames
+from reproduce.show.compare import Sample
+from reproduce.show.content import TIMES, Entry, Figure, Section, Table, Tone
 from tests import fake_probes, fake_records
 
-CELLS = [cell for cell in depth.cells("small") if isinstance(cell, TrainedCell)]
+CELLS = [cell for cell in cells("small") if isinstance(cell, TrainedCell)]
 BEST = {methods.PETRA: 60.0, methods.DSP: 60.0, methods.BACKPROPAGATION: 70.0}
 
 
@@ -37,18 +38,18 @@ def write(root: Path, blocks: tuple[int, ...], accuracy: Callable[[Method, int, 
                 fake_probes.train(cell, root, reached)
 
 
-def depths(root: Path) -> Depths:
-    found = read_depths(results.read(root, expected=CELLS), "small", CELLS)
-    assert found is not None
-    return found
+def shown(root: Path) -> Section:
+    return section(depth.EXHIBIT, Frames(results.read(root)))
 
 
-def section(root: Path) -> Section:
-    return depth.section(results.read(root, expected=CELLS))
+def row(found: Section, key: str, stages: int) -> list[Entry]:
+    """The row of k = 1 and J; its first three entries are those."""
+    table = next(block for block in found.blocks if isinstance(block, Table) and block.key == key)
+    return next(list(row) for row in table.rows if (row[0].text, row[1].value) == ("k = 1", stages))
 
 
-def table(found: Section, key: str) -> Table:
-    return next(block for block in found.blocks if isinstance(block, Table) and block.key == key)
+def figures(found: Section) -> list[Figure]:
+    return [block for block in found.blocks if isinstance(block, Figure)]
 
 
 def spread(accuracies: Mapping[Method, float]) -> Callable[[Method, int, int], float]:
@@ -58,121 +59,88 @@ def spread(accuracies: Mapping[Method, float]) -> Callable[[Method, int, int], f
 
 def test_reconstruction_and_delay_are_told_apart(tmp_path: Path) -> None:
     write(tmp_path, (2,), lambda m, n, seed: spread(BEST)(m, n, seed) + 0.03 * seed * (m is methods.DSP))
-    judged = depths(tmp_path).judgements()
-    place = Place(1, 4)
-    reconstruction, delay = judged[place, "reconstruction"], judged[place, "delay"]
-    assert reconstruction.verdict is Verdict.AGREE
-    assert delay.verdict is Verdict.DIFFER
-    assert delay.difference is not None
-    assert delay.difference.mean == pytest.approx(-9.97)
-    text = section(tmp_path).findings[1].text
-    assert "Reconstruction (PETRA less DSP): 1 comparison: agree 1." in text
-    assert "Delay (DSP less Backpropagation): 1 comparison: differ 1; worse at J = 4 with k = 1." in text
+    found = shown(tmp_path)
+    reconstruction, delay = row(found, "depth-small", 4)[6:8], row(found, "depth-small", 4)[8:10]
+    assert (reconstruction[1].text, delay[1].text) == ("agree", "differ")
+    assert delay[0].value == pytest.approx(-9.97)
+    assert "Reconstruction (PETRA less DSP): 1 comparison: agree 1." in found.findings[1].text
+    assert "1 comparison: differ 1; worse at J = 4 with k = 1." in found.findings[1].text
 
 
 @pytest.mark.parametrize(
-    ("petra", "breaks", "undecided"),
+    ("petra", "broken", "reason", "unclear"),
     [
-        ((60.0, 60.1, 60.2), "9.9 points below backpropagation", False),
-        ((64.9, 65.0, 67.0), "", False),  # on average 4.4 below: less than the margin
-        ((30.0, 70.0, 75.0), "", True),  # 11.7 below, but the interval contains 0
-        ((60.0, 12.0, 60.0), "seed 1: accuracy of a guess", False),
+        ((60.0, 60.1, 60.2), {}, "9.9 points below backpropagation", ""),
+        ((64.9, 65.0, 67.0), {}, "", ""),  # on average 4.4 below: less than the margin
+        ((30.0, 70.0, 75.0), {}, "", "far below"),  # 11.7 below, but the interval contains 0
+        ((40.0,), {}, "", "far below"),  # one seed
+        ((69.0,), {}, "", "not all runs have ended"),
+        ((60.0, 12.0, 60.0), {1: "accuracy of a guess"}, "seed 1: accuracy of a guess", ""),
     ],
 )
-def test_what_breaks(petra: tuple[float, ...], breaks: str, undecided: bool, tmp_path: Path) -> None:
-    write(tmp_path, (2,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
-    found = depths(tmp_path)
-    assert found.breaks(Place(1, 4), methods.PETRA) == breaks
-    assert found.undecided(Place(1, 4), methods.PETRA) == undecided
-    assert found.breaks(Place(1, 4), methods.BACKPROPAGATION) == ""
+def test_what_breaks(petra: tuple[float, ...], broken: dict[int, str], reason: str, unclear: str) -> None:
+    states = {seed: "done" if seed < len(petra) else "not run" for seed in range(3)}
+    exact = Sample(dict.fromkeys(range(3), 70.0), dict.fromkeys(range(3), "done"))
+    found = breaking(Sample(dict(enumerate(petra)), states, (), broken), exact)
+    assert found.reason == reason
+    assert found.unclear.startswith(unclear)
+    assert bool(found.unclear) == bool(unclear)
+    assert breaking(exact, exact) == ("", "")
 
 
-def test_findings_say_at_which_depth_which_method_breaks(tmp_path: Path) -> None:
+def test_it_is_said_at_which_depth_which_method_breaks(tmp_path: Path) -> None:
     write(tmp_path, (2, 8, 48), lambda m, n, seed: 10.0 if n == 48 and m is methods.PETRA else 70.0 + seed)
-    found = section(tmp_path)
-    text = found.findings[0].text
-    assert "k = 1, of J = 4, 10, 50: PETRA breaks at J = 50; DSP is not seen to break; Backpropagation is not" in text
-    assert text.endswith("k = 8: not run.")
-    rows = {row[1].value: row for row in table(found, "depth-small").rows if row[0].value == 1}
-    assert rows[50][3].tone is Tone.ALERT
-    assert rows[50][-1].text == "PETRA"
-    assert rows[50][-1].hint.startswith("PETRA (seed 0: accuracy of a guess")
-    assert rows[10][-1].text == "none"
-    assert rows[18][-1].text == "not all finished"
-    assert rows[18][3].text == "not run"
-    drawing = next(block for block in found.blocks if isinstance(block, Figure))
+    found = shown(tmp_path)
+    said = found.findings[0].text
+    assert "k = 1, of J = 4, 10, 18, 34, 50: PETRA breaks at J = 50, cannot tell at J = 18, 34; DSP is not seen" in said
+    broken, whole, absent = (row(found, "depth-small", stages) for stages in (50, 10, 18))
+    assert (broken[3].tone, broken[-1].text) == (Tone.ALERT, "PETRA")
+    assert broken[-1].hint.startswith("PETRA (seed 0: accuracy of a guess")
+    assert whole[-1].text == "none"
+    assert (absent[3].text, absent[-1].text) == ("not run", "cannot tell of PETRA, DSP and Backpropagation")
+    drawing = figures(found)[0]
     assert (drawing.svg.count(">k = 1<"), drawing.svg.count(">k = 8<")) == (1, 0)  # no panel without a run
 
 
 def test_a_run_that_diverged_is_no_unfinished_one(tmp_path: Path) -> None:
-    cell = next(cell for cell in CELLS if cell.model == "chain48" and cell.method == "DSP" and cell.accumulation == 1)
-    fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
-    row = next(row for row in table(section(tmp_path), "depth-small").rows if row[1].value == 50)
-    assert (row[4].text, row[4].tone, row[-1].text) == ("diverged", Tone.ALERT, "DSP")
+    for cell in CELLS:
+        if (cell.model, cell.method, cell.accumulation) == ("chain48", "DSP", 1):
+            fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
+    found = row(shown(tmp_path), "depth-small", 50)
+    assert (found[4].text, found[4].tone) == ("diverged (epoch 1 of 2)", Tone.ALERT)
+    assert found[-1].text == "DSP"
 
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:
     write(tmp_path, (48,), lambda m, n, seed: 70.0 + seed if m is methods.BACKPROPAGATION else 10.0 + 0.01 * seed)
-    judged = depths(tmp_path).judgements()
-    assert judged[Place(1, 50), "reconstruction"].difference is None
-    assert judged[Place(1, 50), "delay"].verdict is Verdict.DIFFER
-    row = next(row for row in table(section(tmp_path), "depth-small").rows if row[1].value == 50)
-    assert [row[6].value, row[7].text] == [0.0, "both broken"]
-
-
-def test_one_seed_decides_nothing_about_a_large_difference(tmp_path: Path) -> None:
-    for cell in CELLS:
-        if (cell.model, cell.accumulation, cell.seed) == ("chain2", 1, 0):
-            reached = 40.0 if cell.method == "PETRA" else 70.0
-            fake_probes.train(cell, tmp_path, reached) if not isinstance(
-                cell, ReconstructionCell
-            ) else fake_probes.measure(cell, tmp_path, error, accuracy=reached)
-    found = depths(tmp_path)
-    assert found.undecided(Place(1, 4), methods.PETRA)
-    assert "seed 1: not run" in found.extent(Place(1, 4), methods.PETRA)
-    shown = section(tmp_path)
-    row = table(shown, "depth-small").rows[0]
-    assert (row[3].text, row[-1].text) == ("40.0 (1)", "cannot tell of PETRA")
-    assert (
-        "k = 1, of J = 4 with 1 of 3 seeds: PETRA is not seen to break, cannot tell at J = 4" in shown.findings[0].text
-    )
+    found = shown(tmp_path)
+    entries = row(found, "depth-small", 50)
+    assert [entries[6].value, entries[7].text, entries[9].text] == [0.0, "both broken", "differ"]
+    assert "Reconstruction (PETRA less DSP): nothing to compare yet" in found.findings[1].text
 
 
 def test_errors_are_those_of_the_bottom_weighed_over_epochs(tmp_path: Path) -> None:
     write(tmp_path, (2, 8), spread(BEST))
-    found = section(tmp_path)
+    found = shown(tmp_path)
     assert "k = 1: 15 % at J = 4, 15 % at J = 10." in found.findings[2].text
-    errors = table(found, "depth-small-errors")
-    row = errors.rows[0]
-    assert [entry.text.split(" ")[0] for entry in row[3:]] == ["1.0e-07", "0.0010", "0.15", "0.15"]
-    lines = list(csv.DictReader(io.StringIO(errors.csv())))
-    assert len(lines) == 3 * 2 * (2 + 8)  # seeds, epochs, reversible stages
-    assert {line["training/input"] for line in lines if (line["stage"], line["epoch"]) == ("2", "2")} == {"0.1"}
-    assert [block.key for block in found.blocks if isinstance(block, Figure)] == [
-        "depth-small-accuracy",
-        "depth-small-errors",
-    ]
+    entries = row(found, "depth-small-errors", 4)
+    assert entries[2].text == "3"
+    assert [entry.text.split(" ")[0] for entry in entries[3:]] == ["1.0e-07", "0.0010", "0.15", "0.15"]
+    assert [figure.key.removeprefix("depth-small-") for figure in figures(found)] == ["accuracy", "errors", "chains"]
 
 
 def test_an_unfinished_run_shows_its_errors_and_no_accuracy(tmp_path: Path) -> None:
     cell = next(cell for cell in CELLS if isinstance(cell, ReconstructionCell))
     fake_probes.measure(cell, tmp_path, error, epochs=1)
-    found = section(tmp_path)
-    row = table(found, "depth-small").rows[0]
-    assert row[3].text == "not finished"
-    assert "seed 0: 1 of 2 epochs" in row[3].hint
-    assert [block.key for block in found.blocks if isinstance(block, Figure)] == ["depth-small-errors"]
-    assert table(found, "depth-small-errors").rows[0][5].text == "0.10"
-
-
-def test_without_records_it_says_so(tmp_path: Path) -> None:
-    found = section(tmp_path)
-    assert [finding.tone for finding in found.findings] == [Tone.MISSING]
-    assert all(isinstance(block, str) for block in found.blocks)
+    found = shown(tmp_path)
+    accuracy = row(found, "depth-small", 4)[3]
+    assert (accuracy.text, accuracy.tone) == (f"1 of 2 epochs; 2 {TIMES} not run", Tone.MISSING)
+    assert [figure.key for figure in figures(found)] == ["depth-small-errors", "depth-small-chains"]
+    assert row(found, "depth-small-errors", 4)[5].text == "0.10"
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"),
+    ("error", "words"),
     [
         (0.0621, "6.2 %"),
         (4.82, "482 %"),
@@ -181,5 +149,5 @@ def test_without_records_it_says_so(tmp_path: Path) -> None:
         (1005.3, "1,005 times the input"),
     ],
 )
-def test_large_errors_are_told_as_multiples(error: float, shown: str) -> None:
-    assert depth._relative(error) == shown
+def test_large_errors_are_told_as_multiples(error: float, words: str) -> None:
+    assert depth.relative(error) == words

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from reproduce.exhibits import length, table2
+from reproduce.exhibits import length
 from reproduce.grids import paper, small
-from reproduce.records import results
+from reproduce.grids.plans import length as plan
+from reproduce.grids.plans import table2
 from reproduce.show.content import MINUS, Figure, Section, Table
-from tests import fake_records
+from tests import fake_records, sections
 
 NARROW = "\N{NARROW NO-BREAK SPACE}"
 
@@ -20,11 +21,11 @@ def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float]
         for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
             for epochs, reached in by_epochs.items():
                 own = 0.01 * seed * epochs if method is methods.PETRA else 0.0
-                fake_records.train(length.planned("small", method, epochs, seed), root, reached + seed + own)
+                fake_records.train(plan.planned("small", method, epochs, seed), root, reached + seed + own)
 
 
 def section(root: Path) -> Section:
-    return length.section(results.read(root))
+    return sections.made(length.EXHIBIT, root)
 
 
 def table(found: Section) -> Table:
@@ -34,7 +35,7 @@ def table(found: Section) -> Table:
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_a_length_differs_from_the_scale_in_epochs_and_drops_alone(scale: str) -> None:
-    cells = length.cells(scale)
+    cells = plan.cells(scale)
     assert len(set(cells)) == len(cells) == 2 * 3 * 3
     own = {"small": small.cell(), "paper": paper.cell()}[scale]
     for cell in cells:
@@ -66,7 +67,7 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert f"points: {MINUS}11.97 ± 0.07 (n = 3) with 3 epochs, {MINUS}4.91 ± 0.22 (n = 3) with 9 epochs" in said
     assert "change since 3 epochs: +7.06 ± 0.15 (n = 3) with 9 (differ)" in said
     assert "3 epochs, learning rate" not in said, "the length is what differs"
-    assert any("at the scale “paper” yet" in block for block in found.blocks if isinstance(block, str))
+    assert any("Not run at the scale “paper”" in block for block in found.blocks if isinstance(block, str))
 
 
 def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: Path) -> None:

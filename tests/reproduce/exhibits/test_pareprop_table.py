@@ -11,14 +11,16 @@ from benchmarks import pareprop as script
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
 from reproduce.exhibits import pareprop
-from reproduce.published import Mark
-from reproduce.records.benchmarks import Benchmark, read
+from reproduce.exhibits._exhibit import section
+from reproduce.published import Mark, pareprop_row
+from reproduce.records.benchmarks import THROUGHPUT, Benchmark, read
+from reproduce.records.frames import Frames
 from reproduce.records.results import Results
 from reproduce.show.content import Section, Table, Tone
 from tests.reproduce.records.test_benchmark_records import benchmark
 
 TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --budget 1 --threads 2 --device cpu"
-RUN = script.Run("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
+RUN = script.ParepropRun("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +31,11 @@ def same_threads() -> Any:
 
 
 def shown(*records: Benchmark) -> Section:
-    return pareprop.section(Results((), (), records))
+    return section(pareprop.EXHIBIT, Frames(Results((), (), records)))
 
 
-def tables(section: Section) -> dict[str, Table]:
-    return {block.key: block for block in section.blocks if isinstance(block, Table)}
+def tables(found: Section) -> dict[str, Table]:
+    return {block.key: block for block in found.blocks if isinstance(block, Table)}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
 
 
 def test_it_measures_every_method(measured: Benchmark) -> None:
-    assert {len(s.values) for s in measured.series if s.quantity == pareprop.THROUGHPUT} == {3}
+    assert {len(s.values) for s in measured.series if s.quantity == THROUGHPUT} == {3}
     assert [comparison.aim for comparison in measured.comparisons] == ["", "", ""], "aims are for GPUs"
     largest = {(s.name, s.quantity): s.values[0] for s in measured.series if s.group == "revvit_micro2"}
     assert len(largest) == 6
@@ -55,12 +57,12 @@ def test_it_measures_every_method(measured: Benchmark) -> None:
 
 
 def test_a_record_is_shown_with_where_it_ran(measured: Benchmark) -> None:
-    section = shown(measured)
-    throughput, batches = (tables(section)[f"pareprop-{name}"] for name in ("throughput", "batches"))
+    found = shown(measured)
+    throughput, batches = (tables(found)[f"pareprop-{name}"] for name in ("throughput", "batches"))
     assert [row[0].text for row in (*throughput.rows, *batches.rows)] == ["revvit_micro2"] * 2
     assert "not to be compared with the published gains" in throughput.caption
-    assert "2 threads of" in section.coverage
-    (finding,) = section.findings
+    assert "2 threads of" in found.coverage
+    (finding,) = found.findings
     assert "of 1 setting" in finding.text
 
 
@@ -68,13 +70,13 @@ def test_a_record_is_shown_with_where_it_ran(measured: Benchmark) -> None:
 def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: Any) -> None:
     torch.set_num_threads(1)
     run = dataclasses.replace(RUN, method=method)
-    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.foretold(run), rel=0.25)
+    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.predicted_peak(run), rel=0.25)
 
 
 def test_a_second_graph_is_foretold_and_largest_batches_are_found_from_a_line() -> None:
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
-    assert script.foretold(plain) < script.foretold(RUN)
-    limit = script.foretold(dataclasses.replace(RUN, batch=37))
+    assert script.predicted_peak(plain) < script.predicted_peak(RUN)
+    limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1
 
 
@@ -94,17 +96,18 @@ def test_published_gains_keep_their_marks() -> None:
     assert {row.mark for row in rows if row["gain_percent"]} == {Mark.SECOND_HAND}
     assert {row["family"] for row in rows if row.mark is Mark.UNKNOWN} == {"RevRoBERTa"}
     assert all(bool(row["gain_percent"] or row["statement"]) == (row.mark is not Mark.UNKNOWN) for row in rows)
-    assert [pareprop.gain_of(n) for n in ("revswin_giant", "revswin_micro", "revvit_tiny")] == [19.3, None, None]
+    exact = [pareprop_row(network, exactly=True) for network in ("revswin_giant", "revswin_micro", "revvit_tiny")]
+    assert [row and row.number("gain_percent") for row in exact] == [19.3, None, None]
     found = tables(shown())["pareprop-published"]
     assert len(found.rows) == len(rows)
     assert {row[-1].mark for row in found.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
 
 
 def test_without_a_record_it_says_so() -> None:
-    section = shown(benchmark())  # one of something else
-    assert list(tables(section)) == ["pareprop-published"]
-    assert section.findings[0].tone is Tone.MISSING
-    assert section.coverage.endswith("not run")
+    found = shown(benchmark())  # one of something else
+    assert list(tables(found)) == ["pareprop-published"]
+    assert found.findings[0].tone is Tone.MISSING
+    assert found.coverage.endswith("not run")
 
 
 def renamed(measured: Benchmark, name: str) -> Benchmark:

@@ -98,28 +98,6 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
     assert any("2 of 3 versions" in finding.text for finding in section.findings)
 
 
-@pytest.fixture(autouse=True)
-def history(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What git would say of commits: itself, as if all were in the history, unless a test says otherwise."""
-    elsewhere: dict[str, str] = {}
-    monkeypatch.setattr(provenance, "in_history", lambda commit, _: elsewhere.get(commit, commit))
-    return elsewhere
-
-
-@pytest.mark.parametrize(
-    ("found", "said"), [("", "not in it"), ("f" * 40, "not in it; ffffffffff has the same sources")]
-)
-def test_a_commit_that_is_gone_is_said_to_be(found: str, said: str, history: dict[str, str], tmp_path: Path) -> None:
-    fake_records.train(digits_cell(), tmp_path, 90.0)
-    history[fake_records.CLEAN["commit"]] = found
-    section = provenance.section(results.read(tmp_path))
-    versions = next(block for block in section.blocks if isinstance(block, Table) and block.key == "code")
-    assert versions.rows[0][3].text == said
-    assert [finding.text[:33] for finding in section.findings] == (
-        [] if found else ["Code: 1 cell ran at commits that "]
-    )
-
-
 def test_clean_code_raises_no_finding(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0)
     section = provenance.section(results.read(tmp_path))
@@ -141,7 +119,7 @@ def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
     section = provenance.section(results.read(tmp_path))
     versions = next(block for block in section.blocks if isinstance(block, Table) and block.key == "code")
-    assert [entry.text for entry in versions.rows[0]][:5] == ["C1", "0.1.0", "not known", "not known here", note]
+    assert [entry.text for entry in versions.rows[0]][:4] == ["C1", "0.1.0", "not known", note]
 
 
 def test_a_missing_patch_is_a_problem_of_that_record_alone(tmp_path: Path) -> None:

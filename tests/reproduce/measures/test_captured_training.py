@@ -13,7 +13,7 @@ from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
 from reproduce.measures.context import Stopped
 from reproduce.teams.team import UnsupportedError
-from tests.petra_core.devices.test_captured import Recorder
+from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.measures.test_training import SMALL, StopAfter, recorded, run
 
 pytestmark = pytest.mark.convolutions
@@ -28,7 +28,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
         asked.append(streams)
-        return CapturedTicks(pipeline, Recorder())
+        return CapturedTicks(pipeline, SharedMemoryRecorder())
 
     monkeypatch.setattr(captured, "cuda", cuda)
     return asked

@@ -18,7 +18,7 @@ from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Values
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
-from tests.reference import RULES, History, Sgd, simulate
+from tests.reference import RULES, ReferenceRun, Sgd, simulate
 
 pytestmark = pytest.mark.convolutions
 
@@ -53,7 +53,7 @@ def test_where_weights_do_not_change_all_three_are_equal(method: Method, name: s
         assert of_stages == pytest.approx([expected] * len(of_stages), abs=1e-9), key
 
 
-def brute_force(history: History, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
+def brute_force(history: ReferenceRun, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
     """The gradient at stage j of the whole network, in which stage i has its weights of ticks[i]."""
     model = plain(stages)
     names = iter(name for name, _ in model.named_parameters())
@@ -89,9 +89,9 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
     data = batches(2 * last + 5)
     history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: RATE), data, range(len(data)))
     followed = range(len(data) - 2 * last)
-    found = measured(pipeline_of(stages, method, k).stages, method, data, k=k)
+    measures = measured(pipeline_of(stages, method, k).stages, method, data, k=k)
     for j in range(len(stages)):
-        expected: dict[str, list[float]] = {key: [] for key in found}
+        expected: dict[str, list[float]] = {key: [] for key in measures}
         for m in followed:
             gradients = {
                 "method": [gradient for part in history.gradients[j, m] for gradient in part.values()],
@@ -102,11 +102,11 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
                 for measure, value in by_numpy(gradients[a], gradients[b]).items():
                     expected[f"{a}/{b}/{measure}"].append(value)
         for key, values in expected.items():
-            assert found[key][j] == pytest.approx(np.mean(values), rel=1e-9, abs=1e-11), (key, j)
+            assert measures[key][j] == pytest.approx(np.mean(values), rel=1e-9, abs=1e-11), (key, j)
     # The comparison means something: at every stage but the head the three differ, as far as they can.
     for (a, b), j in itertools.product(PAIRS, range(last)):
         if method in (methods.PETRA, methods.DSP) or b == "end_to_end":
-            assert found[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
+            assert measures[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
 
 
 @pytest.mark.parametrize("k", [1, 2])

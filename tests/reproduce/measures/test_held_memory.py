@@ -1,4 +1,4 @@
-"""Really held, foretold and grown: three counts of the same buffers that know nothing of each other."""
+"""Really held, predicted and grown: three counts of the same buffers that know nothing of each other."""
 
 import gc
 import weakref
@@ -45,16 +45,16 @@ def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
     record = Record.of(wanted, root)
     state = execute(record, Context())
     assert state.status is Status.DONE, state
-    found = record.result()
-    assert found is not None
-    return found
+    values = record.result()
+    assert values is not None
+    return values
 
 
 @pytest.mark.parametrize(("method", "accumulation"), toys.METHODS_AND_K, ids=str)
 def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: int, tmp_path: Path) -> None:
-    found = result(cell(method, accumulation=accumulation), tmp_path)
-    assert len(found["rows"]) == 10 * len(KINDS)
-    for row in found["rows"]:
+    values = result(cell(method, accumulation=accumulation), tmp_path)
+    assert len(values["rows"]) == 10 * len(KINDS)
+    for row in values["rows"]:
         assert row["peak"] == row["predicted"], row
 
 
@@ -85,13 +85,13 @@ def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> No
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
     wanted = cell(methods.DSP, width=16, batch_size=48)
-    found = result(wanted, tmp_path)
-    counted = sum(row["held"] for row in found["rows"])
-    assert counted > 100e6
-    assert found["process"]["source"] == "resident set"
+    values = result(wanted, tmp_path)
+    accounted = sum(row["held"] for row in values["rows"])
+    assert accounted > 100e6
+    assert values["process"]["source"] == "resident set"
     # Shared tensors count twice in the ledger; what kernels take for themselves counts only in the process.
-    assert 0.6 * counted < found["process"]["held"] < 1.6 * counted
-    assert found["process"]["peak"] >= found["process"]["held"]
+    assert 0.6 * accounted < values["process"]["held"] < 1.6 * accounted
+    assert values["process"]["peak"] >= values["process"]["held"]
 
 
 def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

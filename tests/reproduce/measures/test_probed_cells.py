@@ -128,7 +128,7 @@ def test_a_cell_survives_json(cell):
     [
         (GradientsCell, {"method": "BACKPROPAGATION"}, "delays nothing.*pipelined"),
         (ReconstructionCell, {"method": "REVERSIBLE_BACKPROPAGATION"}, "delays nothing"),
-        (ReconstructionCell, {"method": "DSP"}, "DSP rebuilds no inputs; choose PETRA"),
+        (ReconstructionCell, {"method": "DSP"}, "DSP reconstructs no inputs; choose PETRA"),
         (GradientsCell, {"every": 0}, "probe_every must be at least 1, got 0"),
         (GradientsCell, {"momentum": 1.0}, "momentum must be below 1"),
         (GradientsCell, {"model": "invertible_revnet19"}, "did you mean invertible_revnet18"),

@@ -1,4 +1,4 @@
-"""Errors of rebuilt inputs: against brute force, against inversion by hand, and at depths where they show."""
+"""Errors of reconstructed inputs: against brute force, against inversion by hand, and at depths where they show."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
-from reproduce.measures.reconstruction import Reconstruction, rounding_errors, rows
+from reproduce.measures.reconstruction import ReconstructionProbe, rounding_errors, rows
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
 
 pytestmark = pytest.mark.convolutions
 
-REBUILDING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
+RECONSTRUCTING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
 
 
 def measured(
     stages: Sequence[Stage], method: Method, data: Sequence[tuple[Tensor, Tensor]], *, rate: float, k: int = 1
 ) -> Values:
-    return toys.measured(Reconstruction(every=1), stages, method, data, rate=rate, k=k)
+    return toys.measured(ReconstructionProbe(every=1), stages, method, data, rate=rate, k=k)
 
 
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("pattern", ["b r r r h", "b r r b r h", "br rr brr rh"])
-@pytest.mark.parametrize("method", REBUILDING, ids=str)
+@pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)
 def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pattern: str, k: int) -> None:
     stages, data, rate = network(pattern, norm=False), batches(18), 0.1
     last = len(stages) - 1
@@ -43,8 +43,8 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
             continue
         errors = []
         for m in followed:
-            true, rebuilt = history.inputs[m, j, 0], history.rebuilt[m, j, 0]
-            streams = [(torch.cat(rebuilt), torch.cat(true)), *zip(rebuilt, true, strict=True)]
+            true, reconstructed = history.inputs[m, j, 0], history.reconstructed[m, j, 0]
+            streams = [(torch.cat(reconstructed), torch.cat(true)), *zip(reconstructed, true, strict=True)]
             errors.append([float((r - t).norm() / t.norm()) for r, t in streams])
         expected = torch.tensor(errors, dtype=torch.float64).mean(0).tolist()
         assert [found[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
@@ -52,7 +52,7 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
         assert found["rounding/input"][j] < 1e-14  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("method", REBUILDING, ids=str)
+@pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)
 def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
     net = [*toys.network(4)[:3], PixelUnshuffleStage(2), ReversibleStage(toys.residual(8)), toys.head(8)]
     net = [merge([net[0]]), net[1], merge(net[2:4]), *(stage.double() for stage in net[4:])]
@@ -82,7 +82,7 @@ def chain(depth: int) -> tuple[list[Stage], Tensor]:
 
 def test_rounding_by_hand() -> None:
     stages, images = chain(3)
-    found = rounding_errors(stages, images)
+    errors = rounding_errors(stages, images)
     with torch.no_grad():
         inputs = [stages[0](images)]
         for stage in stages[1:4]:
@@ -93,12 +93,12 @@ def test_rounding_by_hand() -> None:
             x, x_tilde = inputs[j - 1]
             whole = (torch.cat([y, y_tilde]) - torch.cat([x, x_tilde])).norm() / torch.cat([x, x_tilde]).norm()
             expected = [whole, (y - x).norm() / x.norm(), (y_tilde - x_tilde).norm() / x_tilde.norm()]
-            assert [found[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
-    assert sorted(found) == [1, 2, 3]
+            assert [errors[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
+    assert sorted(errors) == [1, 2, 3]
 
 
 def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
-    """Why the engine keeps streams in float32: in bfloat16 a chain of thirty stages rebuilds noise."""
+    """Why the engine keeps streams in float32: in bfloat16 a chain of thirty stages reconstructs noise."""
     stages, images = chain(30)
     single, half = (rounding_errors(stages, images, streams) for streams in (None, torch.bfloat16))
     for errors, top, bottom in ((single, (1e-9, 3e-7), (3e-7, 1e-3)), (half, (3e-4, 1e-2), (0.05, 10.0))):
@@ -111,8 +111,8 @@ def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
 def test_a_kept_input_ends_a_run() -> None:
     torch.manual_seed(0)
     stages = models.revnet(18, num_classes=10, width=4)
-    rebuilt = [j for j, stage in enumerate(stages) if stage.invertible]
-    assert sorted(rounding_errors(stages, torch.randn(4, 3, 16, 16))) == rebuilt
+    reconstructed = [j for j, stage in enumerate(stages) if stage.invertible]
+    assert sorted(rounding_errors(stages, torch.randn(4, 3, 16, 16))) == reconstructed
     net = [toys.stem(2), BufferedStage(nn.Identity()), toys.head(2)]
     assert rounding_errors(net, torch.randn(2, 3, 6, 6)) == {}
 

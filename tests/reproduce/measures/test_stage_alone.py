@@ -24,7 +24,7 @@ def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, 
     return StageAlone(stages[index], index, method, feed, waiting=waiting, accumulation=k, optimizer=toys.sgd)
 
 
-class Calls:
+class EvaluationCount:
     """Counts evaluations of a module."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,7 +53,7 @@ def test_evaluations_of_a_turn_are_those_of_the_method(method: Method, waiting: 
     stage = alone(stages, 1, method, waiting=waiting)
     for _ in range(3):
         stage.turn()
-    calls = Calls(stages[1].function[0])  # type: ignore[index]  # a Sequential
+    calls = EvaluationCount(stages[1].function[0])  # type: ignore[index]  # a Sequential
     stage.turn()
     assert calls.count == evaluations
 

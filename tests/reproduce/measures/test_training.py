@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.checks import Losses
 from petra_core.distributed.replicas import Replicas
+from petra_core.finite import PendingLosses
 from petra_core.methods import ALL
 from petra_core.models import sequential
 from reproduce.cells import networks
 from reproduce.data.digits import digits
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.measures.how import How
 from reproduce.records.record import Record, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
@@ -50,9 +51,11 @@ class StopAfter(Observer):
         return self.left <= 0
 
 
-def run(cell, folder, **context):
+def run(cell, folder, **chosen):
+    """Run a cell; what is chosen is of the context or of `How`."""
+    how = {field.name: chosen.pop(field.name) for field in dataclasses.fields(How) if field.name in chosen}
     record = Record(folder, cell)
-    state = execute(record, Context(model_file=folder / "model.pt", **context))
+    state = execute(record, Context(how=How(**how), model_file=folder / "model.pt", **chosen))
     return record, state
 
 
@@ -307,7 +310,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
 
 def test_divergence_among_losses_that_nobody_has_looked_at_is_recorded(tmp_path, monkeypatch):
     """As on a GPU, where they are looked at in groups: the mean of an epoch with such a loss is no number."""
-    monkeypatch.setattr(Losses, "add", lambda losses, *given, **_: losses._waiting.append(given))
+    monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0), tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert record.result()["stage"] is None

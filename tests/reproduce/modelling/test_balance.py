@@ -42,48 +42,48 @@ def test_what_a_network_really_costs_gives_a_cut() -> None:
 
 @pytest.mark.usefixtures("costs")
 def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
-    found = balance.measured(balance.of_training(CELL), torch.device("cpu"))
-    assert found.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
+    timed = balance.measured(balance.of_training(CELL), torch.device("cpu"))
+    assert timed.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
     assert balance.balanced(CELL, 2, torch.device("cpu"), threads=1) == (1, 3)
-    assert (found.even(2).partition, found.even(2).slowest) == ((2, 2), 12)
-    assert found.best(2).speedup == 2
-    assert found.replicated(3, Link()).replicas == (2, 1)
+    assert (timed.even(2).partition, timed.even(2).slowest) == ((2, 2), 12)
+    assert timed.best(2).speedup == 2
+    assert timed.replicated(3, Link()).replicas == (2, 1)
     with pytest.raises(CellError, match="each of 5 devices needs a stage"):
-        found.best(5)
+        timed.best(5)
     with pytest.raises(CellError, match="stays below 10 bytes a device"):
-        found.best(2, limit=10)
-    timeline = found.simulated(found.best(2), Link(), 40)
+        timed.best(2, limit=10)
+    timeline = timed.simulated(timed.best(2), Link(), 40)
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
-    for history, bound in zip(found.holding(timeline), found.best(2).bytes, strict=True):
+    for history, bound in zip(timed.holding(timeline), timed.best(2).bytes, strict=True):
         assert 0 < history.peak <= bound
 
 
 @pytest.mark.usefixtures("costs")
 @pytest.mark.parametrize(("sizes", "replicas"), [((2, 2), (1, 1)), ((1, 3), (4, 4)), ((4,), (4,))])
 def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...], replicas: tuple[int, ...]) -> None:
-    found = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
-    plan = dataclasses.replace(found.even(len(sizes)), partition=sizes, replicas=replicas)
-    text = "\n".join(plan_lines("it", found, plan, Link()))
+    timed = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
+    plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes, replicas=replicas)
+    text = "\n".join(plan_lines("it", timed, plan, Link()))
     printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
-    steady = found.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
+    steady = timed.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
 
 
 def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([1.0, 2.0, 1.0, 1.0])["stages"])
     cell = dataclasses.replace(CELL, method="DSP")  # keeps what it waits with
-    found = balance.measured(balance.of_training(cell), torch.device("cpu"))
-    free = found.replicated(5, Link())
+    timed = balance.measured(balance.of_training(cell), torch.device("cpu"))
+    free = timed.replicated(5, Link())
     assert Shares.of(free.partition, free.replicas) == Shares.of((1, 1, 1, 1), (1, 2, 1, 1))
-    assert free.bytes[0] > found.held[0], "its micro-batches take longer to come back"
-    simulated = found.holding(found.simulated(free, Link(), 60))[0].peak
-    assert found.held[0] < simulated <= free.bytes[0]
-    assert found.replicated(5, Link(), free.bytes[0]) == free
-    limited = found.replicated(5, Link(), free.bytes[0] - 1)
+    assert free.bytes[0] > timed.held[0], "its micro-batches take longer to come back"
+    simulated = timed.holding(timed.simulated(free, Link(), 60))[0].peak
+    assert timed.held[0] < simulated <= free.bytes[0]
+    assert timed.replicated(5, Link(), free.bytes[0]) == free
+    limited = timed.replicated(5, Link(), free.bytes[0] - 1)
     assert max(limited.bytes) < free.bytes[0]
     assert limited.slowest > free.slowest
     with pytest.raises(CellError, match="stays below 10 bytes a device"):
-        found.replicated(5, Link(), 10)
+        timed.replicated(5, Link(), 10)
 
 
 @pytest.mark.usefixtures("costs")

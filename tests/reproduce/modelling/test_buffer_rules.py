@@ -11,7 +11,7 @@ from reproduce.modelling.buffer_rules import (
     CONFIGURATIONS,
     CONSISTENT_RULE,
     PUBLISHED_RULE,
-    Rule,
+    BufferRule,
     memory,
     revnet_sizes,
     saving,
@@ -20,11 +20,11 @@ from reproduce.modelling.buffer_rules import (
 from reproduce.show.content import GIGABYTE
 
 
-def gigabytes(depth: int, rule: Rule) -> list[str]:
+def gigabytes(depth: int, rule: BufferRule) -> list[str]:
     return [f"{memory(revnet_sizes(depth), c, rule) / GIGABYTE:.2f}" for c in CONFIGURATIONS]
 
 
-def savings(depth: int, rule: Rule) -> list[str]:
+def savings(depth: int, rule: BufferRule) -> list[str]:
     return [f"{saving(revnet_sizes(depth), c, rule):.1f}" for c in CONFIGURATIONS]
 
 
@@ -48,7 +48,7 @@ def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
         (18, CONSISTENT_RULE, None, "63.1"),
     ],
 )
-def test_rules_give_the_known_values(depth: int, rule: Rule, expected: list[str] | None, saved: str) -> None:
+def test_rules_give_the_known_values(depth: int, rule: BufferRule, expected: list[str] | None, saved: str) -> None:
     if expected is not None:
         assert gigabytes(depth, rule) == expected
     assert savings(depth, rule)[0] == "0.0"
@@ -57,7 +57,7 @@ def test_rules_give_the_known_values(depth: int, rule: Rule, expected: list[str]
 
 @pytest.mark.parametrize("rule", [PUBLISHED_RULE, CONSISTENT_RULE])
 @pytest.mark.parametrize("accumulation", [1, 3, 32])
-def test_sum_over_stages_of_revnet_34_by_hand(rule: Rule, accumulation: int) -> None:
+def test_sum_over_stages_of_revnet_34_by_hand(rule: BufferRule, accumulation: int) -> None:
     # The buffers from the shapes in the paper's text; parameters and statistics from the network.
     batch, ends = 64, 17
     groups = [(64, 56)] * 3 + [(64, 56)] + [(128, 28)] * 4 + [(256, 14)] * 6 + [(512, 7)] * 2  # input of stages 1..16

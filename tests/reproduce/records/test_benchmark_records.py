@@ -1,4 +1,4 @@
-"""Records of benchmarks: what is written is read again, what is damaged is named, the report shows ratios and aims."""
+"""Records of benchmarks: what is written is read again, what is damaged is named."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ import pytest
 
 from petra_core.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
+from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import (
     Benchmark,
     BenchmarkError,
@@ -19,9 +20,9 @@ from reproduce.records.benchmarks import (
     spread,
     write,
 )
-from reproduce.records.results import Results
+from reproduce.records.frames import Frames
 from reproduce.records.results import read as read_results
-from reproduce.show.content import Figure, Table, Tone
+from reproduce.show.content import Tone
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
 
 FAST, SLOW, MEMORY = "fast", "slow", "memory"
@@ -61,21 +62,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = write(written, tmp_path)
     assert path == tmp_path / "benchmarks" / "race.json"
     assert read(path) == written
-    again = dataclasses.replace(written, date="2026-01-03", goals=(Goal("track", MEMORY, FAST, high=4),))
+    again = dataclasses.replace(
+        written, date="2026-01-03", goals=(Goal("track", MEMORY, FAST, high=4),), findings=("So.",)
+    )
     write(again, tmp_path)
     assert read_all(tmp_path) == ((again,), ())
     assert [file.name for file in path.parent.iterdir()] == ["race.json"]
     path = write(dataclasses.replace(again, name=f"{again.name}-more"), tmp_path)
     assert path.name < f"{again.name}.json"
     assert [found.name for found in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
-
-
-def test_a_record_from_before_there_were_goals_is_read(tmp_path: Path) -> None:
-    path = write(benchmark(FASTER), tmp_path)
-    values = json.loads(path.read_text())
-    del values["goals"]
-    path.write_text(json.dumps(values))
-    assert read(path) == benchmark(FASTER)
 
 
 def test_ratios_are_of_one_round() -> None:
@@ -155,66 +150,4 @@ def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict
     assert problem.path == path
     with pytest.raises(BenchmarkError, match="cannot be read"):
         read(tmp_path / "missing.json")
-    assert benchmarks.section(read_results(tmp_path)).findings[0].tone is Tone.ALERT
-
-
-# --- in the report
-
-
-def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
-    unaimed = Comparison("track", RATE, SLOW, FAST)
-    section = benchmarks.section(Results((), (), (benchmark(FASTER, unaimed, patch=PATCH),)))
-    [ratios] = [block for block in section.blocks if isinstance(block, Table)]
-    first, second = ([entry.text for entry in row] for row in ratios.rows)
-    assert first == ["track", FAST, SLOW, RATE, "3.000", "2.500 to 3.500", "3", "at least 2.5: holds"]
-    assert second[4] == "0.333"
-    assert "laps 3" in ratios.caption
-    assert ratios.notes == ("It rained.", "Again: python -m benchmarks.race --laps 3")
-    assert [(finding.text, finding.tone) for finding in section.findings] == [
-        ("Benchmarks: A race: 1 aim reached.", Tone.GOOD)
-    ]
-    [drawing] = [block for block in section.blocks if isinstance(block, Figure)]
-    assert "F3" in drawing.svg
-    machines, values, patch = section.folded
-    assert isinstance(machines, Table)
-    assert isinstance(values, Table)
-    assert "A Processor with <angle> brackets" in machines.csv()
-    assert values.csv().splitlines()[1:3] == [
-        "track,fast,throughput,,laps/s,1,20.0",
-        "track,fast,throughput,,laps/s,2,300.0",
-    ]
-    assert patch.text == PATCH  # type: ignore[union-attr]
-
-
-def test_records_of_one_benchmark_are_explained_once() -> None:
-    found = benchmarks.section(Results((), (), (benchmark(FASTER), benchmark(FASTER, name="race-night"))))
-    words = [block for block in found.blocks if isinstance(block, str)]
-    assert "A race. Two run." in words
-    assert "A race, recorded as race-night: as explained above under “A race”." in words
-
-
-def test_an_aim_that_is_missed_needs_attention() -> None:
-    missed = Comparison("track", RATE, FAST, SLOW, low=5)
-    [finding] = benchmarks.section(Results((), (), (benchmark(FASTER, missed),))).findings
-    assert finding.tone is Tone.ALERT
-    assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.00 instead of at least 5." in finding.text
-
-
-def test_a_value_itself_may_have_an_aim() -> None:
-    goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
-    section = benchmarks.section(Results((), (), (dataclasses.replace(benchmark(), goals=goals),)))
-    [table] = [block for block in section.blocks if isinstance(block, Table)]
-    first, second = ([entry.text for entry in row] for row in table.rows)
-    assert first == ["track", FAST, MEMORY, "5", "measured once", "MB", "1", "at most 4: does not hold"]
-    assert second == ["track", FAST, RATE, "300", "160 to 350", "laps/s", "3", "at least 20: holds"]
-    assert "laps 3" in table.caption
-    assert table.notes == ("It rained.", "Again: python -m benchmarks.race --laps 3")
-    [finding] = section.findings
-    assert finding.tone is Tone.ALERT
-    assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
-
-
-def test_without_benchmarks_the_report_says_so() -> None:
-    section = benchmarks.section(Results((), ()))
-    assert section.blocks == ["No benchmark has been recorded yet."]
-    assert not section.findings
+    assert section(benchmarks.EXHIBIT, Frames(read_results(tmp_path))).findings[0].tone is Tone.ALERT

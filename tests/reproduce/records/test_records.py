@@ -283,11 +283,9 @@ def checkout(tmp_path, monkeypatch):
     file.write_text("one\n")
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setattr(provenance, "__file__", str(file))
-    for cached in (provenance.code, provenance._history):
-        cached.cache_clear()
+    provenance.code.cache_clear()
     yield tmp_path
-    for cached in (provenance.code, provenance._history):
-        cached.cache_clear()
+    provenance.code.cache_clear()
 
 
 def test_the_code_is_the_commit_and_what_was_changed(checkout):
@@ -315,36 +313,6 @@ def test_a_record_that_is_written_anew_is_no_change_of_the_code(checkout):
     entry, patch = provenance.code()
     assert entry["clean"]
     assert patch == ""
-
-
-def test_code_is_found_again_in_a_history_that_was_rewritten(checkout):
-    _repository(checkout)
-    entry, _ = provenance.code()
-    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    assert list(entry["sources"]) == ["reproduce"]  # the folders that there are
-    assert provenance.in_history(entry["commit"], entry["sources"]) == entry["commit"]
-
-    subprocess.run([*git, "commit", "-q", "--amend", "-m", "other words, the same code"], check=True)
-    provenance.code.cache_clear()
-    provenance._history.cache_clear()
-    now = provenance.code()[0]["commit"]
-    assert now != entry["commit"]
-    assert provenance.in_history(entry["commit"], entry["sources"]) == now
-    assert provenance.in_history(entry["commit"]) == ""  # an older record does not know its sources
-    assert provenance.in_history(entry["commit"], {"reproduce": "0" * 40}) == ""
-
-
-def test_a_history_that_is_cut_off_is_not_known(checkout, tmp_path_factory, monkeypatch):
-    assert provenance.in_history("0" * 40) is None  # no repository
-    _repository(checkout)
-    provenance._history.cache_clear()
-    assert provenance.in_history("0" * 40) == ""
-    clone = tmp_path_factory.mktemp("clone") / "shallow"
-    subprocess.run(["git", "clone", "-q", "--depth=1", checkout.as_uri(), str(clone)], check=True)
-    monkeypatch.setattr(provenance, "ROOT", clone)
-    monkeypatch.setattr(provenance, "__file__", str(clone / "reproduce" / "provenance.py"))
-    provenance._history.cache_clear()
-    assert provenance.in_history("0" * 40) is None
 
 
 def test_without_git_the_record_says_so(checkout, monkeypatch):

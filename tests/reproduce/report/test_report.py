@@ -16,15 +16,14 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
-from reproduce.exhibits.accounts import STUDIES
 from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.records.record import Record
 from reproduce.report import build
 from reproduce.show.statistics import estimate, paired
 from tests import fake_records
-from tests.browser import LOOK, PAPER, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
+from tests.browser import FOLDED, LOOK, PHONE, SAVED, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.conftest import ROOT
-from tests.pages import Element, downloads, parse, rows, table
+from tests.pages import Element, parse, rows, table
 
 CHAIN = next(name for name in DIGITS_NETWORKS if name.startswith("chain"))
 RESOURCES = {"src", "srcset", "poster", "data", "action", "xlink:href"}
@@ -175,50 +174,46 @@ def test_published_values_stand_with_their_marks(tree: Element) -> None:
     assert all(mark.attributes["title"] for mark in marks)
 
 
-def test_every_exhibit_and_every_study_is_in_the_overview(tree: Element) -> None:
-    lines = {row[0]: row for row in rows(table(tree, "coverage"))[2:]}
-    assert list(lines) == [*(row["title"] for row in published.read("exhibits")), *(study.title for study in STUDIES)]
-    assert lines["Table 4"][2].startswith("unknown; stated (second-hand)")
-    assert lines["Table 4"][3] == "\N{EN DASH}"  # has no cells at the scale "smoke"
-    assert re.fullmatch(r"0 of \d+", lines["Table 4"][5])
-    assert "4 of 4 rows to the digit" in lines["Table 3"][6]
-    # Two networks, six methods and k = 1 and 4 here, less the one that diverged, with seed 0, which is all of the grid.
-    assert lines["Rivals"][3] == "23 of 30; 1 diverged"
+def cards(tree: Element) -> dict[str, Element]:
+    """The cards of the board, by the section that they lead to."""
+    found = [e for e in tree.walk() if e.attributes.get("class") == "card"]
+    return {card.all("a")[0].attributes["href"].removeprefix("#"): card for card in found}
 
 
-def test_what_needs_attention_comes_first_and_the_rest_under_its_exhibit(tree: Element) -> None:
-    summary = next(e for e in tree.walk() if e.attributes.get("id") == "summary")
-    (alerts,) = (e for e in summary.all("ul") if e.attributes.get("class") == "findings")
-    assert {item.attributes["class"] for item in alerts.children} == {"alert"}
-    text = "\n".join(item.text for item in alerts.children)
-    failed, begun = (digits_cell(CHAIN, methods.PETRA, 4, seed) for seed in (0, 1))
-    assert f": 1 cell failed: diverged. {failed.name} (the loss of micro-batch 77 is nan)." in text
-    assert [link.text for item in alerts.children for link in item.all("a")] == [
-        "Accuracy of the methods",
-        "Provenance",
-        "Provenance",
-    ]
-    assert "4 records damaged or foreign" in text
-    (others,) = (e for e in summary.all("dl") if e.attributes.get("class") == "findings")
-    assert "alert" not in {item.attributes.get("class") for item in others.children}
-    headings = [item.text for item in others.children if item.tag == "dt"]
-    assert headings == sorted(set(headings), key=headings.index)
-    assert headings[0] == "Table 1"
-    assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in others.text
-    order = ("What needs attention", "What has been run", "What came out", "What is here of each table")
-    positions = [tree.text.index(words) for words in order]
-    assert positions == sorted(positions)
-
-
-def test_sections_stand_in_the_order_of_the_paper_and_the_contents_name_them_all(tree: Element) -> None:
+def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None:
     sections = [e.attributes["id"] for e in tree.all("section")]
+    assert list(cards(tree)) == sections[:-2]
+    assert sections[-2:] == ["statistics", "citing"]
     paper = [row["key"] for row in published.read("exhibits")]
-    studies = [study.key for study in STUDIES]
-    for order in (["summary", *paper], [*paper, *studies], [*studies, "memory", "schedules", "provenance"]):
-        assert [key for key in sections if key in order] == [key for key in order if key in sections]
-    assert sections[-3:] == ["provenance", "statistics", "citing"]
-    links = [link.attributes["href"] for link in tree.all("nav")[0].all("a")]
-    assert [link for link in links if not link.startswith("#part-")] == [f"#{key}" for key in sections]
+    assert sections[: len(paper)] == paper
+    assert "at small scale" in cards(tree)["accuracy"].text
+    assert "23 of 30" not in cards(tree)["table4"].text
+    assert "not run" in cards(tree)["table4"].text
+    # Two networks, six methods and k = 1 and 4 here, less the one that diverged, with seeds beyond the grid's.
+    assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
+
+
+def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
+    (alerts,) = (e for e in tree.all("ul") if e.attributes.get("class") == "attention")
+    text = "\n".join(item.text for item in alerts.children)
+    failed = digits_cell(CHAIN, methods.PETRA, 4, 0)
+    assert f"1 cell failed: diverged. {failed.name}" in text
+    assert "4 records damaged or foreign" in text
+    for item in alerts.children:
+        assert len(item.text.split()) < 25
+        assert item.all("a")[0].attributes["href"].startswith("#")
+    begun = digits_cell(CHAIN, methods.PETRA, 4, 1)
+    folded = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
+    assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in folded.text
+
+
+def test_a_section_shows_a_sentence_a_picture_and_a_table_and_folds_the_rest(tree: Element) -> None:
+    section = next(e for e in tree.all("section") if e.attributes["id"] == "accuracy")
+    shown = [child for child in section.children if child.tag != "details"]
+    assert [child.tag for child in shown] == ["h3", "p", "figure", "div"]
+    assert len(shown[1].text.split()) <= 25
+    assert section.all("details")
+    assert any(found.attributes["class"] == "findings" for found in section.all("ul"))
 
 
 def test_records_that_cannot_be_read_are_shown_and_not_counted(tree: Element) -> None:
@@ -255,28 +250,6 @@ def test_provenance_names_code_machine_and_command_of_every_cell(tree: Element) 
     assert fake_records.PATCH.strip() in listing.text
 
 
-def test_downloads_hold_what_is_shown(records: Path, tree: Element) -> None:
-    files = downloads(tree)
-    for found in tree.walk():
-        if found.attributes.get("id", "").startswith("table-"):
-            assert f"{found.attributes['id'].removeprefix('table-')}.csv" in files
-    runs = list(
-        csv.DictReader(
-            io.StringIO(files[table(tree, "accuracy-smoke").attributes["id"].removeprefix("table-") + ".csv"].decode())
-        )
-    )
-    cell = digits_cell(CHAIN, methods.DSP, 1, 1)
-    line = next(run for run in runs if run["cell"] == cell.name)
-    result = Record.of(cell, records).result()
-    assert result is not None
-    assert float(line["test_accuracy"]) == result["test_accuracy"]
-    assert (line["method"], line["k"], line["seed"], line["state"]) == ("DSP", "1", "1", "done")
-    drawings = {name.removesuffix(".svg"): file for name, file in files.items() if name.endswith(".svg")}
-    assert len(drawings) == len(tree.all("svg"))
-    for file in drawings.values():
-        assert ElementTree.fromstring(file).tag.endswith("svg")
-
-
 def test_without_its_script_the_page_hides_nothing(tree: Element) -> None:
     for element in tree.walk():
         assert "hidden" not in element.attributes
@@ -309,7 +282,7 @@ def test_without_records_the_page_says_so(tmp_path: Path, exists: bool) -> None:
         root.mkdir()
     tree = parse(build(root, tmp_path / "index.html"))
     assert "There are no records yet" in tree.text
-    assert "No network has been trained yet." in tree.text
+    assert "nothing has been run yet" in tree.text
     assert "44.45" in table(tree, "table3").text  # what needs no records is there
 
 
@@ -359,11 +332,23 @@ def test_it_prints(page: Path, tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_no_table_is_wider_than_the_paper(page: Path, tmp_path: Path) -> None:
-    """A browser that prints makes the whole page smaller until the widest table fits: once to half its size."""
-    inner = with_script(page, tmp_path / "inner.html", PAPER)
-    inner.write_text(inner.read_text().replace("@media print", "@media all"))
-    report = browse_in_frame(tmp_path, "inner.html", 688)  # A4 less its margins
-    assert report["width"] == 688
-    assert report["tables"] == []
-    assert report["cut"] > 0
+def test_a_table_and_a_picture_can_be_saved(page: Path, tree: Element, tmp_path: Path) -> None:
+    probed = with_script(page, tmp_path / "probed.html", SAVED)
+    report = reported(browse(tmp_path, probed.as_uri(), "--window-size=1280,900", "--dump-dom"))
+    lines = list(csv.reader(io.StringIO(report["csv"])))
+    assert lines[0][:3] == ["heading", "method", "k = 1 accuracy, %"]
+    found = rows(table(tree, "accuracy-smoke"))
+    assert len(lines) == 1 + sum(len(row) > 1 for row in found[2:])
+    assert float(lines[1][2]) > 0  # in full, without the interval that is read beside it
+    assert ElementTree.fromstring(report["svg"]).tag.endswith("svg")
+
+
+@needs_browser
+def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
+    """Ink on a dark page is light; what is folded is printed."""
+    dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
+    dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
+    assert reported(browse(tmp_path, dark.as_uri(), "--dump-dom"))["ink"] == "rgb(232, 230, 225)"
+    printed = with_script(page, tmp_path / "printed.html", FOLDED)
+    printed.write_text(printed.read_text().replace("@media print", "@media all"))
+    assert reported(browse(tmp_path, printed.as_uri(), "--dump-dom"))["hidden"] == 0

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -15,10 +16,13 @@ import pytest
 
 from petra_core import methods
 from reproduce.cells.kinds import CellError, TrainingCell
-from reproduce.exhibits import accuracy
+from reproduce.commands.conclusion import conclude
 from reproduce.grids import scales, small
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import accuracy
 from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.measures.how import How
+from reproduce.records import record as record_module
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
@@ -153,7 +157,7 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
     cells = [small.cell(), CELLS[0], small.cell(seed=1), *CELLS[1:]]
-    result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
+    result = run_grid(cells, settings(tmp_path, how=How(data_root=tmp_path / "data")))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
@@ -248,6 +252,37 @@ def test_exit_codes():
     assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+
+
+def counted(cells, root, jobs):
+    """Run the grid and conclude it as a command does; every reading of a result is a line on stderr."""
+    read = record_module._read_json
+
+    def noted(file):
+        if file.name == "result.json":
+            os.write(2, f"READ by {os.getpid()} {file.parent.name}\n".encode())
+        return read(file)
+
+    record_module._read_json = noted
+    os.write(2, f"PARENT is {os.getpid()}\n".encode())
+    runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+    with contextlib.redirect_stdout(sys.stderr):
+        conclude(scales.by_name("smoke"), run_grid(cells, settings(root, jobs=jobs)))
+
+
+@pytest.mark.parametrize("done", [0, 2, 4])
+def test_a_result_is_read_once_in_a_run(tmp_path, done):
+    """By the worker that has written it, or by the parent that finds it: others are told."""
+    cells = [dataclasses.replace(SMALL, epochs=1, drops=(), seed=seed) for seed in range(4)]
+    assert len(work_here(cells[:done], tmp_path)) == done
+    with contextlib.closing(Command(counted, cells, tmp_path, 1)) as command:
+        said = command.said()
+    assert command.returncode == 0, said
+    assert said.count("[4/4]") == (done < 4)
+    [parent] = re.findall(r"PARENT is (\d+)", said)
+    reads = re.findall(r"READ by (\d+) (\S+)", said)
+    assert Counter(name for _, name in reads) == Counter(cell.name for cell in cells)
+    assert [name for pid, name in reads if pid == parent] == [cell.name for cell in cells[:done]]
 
 
 def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):

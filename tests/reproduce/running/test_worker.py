@@ -9,6 +9,7 @@ import torch
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import paper, small
 from reproduce.measures.context import Context, Observer, Stopped
+from reproduce.measures.how import How
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
@@ -26,7 +27,7 @@ PROBED = GradientsCell(
 def reports(cells, root, should_stop=lambda: False, **settings):
     """What one worker in this process reports, without the shares."""
     messages = []
-    settings = Settings(root, jobs=1, data_root=root / "data", **settings)
+    settings = Settings(root, jobs=1, how=How(data_root=root / "data"), **settings)
     work(cells, settings, lambda *message: messages.append(message), should_stop)
     return [message for message in messages if message[0] != "share"]
 

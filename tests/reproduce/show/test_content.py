@@ -7,7 +7,7 @@ import io
 import pytest
 
 from reproduce.published import Mark
-from reproduce.report.paper import column_groups
+from reproduce.report.layout import column_groups
 from reproduce.show import content
 from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table, Tone
 from reproduce.show.statistics import Estimate, Verdict

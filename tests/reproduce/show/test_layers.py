@@ -1,67 +1,71 @@
-"""Layers of figures that several curves and marks share: what is drawn of which rows, and said of it."""
+"""Layers that are for some rows of a panel, that set its axis, and stacked bars."""
 
-import re
+from xml.etree import ElementTree
 
-from pandas import DataFrame
+import pytest
 
 from reproduce.show import facets
-from reproduce.show.facets import Look
+from reproduce.show.content import Figure
+from reproduce.show.facets import Layer, Panel, facet, only
 
-LOOKS = {"a": Look("the first", "#aa0001"), "b": Look("the second", "#bb0002", None, "^")}
 ROWS = [
-    {"line": line, "panel": panel, "x": x, "y": x + 0.5, "hue": hue, "kind": "KE"[x % 2]}
-    for line in ("upper", "lower")
-    for panel, hue in (("left", "a"), ("left", "b"), ("right", "b"))
-    for x in range(4)
+    {"at": at, "amount": amount, "kind": kind, "of": of}
+    for of, kind, amounts in (("formula", "inputs", (1.0, 2.0)), ("measured", "graph", (3.0, 40.0)))
+    for at, amount in enumerate(amounts)
 ]
 
 
-def draw(*layers: facets.Layer) -> str:
-    settings = {"key": "k", "title": "t", "caption": "c", "description": "d", "x": "x", "y": "y", "hue": "hue"}
-    figure = facets.facet(
-        DataFrame(ROWS),
+def drawn(*layers: Layer, col: str | None = None) -> Figure:
+    return facet(
+        ROWS,
         layers,
-        looks=LOOKS,
-        row="line",
-        col="panel",
-        titles=lambda _, panel: str(panel),
-        margins=str.upper,
-        xlabel="stages",
-        **settings,
+        key="k",
+        title="Title",
+        caption="",
+        description="Words.",
+        x="at",
+        y="amount",
+        hue="kind",
+        looks=facets.KIND_LOOKS,
+        col=col,
+        share=(False, False),
+        legend="area",
     )
-    return figure.svg
 
 
-def texts(svg: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>|<tspan[^>]*>([^<]*)</tspan>", svg)
+def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_any() -> None:
+    seen: list[list[float]] = []
+
+    def look(panel: Panel) -> None:
+        seen.append(list(panel.part["amount"]))
+
+    drawn(only(look, of="measured"), only(look, of="measured", at=1), only(look, of="neither"))
+    assert seen == [[3.0, 40.0], [40.0]]
+    seen.clear()
+    drawn(only(look, of="formula"), col="of")
+    assert seen == [[1.0, 2.0]]
 
 
-def test_lines_of_panels_are_named_at_their_left_and_panels_in_the_first_line() -> None:
-    svg = draw(facets.dots())
-    amounts = {name: len(re.findall(f">{name}<", svg)) for name in ("UPPER", "LOWER", "left", "right", "stages")}
-    assert amounts == {"UPPER": 1, "LOWER": 1, "left": 1, "right": 1, "stages": 2}
-
-
-def test_layers_of_some_hues_leave_the_others_and_panels_without_them_alone() -> None:
-    everything, nothing = draw(facets.dots()), draw(facets.only(["c"], facets.dots(), facets.zero))
-    only = draw(facets.only(["a"], facets.line()))
-    assert everything.count("#bb0002") > only.count("#bb0002") == nothing.count("#bb0002")  # those of the legend
-    assert only.count("#aa0001") == nothing.count("#aa0001") + 2  # a line in each left panel
-    assert draw(facets.zero).count("#5f5f5f") == nothing.count("#5f5f5f") + 4
-
-
-def test_places_are_labelled_by_a_column() -> None:
-    assert (
-        len(re.findall(r">K<", draw(facets.labelled("kind", shaded="K")))) == 2 * 2
-    )  # two places in the panels of the last line
-
-
-def test_ends_of_lines_in_words() -> None:
-    rows = DataFrame(
-        [
-            {"x": x, "y": y, "hue": hue}
-            for x, y, hue in ((0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b"))
-        ]
+def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
+    panels: list[Panel] = []
+    drawn(
+        facets.dots(),
+        facets.dots(hollow=True),
+        only(facets.from_zero(), of="formula"),
+        only(facets.logarithmic(), of="measured"),
+        panels.append,
+        col="of",
     )
-    assert facets.ends(rows, LOOKS, x="x", y="y", hue="hue") == "the first from 0.20 to 1.00; the second 5.00"
-    assert facets.ends(rows, {"c": Look("neither", "red")}, x="x", y="y", hue="hue") == "neither not defined"
+    assert [panel.axes.get_yscale() for panel in panels] == ["linear", "log"]
+    bottom, top = panels[0].axes.get_ylim()
+    assert (bottom, top) == (0, pytest.approx(2.1, abs=0.2))
+    filled, hollow = panels[0].axes.lines
+    assert filled.get_markerfacecolor() == facets.KIND_LOOKS["inputs"].colour
+    assert hollow.get_markerfacecolor() == "none"
+
+
+def test_stacked_bars_end_with_their_sums_and_leave_out_what_no_bar_has() -> None:
+    svg = drawn(facets.stack(sums=".1f")).svg
+    texts = [(element.text or "").strip() for element in ElementTree.fromstring(svg).iter()]
+    assert {"4.0", "42.0", "inputs", "graph"} <= set(texts)
+    assert "messages" not in texts

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from petra_core import checkpoint
 from reproduce.records.record import Record
 from reproduce.teams import launch
-from reproduce.teams.launch import LOST, MARKS, first_to_tell, leaving_at_once
+from reproduce.teams.launch import LOST, MARKS, first_to_report, leaving_at_once
 from reproduce.teams.processes import Processes
 from reproduce.teams.team import UnsupportedError
 from tests.compare import assert_bitwise_equal
@@ -164,7 +164,7 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     more = ("--output", str(tmp_path / "run"), "--processes", "2")
     process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
-    team = wait_for(lambda: len(found := children(process.pid)) == 2 and found)
+    team = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
     text = said(process)
     assert process.returncode == 1, text
     assert text.count("Traceback") == 1
@@ -221,13 +221,13 @@ def end(last: str, group: bool) -> None:
 )
 def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
     with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-        shown = process.said()
-        assert process.returncode == code, shown
-        assert shown.endswith(text)
+        output = process.said()
+        assert process.returncode == code, output
+        assert output.endswith(text)
     with contextlib.closing(Command(end, last, False)) as process:
-        shown = process.said()
-        assert process.returncode == -signal.SIGABRT, shown
-        assert text.removeprefix("[rank0]: ") in shown
+        output = process.said()
+        assert process.returncode == -signal.SIGABRT, output
+        assert text.removeprefix("[rank0]: ") in output
 
 
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
@@ -301,11 +301,11 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
     monkeypatch.delenv(MARKS, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(kept.port))
-    assert first_to_tell()
-    assert first_to_tell()  # nothing says that torchrun keeps a store there
+    assert first_to_report()
+    assert first_to_report()  # nothing says that torchrun keeps a store there
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    assert [first_to_tell() for _ in range(3)] == [True, False, False]
+    assert [first_to_report() for _ in range(3)] == [True, False, False]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert [first_to_tell() for _ in range(2)] == [True, False]
+    assert [first_to_report() for _ in range(2)] == [True, False]
     monkeypatch.setenv("MASTER_PORT", "no port")
-    assert first_to_tell()
+    assert first_to_report()

@@ -22,8 +22,8 @@ OPTIONS = [
 
 
 def trained(output: Path, *more: str) -> Any:
-    found = CliRunner().invoke(main, [*OPTIONS, "--output", str(output), *more])
-    assert found.exit_code == 0, found.output
+    outcome = CliRunner().invoke(main, [*OPTIONS, "--output", str(output), *more])
+    assert outcome.exit_code == 0, outcome.output
     return checkpoint.load(output / "model.pt")
 
 
@@ -49,9 +49,9 @@ def test_a_run_that_is_shorter_leaves_what_there_is(tmp_path: Path) -> None:
 def test_a_run_that_ends_before_its_pipeline_is_full_says_so(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     more = ("--batch-size", "600", "--output", str(tmp_path / "run"), "--trace", str(file))
-    found = CliRunner().invoke(main, [*OPTIONS, *more])
-    assert found.exit_code == 0, found.output
-    assert "--trace: nothing was traced: the run was over before its pipeline was full" in found.output
+    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert outcome.exit_code == 0, outcome.output
+    assert "--trace: nothing was traced: the run was over before its pipeline was full" in outcome.output
     assert not file.exists()
 
 

@@ -30,9 +30,9 @@ def test_without_gpus_there_is_nothing_to_say() -> None:
 def test_otherwise_messages_go_through_the_cpu_and_it_is_said(
     places: list[Place], nccl_available: bool, note: str
 ) -> None:
-    found = decide(places, nccl_available=nccl_available)
-    assert not found.nccl
-    assert found.note == f"{note}messages between them go through the CPU's memory, over Gloo"
+    wired = decide(places, nccl_available=nccl_available)
+    assert not wired.nccl
+    assert wired.note == f"{note}messages between them go through the CPU's memory, over Gloo"
 
 
 def test_objects_go_over_gloo_whatever_the_device() -> None:

@@ -1,0 +1,99 @@
+"""Losses and weights that are not finite: when they are looked at, and which stage they come from."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from petra_core.errors import NonFiniteError
+from petra_core.worker import Worker
+
+__all__ = ["PendingLosses", "check_weights", "non_finite"]
+
+#: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
+LOOKED_AT_TOGETHER = 32
+
+REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
+
+
+def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
+    """See that all weights are finite, after the losses. Raises: NonFiniteError: one is not.
+
+    What broke in the last ticks of a run shows in no loss any more.
+    """
+    for worker in reversed(workers):  # from the origin on gradients carry it down
+        if name := worker.non_finite_weight():
+            raise NonFiniteError(
+                f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
+                f"{micro_batch}; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=worker.index,
+            )
+
+
+def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker], *, late: bool) -> NonFiniteError:
+    """The error that says where a loss that is not finite comes from, as far as these workers show.
+
+    Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards carry it
+    up to running statistics and messages, so the origin is the highest stage with such weights, if any has, and else
+    the lowest in which anything is. That holds before the head's own backward; `late`, after it, all weights from the
+    head down may be broken, whatever the origin.
+    """
+    if late:
+        return NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some ticks later, since the losses of "
+            f"a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
+            micro_batch=micro_batch,
+            stage=None,
+        )
+    weights = {worker.index: name for worker in workers if (name := worker.non_finite_weight())}
+    others = {worker.index: name for worker in workers if (name := worker.non_finite_value())}
+    stage = max(weights, default=min(others, default=workers[-1].index))
+    what = weights.get(stage) or others.get(stage) or "the loss itself"
+    updates = next(worker.version for worker in workers if worker.index == stage)
+    return NonFiniteError(
+        f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
+        f"finite, after {updates} updates); {REMEDY}",
+        micro_batch=micro_batch,
+        stage=stage,
+    )
+
+
+class PendingLosses:
+    """Losses that nobody has looked at yet.
+
+    Args:
+        workers: of this process; one of them may be where a loss that is not finite comes from.
+
+    """
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = workers
+        self._waiting: list[tuple[int, Tensor]] = []
+
+    def add(self, micro_batch: int, loss: Tensor, *, at_once: bool = True) -> None:
+        """Take in the loss of a micro-batch, in its forward or later (`at_once`: in it), and look at all if it is time.
+
+        Raises:
+            NonFiniteError: one is not finite.
+
+        """
+        self._waiting.append((micro_batch, loss))
+        if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
+            self.look(at_once=micro_batch if at_once else None)
+
+    def look(self, *, at_once: int | None = None) -> None:
+        """See that all pending losses are finite; `at_once` is the micro-batch in whose forward it is done.
+
+        Raises:
+            NonFiniteError: one is not.
+
+        """
+        losses, self._waiting = self._waiting, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+            raise non_finite(micro_batch, float(loss), self._workers, late=micro_batch != at_once)
+
+    def clear(self) -> None:
+        """Forget the pending losses."""
+        self._waiting.clear()

@@ -1,0 +1,217 @@
+"""The three pictures on top of the report: what PETRA reaches, what it holds, how fast it is.
+
+Each is of the largest scale that has data, and says so. They show nothing that the exhibits below do not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from petra_core import methods
+from petra_core.ledger import KINDS
+from reproduce.cells.kinds import StageCostCell, TrainingCell
+from reproduce.grids.plans import PLANS
+from reproduce.grids.plans.figure4 import NETWORK
+from reproduce.grids.scales import SCALES
+from reproduce.modelling.balance import Balance
+from reproduce.modelling.tradeoff import WAYS, taken
+from reproduce.records.benchmarks import spread
+from reproduce.records.frames import Frame, Frames, Sheet
+from reproduce.show import facets, plots
+from reproduce.show.compare import means
+from reproduce.show.content import GIGABYTE, Figure, short_title, with_sign
+from reproduce.show.facets import KIND_LOOKS, Look, facet
+
+__all__ = ["Headline", "headlines"]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A picture with one sentence, and the section that it leads to."""
+
+    sentence: str
+    figure: Figure
+    anchor: str
+
+
+def headlines(frames: Frames) -> list[Headline]:
+    """Those of which there are data: accuracy against k, bytes by method, speed against devices."""
+    return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
+
+
+def _largest(frames: Frames, *plans: str, kind: type = TrainingCell) -> Iterator[Sheet]:
+    """The sheet of the largest scale at which a cell of this kind in these plans is finished."""
+    for scale in reversed(SCALES):
+        cells = dict.fromkeys(c for plan in plans for c in PLANS[plan](scale) if isinstance(c, kind))
+        for sheet in frames.sheets(scale, list(cells)):
+            if not sheet.done.empty:
+                yield sheet
+                return
+
+
+def _accuracy(frames: Frames) -> Iterator[Headline]:
+    for sheet in _largest(frames, "figure4", "accuracy"):
+        runs = sheet.done[sheet.done["model"] == NETWORK]
+        runs = runs[runs["batch_size"] == runs["batch_size"].min()]  # without backpropagation at a fixed batch
+        accuracy = means(runs, "test_accuracy", ["method", "k"])
+        gaps = {
+            k: found.mean
+            for method, k in accuracy
+            if method == methods.PETRA.name
+            and (found := (accuracy[method, k] - accuracy[methods.BACKPROPAGATION.name, k]).estimate)
+        }
+        if not gaps:
+            return
+        best = max(gaps, key=gaps.__getitem__)
+        least = min(gaps)
+        setting = sheet.described(network=True)
+        yield Headline(
+            f"PETRA less backpropagation, points of accuracy: {with_sign(gaps[least], 1)} at k = {least}, "
+            f"{with_sign(gaps[best], 1)} at k = {best} (scale “{sheet.scale}”).",
+            facet(
+                runs,
+                [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
+                key="headline-accuracy",
+                title="Accuracy against k",
+                caption=f"Test accuracy against k, micro-batches of an update ({setting}). Line: mean over the seeds; "
+                "band: 95 % interval.",
+                description="Test accuracy in percent by k, a line a method. "
+                + "; ".join(
+                    f"{methods.by_name(method).title}, k = {k}: {sample.estimate.mean:.1f}"
+                    for (method, k), sample in accuracy.items()
+                    if sample.estimate
+                )
+                + ".",
+                x="k",
+                y="test_accuracy",
+                xlabel="k",
+                ylabel="test accuracy, %",
+                xlog=True,
+                ticks=sorted(set(runs["k"])),
+                height=4.2,
+                width=5.2,
+            ),
+            "figure4",
+        )
+
+
+def _memory(frames: Frames) -> Iterator[Headline]:
+    """The largest network that was really held under all four configurations of Table 3."""
+    for scale in reversed(SCALES):
+        held = []
+        for sheet in frames.sheets(scale, PLANS["table3"](scale)):
+            for subject, runs in sheet.done.groupby(["network", "dataset", "batch_size"]):
+                if len(runs) == len(set(sheet.runs["method"])):
+                    parts = frames.parts(runs["cell"]).merge(runs[["cell", "method"]], on="cell")
+                    peaks = parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)]
+                    held.append((peaks["value"].sum(), subject, peaks))
+        if not held:
+            continue
+        _, (network, dataset, batch), peaks = max(held, key=lambda one: one[0])
+        sums = (peaks.groupby("method")["value"].sum() / GIGABYTE).sort_values(ascending=False)
+        unit, name = (1.0, "GB") if sums.max() > 0.5 else (1e3, "MB")
+        order = [methods.by_name(method) for method in sums.index]
+        petra, most = sums[methods.PETRA.name], sums.max()
+        bars = Frame(
+            {
+                "way": [short_title(methods.by_name(method)) for method in peaks["method"]],
+                "kind": peaks["kind"],
+                "amount": peaks["value"] / GIGABYTE * unit,
+            }
+        )
+        bars["place"] = bars["way"].map([short_title(method) for method in order].index)
+        yield Headline(
+            f"PETRA held {petra * unit:.2f} {name} where {order[0].title.lower()} held {most * unit:.2f} {name}, "
+            f"{100 * (1 - petra / most):.0f} % less (scale “{scale}”).",
+            facet(
+                bars.sort_values("place", kind="stable"),
+                [facets.stack(sums=".2f")],
+                key="headline-memory",
+                title="Bytes held by each method",
+                caption=f"Bytes held by each method, all stages ({network}, {dataset}, batch {batch}, k = 1, scale "
+                f"“{scale}”), by kind, each at its largest moment; measured.",
+                description="A stacked bar a method. "
+                + "; ".join(f"{method.title} {sums[method.name] * unit:.2f} {name}" for method in order)
+                + ".",
+                x="way",
+                y="amount",
+                hue="kind",
+                looks=KIND_LOOKS,
+                xlabel=name,
+                height=4.2,
+                width=5.2,
+                legend="area",
+            ),
+            "table3",
+        )
+        return
+
+
+SPEED_WAYS = ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
+SPEED_K = 16
+SPEED_LOOKS = {
+    "PETRA": Look("PETRA", plots.COLOURS[methods.PETRA]),
+    "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
+    "1F1B, checkpointing": Look("1F1B, checkpointing", "#0072b2", (1, 1), "s"),
+    "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "^"),
+    "Reversible backpropagation": Look("Reversible backpropagation", plots.COLOURS[methods.REVERSIBLE_BACKPROPAGATION]),
+}
+
+
+def _speed(frames: Frames) -> Iterator[Headline]:
+    for sheet in _largest(frames, "table5", kind=StageCostCell):
+        run = frames.by_name[str(sheet.done["cell"].iloc[0])]
+        stages = Balance.of_rows(run.cell, run.result["stages"])  # type: ignore[arg-type]  # a StageCostCell
+        invertible = [row["invertible"] for row in run.result["stages"]]
+        ways = {way.title: way for way in WAYS}
+        alone = taken(stages, invertible, ways["Backpropagation"], 1, SPEED_K).seconds
+        modelled = [
+            (p, title, alone / taken(stages, invertible, ways[title], p, SPEED_K).seconds, "modelled")
+            for title in SPEED_WAYS
+            for p in range(1, len(stages.costs) + 1)
+        ]
+        measured = list(_measured(frames))
+        points = Frame.from_records([*modelled, *measured], columns=["devices", "way", "speed", "of"])
+        most = len(stages.costs)
+        petra, rival = (next(v for d, w, v, _ in modelled if (d, w) == (most, t)) for t in ("PETRA", "1F1B"))
+        network = sheet.done["network"].iloc[0]
+        yield Headline(
+            f"On {most} devices PETRA is modelled at {petra:.1f} times the speed of one that backpropagates, the "
+            f"synchronous 1F1B at {rival:.1f} times (scale “{sheet.scale}”).",
+            facet(
+                points,
+                [facets.only(facets.line(), of="modelled"), facets.only(facets.dots(size=6), of="measured")],
+                key="headline-speed",
+                title="Speed against the number of devices",
+                caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
+                f"({network}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale “{sheet.scale}”; links "
+                "take no time). Marks: measured, the benchmark “pipelining”, two processes on a CPU.",
+                description="Speed by number of devices, a line a way. "
+                + "; ".join(f"{w}, {d} devices: {v:.1f}" for d, w, v, _ in modelled if d == most)
+                + ". Measured with two: "
+                + ("; ".join(f"{w} {v:.2f}" for _, w, v, _ in measured) or "nothing")
+                + ".",
+                x="devices",
+                y="speed",
+                hue="way",
+                looks=SPEED_LOOKS,
+                xlabel="devices",
+                ylabel="speed, one device with backpropagation = 1",
+                height=4.2,
+                width=5.2,
+            ),
+            "tradeoff",
+        )
+
+
+def _measured(frames: Frames) -> Iterator[tuple[int, str, float, str]]:
+    """What the benchmark of pipelines measured with two processes, over autograd in one."""
+    for benchmark in frames.results.benchmarks:
+        if benchmark.name == "pipelining":
+            medians = {
+                s.name: spread(s.values).median
+                for s in benchmark.series
+                if s.quantity == "throughput" and s.group.startswith(NETWORK)
+            }
+            for way in SPEED_WAYS:
+                if way in medians:
+                    yield 2, way, medians[way] / medians["autograd, one process"], "measured"

@@ -1,0 +1,152 @@
+"""What was measured on a chain of equal stages, and the published formulas of Table 1, in the same units.
+
+A formula counts activations in graphs (FG) or inputs of one stage, parameters in copies of a stage's weights, messages
+in activations of one stream, FLOPs and time in forwards of one stage. The units are measured too: under
+backpropagation, FG is what an inner stage holds, and one stream is what it keeps of its input. The paper counts j from
+1, this suite from 0.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce import published
+from reproduce.cells.kinds import ComplexityCell
+from reproduce.modelling import formula
+from reproduce.published import Row
+from reproduce.records.results import Run
+
+__all__ = ["FIRST_INNER", "FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "measured"]
+
+FIRST_INNER = 1
+#: Names in the published file of the engine's methods; one has none.
+PUBLISHED_NAMES = {
+    methods.BACKPROPAGATION: "backpropagation",
+    methods.REVERSIBLE_BACKPROPAGATION: "reversible_backpropagation",
+    methods.DELAYED_GRADIENTS: "delayed_gradients",
+    methods.DSP: "delayed_gradients_checkpointing",
+    methods.PETRA: "petra",
+}
+#: The published column that is about a value of `Measured.values`.
+FORMULAS = {
+    "activations": "activation_storage",
+    "copies": "parameter_storage",
+    "down": "communication_volume",
+    "flops": "flops",
+    "executed": "mean_time_per_batch",
+    "time": "mean_time_per_batch",
+}
+
+
+@cache
+def formulas() -> Mapping[Method, Row]:
+    """The published lines."""
+    rows = {row["method"]: row for row in published.read("table1_complexity")}
+    return {method: rows[name] for method, name in PUBLISHED_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measurement.
+
+    Attributes:
+        cell: what was measured.
+        result: of `reproduce.measures.complexity`.
+        stream: bytes of one stream of activations between two inner stages.
+        graph: bytes of the full graph of an inner stage, its input included (FG).
+
+    """
+
+    cell: ComplexityCell
+    result: Mapping[str, Any]
+    stream: int
+    graph: int
+
+    @property
+    def method(self) -> Method:
+        """Of the cell."""
+        return methods.by_name(self.cell.method)
+
+    @property
+    def place(self) -> Mapping[str, int]:
+        """J and k."""
+        return {"J": self.result["stages"], "k": self.cell.accumulation}
+
+    @property
+    def inner(self) -> range:
+        """The stages that are all alike."""
+        return range(FIRST_INNER, self.place["J"] - 1)
+
+    def values(self, stage: int = FIRST_INNER) -> Mapping[str, float]:
+        """What was measured at an inner stage, in the units of the formulas; seconds and FLOPs are of the first.
+
+        Returns:
+            activations (bytes held), copies (of the weights, besides the current ones), up and down (messages, in
+            streams), flops (of all stages, in forwards of one), executed (time per batch by the executed schedule,
+            in forwards), time (by the clock, if all stages took as long as the first inner one: one at a time a batch
+            passes all stages, else the slower of forward and backward sets the pace), backward (seconds, with what is
+            reconstructed, in forwards).
+
+        """
+        row, seconds, stages = self.result["rows"][stage], self.result["seconds"], self.place["J"]
+        backward = seconds["backward"] / seconds["forward"]
+        return {
+            "activations": row["inputs"] + row["graph"],
+            "copies": row["stashed_weights"] / row["parameters"],
+            "up": row["message_up"] / self.stream,
+            "down": row["message_down"] / self.stream,
+            "flops": stages * self.result["stage_flops"] / self.result["stage_forward_flops"],
+            "executed": self.result["units_overlapped"],
+            "time": max(1.0, backward) if self.method.pipelined else stages * (1.0 + backward),
+            "backward": backward,
+        }
+
+    def formula(self, name: str, stage: int = FIRST_INNER, **place: int) -> float:
+        """The published formula of a value, for this network; copies without rounding up.
+
+        Args:
+            name: of the value.
+            stage: where.
+            place: J or k, if not those of the measurement.
+
+        Raises:
+            KeyError: the paper's table does not have the method, or no formula of the value.
+
+        """
+        values = {**self.place, "j": stage + 1, "FG": self.graph, **place}
+        value = formula.evaluate(formulas()[self.method][FORMULAS[name]], values)
+        if name == "activations" and not self.method.keeps_graph:
+            return value * self.stream
+        if name == "copies" and not self.method.stashes_weights:
+            return 0.0  # the formula's 1 is the weights themselves
+        if name == "down" and not self.method.reconstructs:
+            return 2 * value  # the formula's 1 is for a network with one stream
+        return value
+
+    @property
+    def holds(self) -> bool:
+        """Whether the formulas of activations, stashed weights and FLOPs hold at every inner stage."""
+        return math.isclose(self.values()["flops"], self.formula("flops")) and all(
+            math.isclose(self.values(stage)["activations"], self.formula("activations", stage))
+            and math.isclose(self.values(stage)["copies"], math.ceil(self.formula("copies", stage)))
+            for stage in self.inner
+        )
+
+
+def measured(runs: Iterable[Run[Any]]) -> list[Measured]:
+    """The finished measurements among these runs, by J and k, then in the order of the methods.
+
+    One without a measurement of backpropagation on the same network, which gives the units, is left out.
+    """
+    done = {run.cell: run.result for run in runs if isinstance(run.cell, ComplexityCell) and run.done}
+    found = []
+    for cell, result in done.items():
+        exact = done.get(replace(cell, method=methods.BACKPROPAGATION.name))
+        if exact is not None:
+            row = exact["rows"][FIRST_INNER]
+            found.append(Measured(cell, result, row["inputs"], row["inputs"] + row["graph"]))
+    return sorted(found, key=lambda m: (*m.place.values(), methods.KNOWN.index(m.method)))

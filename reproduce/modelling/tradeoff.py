@@ -1,0 +1,124 @@
+"""What it takes to train a network on P devices, way by way, from what its stages cost on one.
+
+A way is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Stages stay as many as
+the network has, whatever P is, since their number decides the delays and so the accuracy; neighbours share a device by
+the cut that makes the slowest one fastest. Runs are simulated event by event over links that take no time
+(`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from petra_core import methods
+from petra_core.methods import Method
+from petra_core.prediction import orders
+from petra_core.prediction.footprint import joined
+from petra_core.prediction.holding import holding
+from petra_core.prediction.simulation import INSTANT, Cost, Operation, simulate
+from petra_core.shares import runs
+from reproduce.modelling.balance import Balance
+from reproduce.modelling.modelled import keeping_graphs
+
+__all__ = ["WAYS", "Taken", "Way", "front", "taken"]
+
+Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train on several devices.
+
+    Attributes:
+        title: as tables call it.
+        method: whose memory and evaluations it has.
+        trains_as: the method whose accuracy it has.
+        order: of a synchronous pipeline, which empties at every update; None: the method's own.
+
+    """
+
+    title: str
+    method: Method
+    trains_as: Method
+    order: Order | None = None
+
+
+WAYS = (
+    *(Way(m.title, m, m) for m in methods.ALL),
+    Way("GPipe", methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION, orders.gpipe),
+    Way("GPipe, checkpointing", methods.DSP, methods.BACKPROPAGATION, orders.gpipe),
+    Way("1F1B", methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION, orders.one_f_one_b),
+    Way("1F1B, checkpointing", methods.DSP, methods.BACKPROPAGATION, orders.one_f_one_b),
+)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a way takes.
+
+    Attributes:
+        seconds: for a micro-batch, in the steady state.
+        peak: bytes on the device that holds most.
+
+    """
+
+    seconds: float
+    peak: int
+
+
+def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:
+    """What a way takes on so many devices.
+
+    Args:
+        stages: the network under PETRA, with what its stages cost.
+        invertible: of each stage, whether it can be inverted.
+        way: how it is trained.
+        devices: P, at most as many as stages.
+        accumulation: k, micro-batches of an update.
+
+    """
+    cell = replace(stages.cell, method=way.method.name, accumulation=accumulation)
+    balance = Balance(cell, costs_of(way.method, stages.costs, invertible))
+    partition = balance.best(devices).partition
+    if way.order is None:
+        steady = 2 * accumulation * -(-2 * len(stages.costs) // accumulation)
+        timeline = balance.simulated(balance.best(devices), INSTANT, 2 * steady)
+        seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2)
+        histories = balance.holding(timeline)
+    else:
+        merged = tuple(orders.merged(balance.costs, partition))
+        timeline = simulate(way.order(merged, (1,) * devices, accumulation), INSTANT)
+        seconds = timeline.seconds / accumulation
+        footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(partition)]
+        histories = holding(timeline, footprints)
+    return Taken(seconds, max(history.peak for history in histories))
+
+
+def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]) -> tuple[Cost, ...]:
+    """What stages cost under a method, from what they cost under PETRA.
+
+    A method that keeps its graphs evaluates once less in its backward; one that differentiates with other weights than
+    it reconstructs with evaluates once more where it reconstructs. Only a method that reconstructs sends inputs down.
+    """
+    keeping = keeping_graphs(costs)
+    if method.keeps_graph:
+        return tuple(keeping)
+    if not method.reconstructs:
+        return tuple(replace(cost, down=kept.down) for cost, kept in zip(costs, keeping, strict=True))
+    if method.stashes_weights:
+        return tuple(
+            replace(cost, backward=cost.backward + cost.forward * inverts)
+            for cost, inverts in zip(costs, invertible, strict=True)
+        )
+    return costs
+
+
+def front(points: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Which points are not beaten: none is at least as good in everything and better in something; less is better."""
+
+    def beaten(point: tuple[float, ...]) -> bool:
+        return any(
+            other != point and all(theirs <= ours for theirs, ours in zip(other, point, strict=True))
+            for other in points
+        )
+
+    return [not beaten(point) for point in points]

@@ -1,0 +1,84 @@
+"""How a section lies on the page: what is seen at once, what is folded, and which parts can be chosen.
+
+People look before they read. So of a section its sentence, the first picture and the first table are shown, and all
+else is folded. What a reader may choose to see alone (one k, one scale) every part carries as data: a table or picture
+its scale, a column the k of its head (`reproduce.show.content.OfK`), a row that of its column "k".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reproduce.show.content import Block, Column, Entry, Figure, OfK, Section, Table
+
+__all__ = [
+    "Picture",
+    "column_groups",
+    "first_blocks",
+    "k_of",
+    "k_of_head",
+    "named_svg",
+    "other_blocks",
+    "picture",
+    "raw_differs",
+]
+
+
+class Picture(NamedTuple):
+    """A picture in small: the drawing that is shown elsewhere on the page, and the size of its box."""
+
+    key: str
+    width: str
+    height: str
+
+
+def picture(section: Section) -> Picture | None:
+    """The section's first picture; None if it has none."""
+    for block in section.blocks:
+        if isinstance(block, Figure) and (box := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
+            return Picture(block.key, box[1], box[2])
+    return None
+
+
+def first_blocks(section: Section) -> list[Block]:
+    """The first picture and the first table."""
+    figure = next((block for block in section.blocks if isinstance(block, Figure)), None)
+    table = next((block for block in section.blocks if isinstance(block, Table)), None)
+    return [block for block in (figure, table) if block is not None]
+
+
+def other_blocks(section: Section) -> list[Block]:
+    """All others, in their order."""
+    shown = first_blocks(section)
+    return [block for block in section.blocks if not any(block is one for one in shown)]
+
+
+def named_svg(figure: Figure) -> str:
+    """The drawing with a name by which its small picture finds it."""
+    return figure.svg.replace("<svg ", f'<svg id="svg-{figure.key}" ', 1)
+
+
+def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """The upper line of a table's head: (group, number of columns), neighbours of one group together."""
+    groups: list[tuple[str, int]] = []
+    for column in columns:
+        if groups and column.group and groups[-1][0] == column.group:
+            groups[-1] = (groups[-1][0], groups[-1][1] + 1)
+        else:
+            groups.append((column.group, 1))
+    return groups
+
+
+def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:
+    """The k that a row is of, by its column "k"; empty: it has none."""
+    return next((entry.text for column, entry in zip(columns, row, strict=True) if column.name == "k"), "")
+
+
+def k_of_head(head: str) -> str:
+    """The k that a head of columns or rows is of; empty: it is of none or of several."""
+    return str(head.k) if isinstance(head, OfK) else ""
+
+
+def raw_differs(entry: Entry) -> bool:
+    """Whether what is sorted by and saved is more than what is read."""
+    return str(entry.raw) != entry.text

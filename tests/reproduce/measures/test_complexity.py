@@ -1,0 +1,48 @@
+"""What is counted on a chain of equal stages (`tests/reproduce/modelling/test_complexity.py` has it in units)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.grids.plans.table1 import chains
+from reproduce.measures.complexity import measure_complexity
+from reproduce.measures.context import Context
+from reproduce.records.record import Record
+from reproduce.running.execution import execute
+from tests import fake_records
+
+
+@pytest.mark.parametrize(("depth", "k"), [(2, 1), (3, 1), (3, 4)])
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_every_stage_and_kind_is_as_predicted(method: Method, depth: int, k: int) -> None:
+    cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
+    for entry in measure_complexity(cell)["memory"]:
+        assert entry["measured"] == entry["predicted"], entry
+
+
+def test_measuring_leaves_the_global_random_state_alone() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    measure_complexity(fake_records.complexity_cell(methods.PETRA))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_a_chain_can_be_measured() -> None:
+    cell = replace(fake_records.complexity_cell(methods.PETRA), model="revnet18", stem="cifar")
+    with pytest.raises(ValueError, match="chain of equal stages, such as 'chain4'; got 'revnet18'"):
+        measure_complexity(cell)
+
+
+def test_cells_are_all_methods_at_every_k_and_the_runner_finds_the_measurement(tmp_path: Path) -> None:
+    cells = chains(depth=2, accumulations=(1, 3))
+    assert len({cell.identity for cell in cells}) == 12
+    cell = fake_records.complexity_cell(methods.PETRA)
+    state = execute(Record.of(cell, tmp_path), Context())
+    assert str(state) == "done"
+    result = Record.of(cell, tmp_path).result()
+    assert result is not None
+    assert result["stages"] == 5

@@ -1,0 +1,111 @@
+"""Measurements in the units of Table 1: what is measured on a chain of equal stages follows the published formulas."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.cells.base import Cell
+from reproduce.measures.complexity import measure_complexity
+from reproduce.modelling.complexity import PUBLISHED_NAMES, Measured, formulas, measured
+from reproduce.records.record import State, Status
+from reproduce.records.results import Run
+from tests import fake_records
+
+GRIDS = [(2, 1), (3, 1), (3, 4)]  # inner stages, k
+STREAM = 2 * 4 * 4 * 4 * 4  # batch 2, 4 channels, 4x4 pixels after the stem's stride, float32
+
+
+@cache
+def run(method: Method, depth: int, k: int) -> Run[Cell]:
+    cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
+    return Run(cell, State(Status.DONE), measure_complexity(cell), (), (), (), {})
+
+
+def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = None) -> Measured:
+    """The measurement, with some entries of its result changed."""
+    own = run(method, depth, k)
+    exact = run(methods.BACKPROPAGATION, depth, k)
+    found = measured([exact, replace(own, result={**own.result, **(changes or {})})])
+    return next(m for m in found if m.method is method)
+
+
+@pytest.mark.parametrize(("depth", "k"), GRIDS)
+@pytest.mark.parametrize("method", PUBLISHED_NAMES, ids=str)
+def test_measured_activations_weights_and_flops_are_those_of_the_formulas(method: Method, depth: int, k: int) -> None:
+    m = one(method, depth, k)
+    assert m.stream == STREAM
+    assert m.place == {"J": depth + 2, "k": k}
+    for stage in m.inner:
+        values = m.values(stage)
+        assert values["activations"] == m.formula("activations", stage)
+        assert values["copies"] == math.ceil(m.formula("copies", stage))
+        assert values["down"] == m.formula("down", stage)
+    assert m.values()["flops"] == m.formula("flops")
+    assert m.holds
+
+
+def test_what_is_held_counts_graphs_inputs_and_copies_as_the_paper_does() -> None:
+    """The first inner of 5 stages, of delay 6, so ceil(6 / k) copies."""
+    delayed = one(methods.DELAYED_GRADIENTS, 3, 4)
+    assert delayed.values()["activations"] == 6 * delayed.graph
+    assert delayed.values()["copies"] == 2
+    assert one(methods.DSP, 3, 4).values()["activations"] == 6 * STREAM
+    assert one(methods.PETRA, 3, 4).values()["activations"] == 0
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_messages_are_two_streams_up_and_with_handed_down_inputs_four_down(method: Method) -> None:
+    m = one(method, 3, 1)
+    assert {m.values(stage)["up"] for stage in m.inner} == {2}
+    assert {m.values(stage)["down"] for stage in m.inner} == {4 if method.reconstructs else 2}
+    assert m.result["rows"][0]["message_up"] is None
+    assert m.result["rows"][-1]["message_down"] is None
+
+
+@pytest.mark.parametrize("method", PUBLISHED_NAMES, ids=str)
+@pytest.mark.parametrize(("depth", "k"), GRIDS)
+def test_time_is_that_of_the_formulas_but_for_the_head_that_reconstructs_nothing(
+    method: Method, depth: int, k: int
+) -> None:
+    m = one(method, depth, k)
+    assert m.values()["executed"] == m.formula("executed") - (method is methods.REVERSIBLE_BACKPROPAGATION)
+    assert m.result["ticks_per_micro_batch"] == (1 if method.pipelined else 2 * m.place["J"] - 1)
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
+def test_time_by_the_clock_is_one_stage_s_pace_or_all_stages_in_a_row(method: Method) -> None:
+    for backward in (0.5, 2.0):
+        values = one(method, 2, 1, {"seconds": {"forward": 0.25, "backward": 0.25 * backward}}).values()
+        assert values["backward"] == backward
+        assert values["time"] == (max(1.0, backward) if method.pipelined else 4 * (1 + backward))
+
+
+def test_a_formula_is_had_at_other_places_and_not_of_a_method_that_the_paper_lacks() -> None:
+    m = one(methods.DELAYED_GRADIENTS, 3, 1)
+    assert [m.formula("copies", k=k) for k in (1, 2, 4)] == [6, 3, 1.5]
+    assert [m.formula("activations", J=stages) / m.graph for stages in (4, 8)] == [4, 12]
+    assert methods.APPROXIMATE_INPUTS not in formulas()
+    with pytest.raises(KeyError):
+        one(methods.APPROXIMATE_INPUTS, 3, 1).formula("copies")
+
+
+@pytest.mark.parametrize("kind", ["inputs", "stashed_weights"])
+def test_one_stage_that_departs_from_a_formula_is_noticed(kind: str) -> None:
+    rows = [dict(row) for row in run(methods.DSP, 3, 1).result["rows"]]
+    rows[3][kind] += rows[3]["parameters"]
+    assert not one(methods.DSP, 3, 1, {"rows": rows}).holds
+    assert not one(methods.DSP, 3, 1, {"stage_flops": 1.0}).holds
+
+
+def test_they_are_in_order_and_without_backpropagation_there_are_no_units() -> None:
+    runs = [run(method, depth, k) for depth, k in reversed(GRIDS) for method in reversed(methods.ALL)]
+    found = measured(runs)
+    assert [(*m.place.values(), m.method) for m in found] == [(d + 2, k, m) for d, k in GRIDS for m in methods.ALL]
+    (exact,) = measured([run(methods.PETRA, 3, 1), run(methods.BACKPROPAGATION, 3, 4)])
+    assert exact.method is methods.BACKPROPAGATION

@@ -1,0 +1,35 @@
+"""Exponents and straight lines are those of least squares, with intervals."""
+
+import pytest
+
+from reproduce.modelling.slopes import growth
+
+PLACES = (4, 8, 16, 32)
+
+
+def test_an_exponent_has_an_interval_that_holds_it() -> None:
+    noise = (1.02, 0.97, 1.01, 0.98)
+    found = growth(PLACES, [3 * x**1.5 * e for x, e in zip(PLACES, noise, strict=True)])
+    assert found.half_width is not None
+    assert abs(found.exponent - 1.5) < found.half_width < 0.1
+    two = growth((1, 2), (5.0, 20.0))
+    assert (two.exponent, two.half_width, two.words(2)) == (pytest.approx(2), None, "2.00")
+
+
+def test_what_does_not_grow_has_the_exponent_0_and_is_a_straight_line() -> None:
+    flat = growth(PLACES, [7.0] * 4)
+    assert (flat.exponent, flat.half_width, flat.straight) == (0, 0, 1)
+    assert flat.words() == "0.000 ± 0.000"
+
+
+def test_a_straight_line_with_a_fixed_cost_has_an_exponent_below_one() -> None:
+    found = growth(PLACES, [10 + 2.0 * x for x in PLACES])
+    assert found.straight == pytest.approx(1)
+    assert found.exponent < 0.9
+    assert growth(PLACES, [x**3 for x in PLACES]).straight < 0.99
+
+
+@pytest.mark.parametrize("points", [[], [(2, 1.0), (2, 2.0)], [(0, 1.0), (1, 1.0)], [(1, 0.0), (2, 1.0)]])
+def test_growth_needs_two_places_and_positive_numbers(points) -> None:
+    with pytest.raises(ValueError, match=r"growth|power law"):
+        growth([x for x, _ in points], [y for _, y in points])

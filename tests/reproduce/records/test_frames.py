@@ -1,0 +1,132 @@
+"""Runs are found by the cell that a plan means, whatever the seed, the loader and the precision; nothing slips in."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pandas import DataFrame
+
+from petra_core import methods
+from reproduce.cells.kinds import TrainingCell
+from reproduce.grids import paper, small
+from reproduce.grids.plans.transformer_errors import planned
+from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described, over_training
+from reproduce.records.results import read
+from reproduce.show.compare import means
+from tests import fake_records
+from tests.sections import sheets
+
+CELL = paper.cell("imagenet", epochs=6, drops=(), batch_size=8)
+
+
+def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path) -> None:
+    for seed in (0, 7):
+        fake_records.train(replace(CELL, seed=seed), tmp_path, 70.0 + seed)
+    fake_records.train(replace(CELL, learning_rate=0.3), tmp_path, 20.0)
+    (sheet,) = sheets(tmp_path, "paper", [CELL])
+    assert list(sheet.runs["seed"]) == [0, 7]
+    assert list(sheet.runs["test_accuracy"]) == [70.0, 77.0]
+    assert sheet.progress == "paper: 2 of 2 runs finished"
+
+
+def test_what_was_not_run_is_a_row_that_says_so(tmp_path: Path) -> None:
+    cells = [replace(CELL, seed=seed) for seed in range(3)]
+    fake_records.train(cells[1], tmp_path, 70.0)
+    (sheet,) = sheets(tmp_path, "paper", cells)
+    assert list(sheet.runs["state"]) == ["not run", "done", "not run"]
+    assert len(sheet.done) == 1
+    (empty,) = sheets(tmp_path / "nothing", "paper", cells)
+    assert not empty.begun
+    assert list(empty.runs["state"]) == ["not run"] * 3
+
+
+def test_precisions_are_sheets_apart_and_so_are_images_of_torchvision(tmp_path: Path) -> None:
+    for precision in ("float32", "bf16", "tf32"):
+        fake_records.train(replace(CELL, precision=precision, loader="ffcv"), tmp_path, 70.0)
+    fake_records.train(replace(CELL, loader="torchvision"), tmp_path, 50.0)
+    keys = [sheet.key for sheet in sheets(tmp_path, "paper", [CELL])]
+    assert keys == ["paper-tf32", "paper-float32-torchvision", "paper", "paper-bf16"]
+    assert [len(sheet.runs) for sheet in sheets(tmp_path, "paper", [CELL])] == [1] * 4
+
+
+def test_of_two_loaders_with_the_same_bits_the_finished_run_counts(tmp_path: Path) -> None:
+    cell = small.cell()
+    fake_records.train(cell, tmp_path, 70.0)
+    fake_records.train(replace(cell, loader="ffcv"), tmp_path, 20.0, epochs=1)
+    (sheet,) = sheets(tmp_path, "small", [cell])
+    assert list(sheet.runs["status"]) == ["done"]
+
+
+def test_data_sets_are_sheets_apart(tmp_path: Path) -> None:
+    cells = [paper.cell("cifar10"), paper.cell("cifar100")]
+    fake_records.train(cells[0], tmp_path, 70.0)
+    assert [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path, "paper", cells)] == [
+        ("cifar10", True),
+        ("cifar100", False),
+    ]
+
+
+def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Path) -> None:
+    cells = [small.cell(seed=seed) for seed in range(4)]
+    fake_records.train(cells[0], tmp_path, 60.0)
+    fake_records.train(cells[1], tmp_path, 61.0)
+    fake_records.train(cells[2], tmp_path, 61.0, epochs=1).fail("diverged", "nan")
+    (sheet,) = sheets(tmp_path, "small", cells)
+    samples = means(sheet.runs, "test_accuracy", ["method", "k"])
+    sample = samples["PETRA", cells[0].accumulation]
+    assert sample.values == {0: 60.0, 1: 61.0}
+    assert sample.seeds == "2 of 4; 1 diverged"
+    assert sample.unfinished == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
+    assert means(sheet.runs, "test_accuracy", ["method"])["PETRA"] == sample
+    assert samples["DSP", 1].summary == "not run"
+
+
+def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Path) -> None:
+    fake_records.train(small.cell(), tmp_path, 60.0)
+    fake_records.train(TrainingCell(**_settings(planned("revvit_micro", "bf16"))), tmp_path, 60.0)
+    frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
+    assert tuple(frames.runs.columns) == RUNS
+    assert tuple(frames.lines(frames.runs["cell"]).columns) == LINES
+    assert tuple(frames.parts(frames.runs["cell"]).columns) == PARTS
+    assert tuple(frames.series.columns) == SERIES
+    assert set(frames.runs["kind"]) == {"training", "complexity"}
+    assert set(frames.runs["arithmetic"]) == {"float32", "bf16"}
+
+
+def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
+    fake_records.train(small.cell(), tmp_path, 60.0)
+    files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
+    assert [file.name for file in files] == ["runs.csv", "epochs.csv", "lines.csv", "parts.csv", "series.csv"]
+    (row,) = csv.DictReader(files[0].read_text().splitlines())
+    assert (row["cell"], row["test_accuracy"]) == (small.cell().name, "60.0")
+    assert len(files[1].read_text().splitlines()) == 1 + small.cell().epochs
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (small.cell(accumulation=8), "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k/256"),
+        (small.cell(reference_rate=0.4), "learning rate 0.4·batch·k/256"),
+        (paper.cell("cifar100", "revnet50"), "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs"),
+    ],
+)
+def test_a_recipe_in_words(cell: TrainingCell, words: str) -> None:
+    assert words in described(cell)
+    assert "RevNet-" in described(cell, network=True)
+
+
+def _settings(cell: object) -> dict[str, object]:
+    values = dict(cell.to_dict())  # type: ignore[attr-defined]  # a cell
+    return {name: value for name, value in values.items() if name not in ("kind", "probe_every")}
+
+
+def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:
+    # An epoch of two micro-batches, one of six; stage 0 keeps its input in the second.
+    rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
+    rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]
+    lines = DataFrame.from_records(rows, columns=list(LINES)).assign(k=None)
+    means = over_training(lines)
+    assert means.columns.tolist() == ["cell", "seed", "stage", "measure", "k", "value"]
+    assert means[["stage", "value"]].to_numpy().tolist() == [[0, 1.0], [1, 4.0]]
+    assert over_training(lines.iloc[:0]).empty

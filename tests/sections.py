@@ -1,0 +1,39 @@
+"""Sections of the report, made from a folder of records."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from reproduce.cells.kinds import Cell
+from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.records.frames import Frames, Sheet
+from reproduce.records.results import read
+from reproduce.show.content import Entry, Section, Table
+
+__all__ = ["entries", "made", "sheets", "table", "tables"]
+
+
+def made(exhibit: Exhibit, root: Path) -> Section:
+    """The section of an exhibit from the records under `root`."""
+    return section(exhibit, Frames(read(root)))
+
+
+def sheets(root: Path, scale: str, cells: Iterable[Cell]) -> list[Sheet]:
+    """The sheets of these cells."""
+    return list(Frames(read(root)).sheets(scale, list(cells)))
+
+
+def tables(section: Section) -> list[Table]:
+    """All tables of a section, those on demand last."""
+    return [block for block in (*section.blocks, *section.folded) if isinstance(block, Table)]
+
+
+def table(section: Section, key: str) -> Table:
+    """The table with this key."""
+    return next(found for found in tables(section) if found.key == key)
+
+
+def entries(found: Table, *leading: str) -> dict[tuple[str, str], Entry]:
+    """The row that begins with these texts, by group and name of the column; of columns of one name the first."""
+    row = next(row for row in found.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
+    heads = [(str(column.group), column.name) for column in found.columns]
+    return dict(reversed(list(zip(heads, row, strict=True))))

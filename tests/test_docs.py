@@ -1,0 +1,183 @@
+"""The README and the pages of docs/: examples run, and what they name is there."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from petra_core import methods
+from petra_core.drawing.__main__ import main as draw
+from reproduce.commands.cli import main as reproduce
+from tests.conftest import ROOT
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+
+#: Paths that are made by the commands.
+GENERATED = ("reports/index.html", "reports/benchmarks")
+#: Options of other programs.
+FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout", "--bench"}
+ELLIPSIS = "…"
+
+
+def every(pattern: str) -> list[tuple[str, str]]:
+    """(page, what the group of the pattern is) for every match in a page."""
+    return [(page, found) for page, text in TEXTS.items() for found in re.findall(pattern, text, re.M | re.S)]
+
+
+def code(text: str) -> list[str]:
+    """The lines of fenced blocks but Python's, continued ones as one, and the code within lines."""
+    fenced = r"^```(\w*)\n(.+?)^```"
+    blocks = [block for language, block in re.findall(fenced, text, re.M | re.S) if language != "python"]
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return lines + re.findall(r"`([^`\n]+)`", re.sub(fenced, "", text, flags=re.M | re.S))
+
+
+CODE = [(page, line) for page, text in TEXTS.items() for line in code(text)]
+#: What a session hands the arguments after `--` to, by its name.
+SESSIONS: dict[str, str] = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", TEXTS["README.md"], re.M))
+
+
+def check_reproduce(arguments: list[str]) -> None:
+    """That the command is there and has these options. Raises: click.UsageError."""
+    command: click.Command = reproduce
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        assert name in command.commands, f"there is no command {name}"
+        command = command.commands[name]
+    if set(arguments) <= {"-h", "--help", ELLIPSIS}:
+        return
+    _, left, _ = command.make_parser(click.Context(command)).parse_args(arguments)
+    assert not left, f"{command.name} does not take {left}"
+
+
+def check_benchmark(module: str, arguments: list[str]) -> None:
+    """That the script is there, and somewhere in the benchmarks its options are."""
+    assert importlib.util.find_spec(module) is not None
+    sources = "".join(file.read_text("utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
+    for option in arguments:
+        assert not option.startswith("--") or option == "--help" or f'"{option}"' in sources, option
+
+
+def check_module(words: list[str]) -> None:
+    """That what stands behind `-m` can be called so."""
+    module, *arguments = words
+    if module == "reproduce":
+        check_reproduce(arguments)
+    elif module.startswith("benchmarks.") and ELLIPSIS not in module:
+        check_benchmark(module, arguments)
+    else:
+        assert module in {"petra_core.drawing", "tests.golden.dump", "venv", f"benchmarks.{ELLIPSIS}"}
+
+
+def test_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_lines_fit_but_of_tables_and_commands(page: str) -> None:
+    lines = TEXTS[page].splitlines()
+    assert not [line for line in lines if len(line) > 120 and not line.startswith(("|", "{ ", ".venv/bin/uv "))]
+
+
+@pytest.mark.parametrize(("page", "example"), every(r"^```python\n(.+?)^```"))
+def test_examples_run(page: str, example: str) -> None:
+    exec(compile(example, page, "exec"), {})
+
+
+@pytest.mark.parametrize(("page", "target"), every(r"\]\((?!https?://)([^)]+)\)"))
+def test_links_lead_somewhere(page: str, target: str) -> None:
+    path, _, anchor = target.partition("#")
+    file = (ROOT / page).parent / path if path else ROOT / page
+    assert file.exists()
+    headings = re.findall(r"^#+ (.+)$", file.read_text("utf-8"), re.M) if anchor else []
+    assert not anchor or anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = re.findall(r"\]\((docs/[\w.-]+)\)", TEXTS["README.md"])
+    assert {page for page in TEXTS if page != "README.md"} <= set(linked)
+
+
+def test_commands_exist_with_their_options() -> None:
+    wrong, count = [], 0
+    for page, line in CODE:
+        for match in re.finditer(r"(?:nox -s (?P<session>\S+)(?: -- (?P<rest>.+))?|(?<= )-m (?P<module>.+))$", line):
+            count += 1
+            try:
+                if match["module"]:
+                    check_module(shlex.split(match["module"]))
+                elif match["session"] != "NAME":
+                    target = shlex.split(SESSIONS[match["session"]].strip("`"))
+                    if target[:2] == ["python", "-m"]:
+                        check_module([*target[2:], *shlex.split(match["rest"] or "")])
+            except (AssertionError, KeyError, click.UsageError) as error:
+                wrong.append(f"{page}: {line}: {error!r}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 50
+
+
+def test_options_that_are_named_alone_exist() -> None:
+    commands = [*reproduce.commands.values()]
+    commands += [part for group in commands if isinstance(group, click.Group) for part in group.commands.values()]
+    known = {option for command in commands for parameter in command.params for option in parameter.opts} | FOREIGN
+    for source in (*(ROOT / "benchmarks").rglob("*.py"), ROOT / "petra_core" / "drawing" / "__main__.py"):
+        known |= set(re.findall(r'"(--[\w-]+)"', source.read_text("utf-8")))
+    named = [(page, match[0]) for page, line in CODE if (match := re.match(r"--[\w-]+", line))]
+    assert named
+    assert not [(page, option) for page, option in named if option not in known]
+
+
+def test_files_and_modules_that_are_named_exist() -> None:
+    wrong = []
+    for page, line in CODE:
+        if re.fullmatch(r"(?:petra_core|reproduce|benchmarks|tests|docs|reports|\.ci)/[\w/.-]*", line):
+            path = line.removesuffix("/")
+            if "NAME" not in path and path not in GENERATED and not (ROOT / path).exists():
+                wrong.append(f"{page}: {line}")
+        elif re.fullmatch(r"(?:petra_core|reproduce|benchmarks|models)(?:\.\w+)+", line):
+            name = f"petra_core.{line}" if line.startswith("models.") else line
+            if not resolves(name):
+                wrong.append(f"{page}: {line}")
+    assert not wrong, "\n".join(wrong)
+
+
+def resolves(name: str) -> bool:
+    """Whether the name is a module, or something in one."""
+    parent, _, last = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return hasattr(importlib.import_module(parent), last)
+    return True
+
+
+def test_methods_are_those_of_the_engine() -> None:
+    table = TEXTS["README.md"].split("| method |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.M) == [method.name for method in methods.KNOWN]
+
+
+def test_rooms_are_all_named_and_import_only_from_those_before() -> None:
+    guide = TEXTS["README.md"].split("**The paper**")[1].split("\n\n")[0]
+    package = ROOT / "reproduce"
+    rooms = [name for name in re.findall(r"`(\w+)/`", guide) if name != "reproduce"]
+    assert sorted(rooms) == sorted(folder.name for folder in package.iterdir() if (folder / "__init__.py").exists())
+    backward = [
+        f"{file.relative_to(ROOT)} imports {other}"
+        for number, room in enumerate(rooms)
+        for file in (package / room).rglob("*.py")
+        for other in re.findall(r"^\s*(?:from|import) reproduce\.(\w+)", file.read_text("utf-8"), re.M)
+        if other in rooms[number + 1 :]
+    ]
+    assert not backward, "\n".join(backward)
+
+
+def test_the_committed_schedule_is_what_is_executed_today(tmp_path: Path) -> None:
+    draw([str(tmp_path / "schedule.svg")])
+    committed = (ROOT / "docs" / "schedule.svg").read_bytes()
+    assert committed == (tmp_path / "schedule.svg").read_bytes(), "run `python -m petra_core.drawing docs/schedule.svg`"
+    assert len(committed) < 60_000
