@@ -12,7 +12,7 @@ from pandas import DataFrame, isna
 
 from petra_core import methods
 from petra_core.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Shown
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
 from reproduce.modelling.slopes import growth
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
 from reproduce.records.frames import Frames
@@ -59,6 +59,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield "No benchmark has been recorded yet."
         return
     yield Coverage(f"{count(len(records), 'record')}")
+    aimed = [aim for benchmark in records for aim in _aimed(benchmark)]
+    if aimed:
+        yield Sentence(
+            f"{sum(holds for _, holds in aimed)} of {count(len(aimed), 'aim')} for speed and memory reached."
+        )
     yield Folded(_machines(records))
     explained: dict[str, Benchmark] = {}  # by the paragraph
     for benchmark in records:
@@ -98,15 +103,21 @@ def _shown(benchmark: Benchmark, own: DataFrame) -> Iterator[Shown]:
 
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
-    measured: tuple[Comparison | Goal, ...] = (*benchmark.comparisons, *benchmark.goals)
-    aimed = [sought for sought in measured if sought.aim]
-    missed = [sought for sought in aimed if not sought.holds(benchmark.spread(sought).median)]
+    aimed = _aimed(benchmark)
+    missed = [sought for sought, holds in aimed if not holds]
     aims = count(len(aimed), "aim")
     if missed:
         words = some([_missed(benchmark, sought) for sought in missed])
         yield Finding(f"Benchmarks: {benchmark.title}: {len(missed)} of {aims} not reached. {words}.", Tone.ALERT)
     elif aimed:
         yield Finding(f"Benchmarks: {benchmark.title}: {aims} reached.", Tone.GOOD)
+
+
+def _aimed(benchmark: Benchmark) -> list[tuple[Comparison | Goal, bool]]:
+    """The ratios and values with an aim, and whether it is reached."""
+    measured: tuple[Comparison | Goal, ...] = (*benchmark.comparisons, *benchmark.goals)
+    judged = [(sought, sought.holds(benchmark.spread(sought).median)) for sought in measured]
+    return [(sought, holds) for sought, holds in judged if holds is not None]
 
 
 def _missed(benchmark: Benchmark, sought: Comparison | Goal) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Shown
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,
@@ -136,10 +136,12 @@ def _measured(record: Benchmark, medians: Any) -> Iterator[Shown]:
         notes=(again,),
     )
     sizes = [gain.median for gain in gains.values()]
-    yield Finding(
-        f"PaReprop on {device}: faster than reversible backpropagation in {sum(gain > 0 for gain in sizes)} of "
+    outcome = (
+        f"on {device}: faster than reversible backpropagation in {sum(gain > 0 for gain in sizes)} of "
         f"{count(len(sizes), 'setting')}, {with_sign(min(sizes), 1)} to {with_sign(max(sizes), 1)} %."
     )
+    yield Finding(f"PaReprop {outcome}")
+    yield Sentence(outcome[0].upper() + outcome[1:])
 
 
 def _of_size(network: str) -> Entry:

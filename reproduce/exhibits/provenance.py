@@ -204,7 +204,7 @@ def _versions_table(versions: Names) -> Table:
 
     return table(
         key="code",
-        caption="Versions of the code that ran.",
+        caption="Versions of the code that ran the cells.",
         rows=versions.items(),
         fields=[
             words("code", lambda row: row[0]),
@@ -227,7 +227,7 @@ def _environments_table(machines: Names) -> Table:
 
     return table(
         key="environments",
-        caption="Machines and versions.",
+        caption="Machines and versions that ran the cells.",
         rows=machines.items(),
         fields=[
             words("environment", lambda row: row[0]),

@@ -5,38 +5,25 @@ pipelines of 10 to 1000 devices over links from Ethernet to NVLink, and beside P
 instead (`petra_core.prediction.orders`). It needs no cells but those of Table 5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from petra_core import methods
 from petra_core.drawing import gantt
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, simulate
-from reproduce.modelling import modelled
-from reproduce.modelling.modelled import Modelled, seconds_when_full
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
+from reproduce.exhibits.table5 import largest
+from reproduce.modelling.modelled import Modelled, seconds_when_full, timed_networks
 from reproduce.modelling.rivals import BATCH, MANY, SIMULATED, RivalChain, RivalOutcome
-from reproduce.records.results import Results
-from reproduce.show.content import (
-    MEGABYTE,
-    Block,
-    Column,
-    Entry,
-    Figure,
-    Finding,
-    Section,
-    Table,
-    Tone,
-    none,
-    number,
-    text,
-)
+from reproduce.records.frames import Frames
+from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Table, Tone, none
+from reproduce.show.tables import Field, amount, number, table, words
 
-__all__ = ["LINKS", "section"]
+__all__ = ["EXHIBIT", "LINKS"]
 
 GIGABIT = 1e9 / 8  # bytes
 #: What is assumed of each kind of link, in each direction; not measured.
-LINKS = {
-    "1 Gbit/s": Link(latency=50e-6, bandwidth=GIGABIT),
-    "10 Gbit/s": Link(latency=50e-6, bandwidth=10 * GIGABIT),
+LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),
     "PCIe 4": Link(latency=5e-6, bandwidth=32e9),
     "NVLink 4": Link(latency=2e-6, bandwidth=450e9),
@@ -44,40 +31,43 @@ LINKS = {
 DEVICES = (10, 18, 50, 1000)
 SHOWN = 3  # devices of the Gantt charts
 SHOWN_BATCH = 6
+RIVALS = (
+    "Speed is counted against one device that does the whole network and keeps its graphs, divided by the number of "
+    "devices: PETRA, which evaluates every function a second time, cannot reach 100 %. What keeps its graphs is "
+    "given a backward that is shorter by one forward, the evaluation that it saves. Synchronous pipelines empty at "
+    "every update; with 4P micro-batches an update less of their time is lost, and 4P times the micro-batch is a batch "
+    "that needs another learning rate. PETRA and delayed gradients never empty, at the price of delayed gradients. "
+    "Data parallelism gives every device the whole chain. Interleaving (two blocks a device that are not neighbours) "
+    f"and data parallelism take a multiple of P micro-batches: the next above {BATCH}. Peak memory is that of the "
+    "device that holds most."
+)
+CHARTS = (
+    f"The first micro-batches of five ways on {SHOWN} devices, on one axis of time; synchronous pipelines with "
+    f"{SHOWN_BATCH} micro-batches an update, links that take no time. Updates are too short to be seen."
+)
 
 
-def section(results: Results) -> Section:
-    """Of the largest scale: links, rivals, charts."""
-    known = modelled.timed_networks(results)
-    title = "Scale: links, rivals and a thousand devices"
-    if not known:
-        return Section(
-            "scale_study",
-            title,
-            ["No stage has been timed yet."],
-            [Finding("Scale: no stage has been timed yet.", Tone.MISSING)],
-            coverage="not run",
-        )
-    scale = known[-1].run.cell.scale
-    own = [m for m in known if m.run.cell.scale == scale]
-    network = own[0]
-    chains = [RivalChain(network, devices) for devices in DEVICES]
+def whole(frames: Frames) -> Iterator[Shown]:
+    """Of the largest scale at which stages were timed: links, rivals, charts."""
+    sheet = largest(frames)
+    if sheet is None:
+        yield "No stage has been timed yet."
+        yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
+        return
+    own = timed_networks(sheet)
+    chains = [RivalChain(own[0], devices) for devices in DEVICES]
     outcomes = {chain.devices: chain.outcomes() for chain in chains}
-    blocks: list[Block] = [
-        _introduction(network),
-        _links_table(own, chains, scale),
-        _RIVALS,
-        *(_rivals_table(chain, outcomes[chain.devices], scale) for chain in chains),
-        _CHARTS,
-        *_charts(network),
-    ]
-    return Section(
-        "scale_study",
-        title,
-        blocks,
-        [_finding(outcomes, scale)],
-        coverage=f"modelled from the stage costs of “{scale}”; not measured on so many devices",
-    )
+    yield Coverage(f"modelled from the stage costs of “{sheet.scale}”; not measured on so many devices")
+    yield from _findings(outcomes, sheet.scale)
+    yield _introduction(own[0])
+    networks = {m.title: m.costs for m in own}
+    networks |= {f"chain of {2 * chain.devices} blocks": chain.reconstructing for chain in chains}
+    yield _links(networks, sheet.scale)
+    yield RIVALS
+    for devices, own_outcomes in outcomes.items():
+        yield _rivals(devices, own_outcomes, sheet.scale)
+    yield CHARTS
+    yield from _charts(own[0])
 
 
 def _introduction(m: Modelled) -> str:
@@ -96,88 +86,71 @@ def _introduction(m: Modelled) -> str:
     )
 
 
-def _links_table(own: Sequence[Modelled], chains: Sequence[RivalChain], scale: str) -> Table:
-    networks: list[tuple[str, tuple[Cost, ...]]] = [(m.title, m.costs) for m in own]
-    networks += [(f"chain of {2 * chain.devices} blocks", chain.reconstructing) for chain in chains]
-    return Table(
+def _links(networks: dict[str, tuple[Cost, ...]], scale: str) -> Table:
+    """Rows are name, costs of the stages, seconds for a micro-batch over links that take no time, largest message."""
+
+    def over(name: str, link: Link) -> Field:
+        return amount(
+            f"{name}, %", lambda row: 100 * row[2] / seconds_when_full(row[1], link, BATCH), 1, group="speed over"
+        )
+
+    needs = "below this the largest message takes longer than the slowest stage"
+    return table(
         key="scale-links",
         caption=f"Speed of PETRA over a link, as share of that over links that take no time; modelled, “{scale}”.",
-        columns=[
-            Column("network", numeric=False),
-            Column("devices"),
-            Column("ms a micro-batch", hint="over links that take no time"),
-            Column("largest message, MB"),
-            Column("needs, Gbit/s", hint="below this the largest message takes longer than the slowest stage"),
-            *(Column(f"{name}, %", group="speed over") for name in LINKS),
+        rows=[
+            (name, costs, seconds_when_full(costs, accumulation=BATCH), max(max(cost.up, cost.down) for cost in costs))
+            for name, costs in networks.items()
         ],
-        rows=[_links_row(name, costs) for name, costs in networks],
+        fields=[
+            words("network", lambda row: row[0]),
+            number("devices", lambda row: len(row[1])),
+            amount("ms a micro-batch", lambda row: 1e3 * row[2], 1, hint="over links that take no time"),
+            amount("largest message, MB", lambda row: row[3] / MEGABYTE, 1),
+            amount("needs, Gbit/s", lambda row: row[3] / row[2] / GIGABIT, 2, hint=needs),
+            *(over(name, link) for name, link in LINKS.items()),
+        ],
         notes=("1 MB = 10⁶ bytes. Messages travel while devices work; each link carries one at a time each way.",),
     )
 
 
-def _links_row(name: str, costs: tuple[Cost, ...]) -> list[Entry]:
-    fastest = seconds_when_full(costs, accumulation=BATCH)
-    largest = max(max(cost.up, cost.down) for cost in costs)
-    return [
-        text(name),
-        number(len(costs), 0, tone=Tone.PLAIN),
-        number(1e3 * fastest, 1),
-        number(largest / MEGABYTE, 1),
-        number(largest / fastest / GIGABIT, 2),
-        *(number(100 * fastest / seconds_when_full(costs, link, BATCH), 1) for link in LINKS.values()),
-    ]
+def _rivals(devices: int, outcomes: Sequence[RivalOutcome], scale: str) -> Table:
+    def share(value: float | None) -> float | Entry:
+        return none("not simulated") if value is None else 100 * value
 
+    def over(name: str) -> Field:
+        group = f"efficiency with {BATCH}, %"
+        return amount(name, lambda outcome: share(outcome.over_links[name]), 1, group=group)
 
-_RIVALS = (
-    "Speed is counted against one device that does the whole network and keeps its graphs, divided by the number of "
-    "devices: PETRA, which evaluates every function a second time, cannot reach 100 %. What keeps its graphs is "
-    "given a backward that is shorter by one forward, the evaluation that it saves. Synchronous pipelines empty at "
-    "every update; with 4P micro-batches an update less of their time is lost, and 4P times the micro-batch is a batch "
-    "that needs another learning rate. PETRA and delayed gradients never empty, at the price of delayed gradients. "
-    "Data parallelism gives every device the whole chain. Interleaving (two blocks a device that are not neighbours) "
-    f"and data parallelism take a multiple of P micro-batches: the next above {BATCH}. Peak memory is that of the "
-    "device that holds most."
-)
-
-
-def _rivals_table(chain: RivalChain, outcomes: Sequence[RivalOutcome], scale: str) -> Table:
-    columns = [
-        Column("way", numeric=False),
-        Column(f"{BATCH} micro-batches", group="efficiency, %", hint="an update, over links that take no time"),
-        Column(f"4P = {4 * chain.devices}", group="efficiency, %", hint="micro-batches an update"),
-        *(Column(name, group=f"efficiency with {BATCH}, %") for name in SIMULATED),
-        Column("peak memory, MB"),
-        Column("delay", hint="micro-batches, at device 0"),
-    ]
-    return Table(
-        key=f"scale-rivals-{chain.devices}",
-        caption=f"Training a chain of {2 * chain.devices} blocks on {chain.devices} devices; modelled, “{scale}”.",
-        columns=columns,
-        rows=[
-            [
-                text(outcome.title),
-                number(100 * outcome.efficiency, 1),
-                none("not simulated") if outcome.with_4p is None else number(100 * outcome.with_4p, 1),
-                *(
-                    none("not simulated") if share is None else number(100 * share, 1)
-                    for share in outcome.over_links.values()
-                ),
-                number(outcome.peak / MEGABYTE, 0),
-                number(outcome.delay, 0),
-            ]
-            for outcome in outcomes
+    group, ideal = "efficiency, %", "an update, over links that take no time"
+    return table(
+        key=f"scale-rivals-{devices}",
+        caption=f"Training a chain of {2 * devices} blocks on {devices} devices; modelled, “{scale}”.",
+        rows=outcomes,
+        fields=[
+            words("way", lambda outcome: outcome.title),
+            amount(f"{BATCH} micro-batches", lambda outcome: 100 * outcome.efficiency, 1, group=group, hint=ideal),
+            amount(f"4P = {4 * devices}", lambda o: share(o.with_4p), 1, group=group, hint="micro-batches an update"),
+            *map(over, SIMULATED),
+            amount("peak memory, MB", lambda outcome: outcome.peak / MEGABYTE, 0),
+            amount("delay", lambda outcome: outcome.delay, 0, hint="micro-batches, at device 0"),
         ],
-        notes=("On so many devices fewer ways are simulated.",) if chain.devices >= MANY else (),
+        notes=("On so many devices fewer ways are simulated.",) if devices >= MANY else (),
     )
 
 
-def _finding(outcomes: dict[int, list[RivalOutcome]], scale: str) -> Finding:
-    claims = []
+def _findings(outcomes: dict[int, list[RivalOutcome]], scale: str) -> Iterator[Shown]:
+    claims: list[str] = []
     for devices, (petra, *others) in outcomes.items():
         synchronous = [outcome for outcome in others if not outcome.delay]
         best = max(synchronous, key=lambda outcome: outcome.efficiency)
         lean = [outcome for outcome in synchronous if outcome.peak <= petra.peak]
         leanest = max(lean, key=lambda outcome: outcome.efficiency, default=None)
+        if not claims:
+            yield Sentence(
+                f"Efficiency modelled on {devices} devices: PETRA {_said(petra)}; the best without delay, "
+                f"{best.title}, {_said(best)}."
+            )
         claims.append(
             f"on {devices} devices PETRA reaches {_said(petra)}; without delay {best.title} reaches {_said(best)}, and "
             + (
@@ -186,7 +159,7 @@ def _finding(outcomes: dict[int, list[RivalOutcome]], scale: str) -> Finding:
                 else "nothing fits in as little memory as PETRA"
             )
         )
-    return Finding(
+    yield Finding(
         f"Scale: modelled from stage costs of the scale “{scale}”, at {BATCH} micro-batches an update: "
         + "; ".join(claims)
         + ". Efficiency, and memory of the device that holds most."
@@ -197,18 +170,12 @@ def _said(outcome: RivalOutcome) -> str:
     return f"{outcome.efficiency:.0%} in {outcome.peak / MEGABYTE:,.0f} MB"
 
 
-_CHARTS = (
-    f"The first micro-batches of five ways on {SHOWN} devices, on one axis of time; synchronous pipelines with "
-    f"{SHOWN_BATCH} micro-batches an update, links that take no time. Updates are too short to be seen."
-)
-
-
 def _charts(m: Modelled) -> list[Figure]:
     chain = RivalChain(m, SHOWN)
-    rebuilding, keeping = chain.reconstructing, chain.keeping
+    reconstructing, keeping = chain.reconstructing, chain.keeping
     one, halves = (1,) * SHOWN, (1,) * (2 * SHOWN)
     drawn = {
-        "PETRA": orders.of_method(methods.PETRA, rebuilding, one, 3 * SHOWN, SHOWN_BATCH),
+        "PETRA": orders.of_method(methods.PETRA, reconstructing, one, 3 * SHOWN, SHOWN_BATCH),
         "GPipe": orders.gpipe(keeping, one, SHOWN_BATCH),
         "1F1B": orders.one_f_one_b(keeping, one, SHOWN_BATCH),
         "Interleaved 1F1B": orders.interleaved(chain.blocks_keeping, halves, SHOWN_BATCH),
@@ -230,3 +197,6 @@ def _charts(m: Modelled) -> list[Figure]:
             )
         )
     return figures
+
+
+EXHIBIT = Exhibit("scale_study", "Scale: links, rivals and a thousand devices", whole=whole)

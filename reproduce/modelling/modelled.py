@@ -12,6 +12,7 @@ Devices are taken to be equal to the one that was measured. Times are in seconds
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import cast
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -19,9 +20,9 @@ from petra_core.prediction.footprint import Footprint
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from reproduce.cells.kinds import StageCostCell
-from reproduce.grids.scales import SCALES
 from reproduce.modelling.balance import Balance
-from reproduce.records.results import Results, Run
+from reproduce.records.frames import Sheet
+from reproduce.records.results import Run
 
 __all__ = ["Modelled", "keeping_graphs", "seconds_when_full", "seconds_without_overlap", "timed_networks"]
 
@@ -55,15 +56,35 @@ class Modelled:
         """Seconds of PETRA for a micro-batch, one device a stage."""
         return seconds_when_full(self.costs, link, self.run.cell.accumulation)
 
+    def without_overlap(self, link: Link = INSTANT) -> float:
+        """Seconds of reversible backpropagation for a micro-batch without overlap, one device a stage."""
+        return seconds_without_overlap(self.costs, link, self.run.cell.accumulation)
+
     def speedup(self, link: Link = INSTANT) -> float:
         """Time of reversible backpropagation without overlap over that of PETRA, one device a stage."""
-        return seconds_without_overlap(self.costs, link, self.run.cell.accumulation) / self.pace(link)
+        return self.without_overlap(link) / self.pace(link)
+
+    @property
+    def idle(self) -> float:
+        """Share of the time in which a device of PETRA's waits, one device a stage, mean over the devices."""
+        return 1 - sum(self.balance.seconds) / (len(self.costs) * self.pace())
+
+    @property
+    def devices_enough(self) -> int:
+        """The least number of devices whose best cut is as fast as one stage a device."""
+        pace = max(self.balance.seconds) * (1 + 1e-9)  # sums round
+        return next(count for count in range(1, len(self.costs) + 1) if self.balance.best(count).slowest <= pace)
 
     @property
     def slowest(self) -> int:
         """The stage that sets PETRA's pace where messages take no time."""
         seconds = self.balance.seconds
         return max(range(len(seconds)), key=seconds.__getitem__)
+
+    @property
+    def share_of_slowest(self) -> float:
+        """The part that the slowest stage has in the work of all."""
+        return max(self.balance.seconds) / sum(self.balance.seconds)
 
     @property
     def machine(self) -> str:
@@ -75,9 +96,9 @@ class Modelled:
         return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
 
 
-def timed_networks(results: Results) -> list[Modelled]:
-    """Every network whose stages were timed, the smallest scale first."""
-    return [Modelled(run) for run in sorted(results.of_kind(StageCostCell), key=_order) if run.done]
+def timed_networks(sheet: Sheet) -> list[Modelled]:
+    """Every network of a sheet whose stages were timed."""
+    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in sheet.done["cell"]]
 
 
 @cache
@@ -111,9 +132,3 @@ def keeping_graphs(costs: Sequence[Cost]) -> list[Cost]:
         )
         for stage, cost in enumerate(costs)
     ]
-
-
-def _order(run: Run[StageCostCell]) -> tuple[int, str, str]:
-    scales = list(SCALES)
-    scale = run.cell.scale
-    return scales.index(scale) if scale in scales else -1, scale, run.cell.model

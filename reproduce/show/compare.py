@@ -20,6 +20,7 @@ from reproduce.words import count
 __all__ = [
     "CHANCE",
     "DONE",
+    "NOT_RUN",
     "Sample",
     "Samples",
     "counted",

@@ -73,6 +73,10 @@ class OfK(str):
         head.k = k
         return head
 
+    def __reduce__(self) -> tuple[type["OfK"], tuple[int]]:
+        """What a copy in another process is made of."""
+        return OfK, (self.k,)
+
 
 @dataclass(frozen=True)
 class Column:

@@ -227,8 +227,9 @@ def facet(
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
-            if not xlog and frame[x].dtype.kind == "i":
-                axes.xaxis.get_major_locator().set_params(integer=True)
+            locator = axes.xaxis.get_major_locator()
+            if isinstance(locator, ticker.MaxNLocator) and frame[x].dtype.kind == "i":
+                locator.set_params(integer=True)
             if axes.get_legend_handles_labels()[0]:
                 # Above it: "best" looks at lines alone, and would lie on the bars of differences.
                 axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
@@ -413,31 +414,41 @@ def rows(names: Sequence[str], *, size: float = 4.5) -> Layer:
     return rows
 
 
-def stack(*, sums: str = "", sideways: bool = True) -> Layer:
-    """Stacked bars: a bar an x, a colour a hue, y added up; `sums` is the format of the sum at the end of a bar.
+def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer:
+    """Stacked bars: a bar an x, a colour a hue, y added up, in the order of the rows and of the looks.
 
-    Bars lie on their sides, x downwards, or stand.
+    Args:
+        sums: format of the sum at the end of a bar, such as ".1f"; empty: it is not written.
+        sideways: whether bars lie on their sides, x downwards, which leaves room for long names; else they stand.
+        mean: whether a dashed line is drawn at the mean of the sums.
+
     """
 
     def stack(panel: Panel) -> None:
-        table = panel.part.pivot_table(index=panel.x, columns=panel.hue, values=panel.y, aggfunc="sum", sort=False)
-        table = table.reindex(columns=[hue for hue in panel.looks if hue in table.columns]).fillna(0.0)
-        colours: list[Any] = [panel.looks[hue].colour for hue in table.columns]
-        draw = table.plot.barh if sideways else table.plot.bar
-        draw(stacked=True, color=colours, ax=panel.axes, legend=False, width=0.72, linewidth=0)
-        for container in panel.axes.containers:
-            container.set_label("_")  # the figure's legend names the colours
+        axes, part = panel.axes, panel.part
+        bars = list(dict.fromkeys(part[panel.x]))
+        ends = np.zeros(len(bars))
+        draw = axes.barh if sideways else axes.bar
+        for look, own in panel.by_hue():
+            amounts = own.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
+            draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
+            ends = ends + amounts
         if sideways:
-            panel.axes.invert_yaxis()
-            panel.axes.grid(visible=True, axis="x")
-            panel.axes.grid(visible=False, axis="y")
+            axes.set(yticks=range(len(bars)), yticklabels=bars, ylim=(len(bars) - 0.4, -0.6))
+            axes.grid(visible=True, axis="x")
+            axes.grid(visible=False, axis="y")
         else:
-            panel.axes.tick_params(axis="x", rotation=0)
-        panel.axes.tick_params(axis="y" if sideways else "x", length=0)
-        for place, total in enumerate(table.sum(axis=1) if sums else ()):
-            panel.axes.annotate(f" {total:{sums}}", (total, place), va="center", fontsize=8, color=plots.QUIET)
+            axes.set(xticks=range(len(bars)), xticklabels=bars)
+        axes.tick_params(axis="y" if sideways else "x", length=0, labelsize=7.5)
+        if mean:
+            line = axes.axvline if sideways else axes.axhline
+            line(ends.mean(), color=plots.INK, linewidth=1, linestyle=(0, (4, 2)))
+        for place, end in enumerate(ends if sums else ()):
+            where, ha, va = ((end, place), "left", "center") if sideways else ((place, end), "center", "bottom")
+            shown = f" {end:{sums}}" if sideways else f"{end:{sums}}"
+            axes.annotate(shown, where, ha=ha, va=va, fontsize=8, color=plots.QUIET)
         if sums:
-            panel.axes.margins(x=0.06)
+            axes.margins(x=0.06 if sideways else None, y=None if sideways else 0.06)
 
     return stack
 

@@ -11,12 +11,14 @@ measurement, a line of a frame.
     ])
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pandas import isna
+
 from petra_core.methods import Method
-from reproduce.published import Mark
+from reproduce.published import Mark, Row
 from reproduce.show.compare import CHANCE, Sample
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
 from reproduce.show.content import estimate as estimate_entry
@@ -32,6 +34,7 @@ __all__ = [
     "DIFFERENCES",
     "Field",
     "amount",
+    "amounts",
     "difference",
     "entry",
     "error",
@@ -43,6 +46,7 @@ __all__ = [
     "method",
     "number",
     "published",
+    "published_value",
     "table",
     "words",
 ]
@@ -110,13 +114,30 @@ def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "
 
 
 def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
-    """A column of numbers that were measured or computed here; `without`: what stands where there is none (None)."""
+    """A column of numbers that were measured or computed here; `without`: stands where there is none (None or NaN)."""
     return _numbers(name, of, digits, group, hint, number_entry, Tone.OURS, without)
 
 
-def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
-    """A column of differences that were measured or computed here, with their signs."""
-    return _numbers(name, of, digits, group, hint, signed_entry, Tone.OURS, without)
+def amounts(
+    names: Mapping[str, str], of: Callable[[Any], Mapping[str, float]], digits: int, *, group: str = ""
+) -> Field:
+    """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
+    heads = [Column(name, group=group) for name in names.values()]
+    return Field(heads, lambda row: [number_entry(float(of(row)[key]), digits) for key in names])
+
+
+def difference(
+    name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "", exact: bool = False
+) -> Field:
+    """A column of differences that were measured or computed here, with their signs.
+
+    `exact`: there should be none, and any is an alert.
+    """
+
+    def signed(value: float, digits: int, *, tone: Tone) -> Entry:
+        return signed_entry(value, digits, tone=Tone.ALERT if exact and value else tone)
+
+    return _numbers(name, of, digits, group, hint, signed, Tone.OURS, without)
 
 
 def estimated(
@@ -208,6 +229,11 @@ def published(name: str, of: Callable[[Any], tuple[str, Mark] | Entry], *, group
     return Field([Column(name, group=group, hint=hint)], entries)
 
 
+def published_value(row: Row, column: str, unit: str = "") -> Entry:
+    """The number in a column of a published row, as it was published."""
+    return published_entry(row[column] + unit, row.mark, value=row.number(column))
+
+
 def _words(value: object) -> Entry:
     if isinstance(value, Entry):
         return value
@@ -228,6 +254,6 @@ def _numbers(
         value = of(row)
         if isinstance(value, Entry):
             return value
-        return missing(without) if value is None else form(float(value), digits, tone=tone)
+        return missing(without) if isna(value) else form(float(value), digits, tone=tone)
 
     return entry(name, shown, group=group, hint=hint)

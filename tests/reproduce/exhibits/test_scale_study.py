@@ -7,10 +7,12 @@ import pytest
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import scale_study
+from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
-from reproduce.modelling import modelled, rivals
+from reproduce.modelling import rivals
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full, seconds_without_overlap
 from reproduce.records import results
+from reproduce.records.frames import Frames
 from reproduce.show.content import Figure, Table, Tone
 from tests import fake_records
 from tests.reproduce.exhibits.test_table5 import cells, made_up
@@ -21,8 +23,8 @@ def network(tmp_path: Path) -> Modelled:
     """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
-    (found,) = modelled.timed_networks(results.read(tmp_path))
-    return found
+    (run,) = results.read(tmp_path).of_kind(StageCostCell)
+    return Modelled(run)
 
 
 def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
@@ -81,7 +83,7 @@ def test_many_devices(network: Modelled) -> None:
 def test_the_section(network: Modelled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale_study, "DEVICES", (4, 6))
     monkeypatch.setattr(scale_study, "SHOWN", 2)
-    found = scale_study.section(results.Results((network.run,), ()))
+    found = section(scale_study.EXHIBIT, Frames(results.Results((network.run,), ())))
     tables = {block.key: block for block in found.blocks if isinstance(block, Table)}
     assert list(tables) == ["scale-links", "scale-rivals-4", "scale-rivals-6"]
     assert all("modelled" in table.caption for table in tables.values())
@@ -96,9 +98,9 @@ def test_the_section(network: Modelled, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_measurements_it_says_so() -> None:
-    section = scale_study.section(results.Results((), ()))
-    assert section.findings[0].tone is Tone.MISSING
-    assert section.coverage == "not run"
+    found = section(scale_study.EXHIBIT, Frames(results.Results((), ())))
+    assert found.findings[0].tone is Tone.MISSING
+    assert not found.coverage
 
 
 def test_it_needs_the_cells_of_table_5_alone() -> None:

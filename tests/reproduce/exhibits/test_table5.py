@@ -7,9 +7,11 @@ import pytest
 
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import table5
+from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.records import results
+from reproduce.records.frames import Frames
 from reproduce.show.content import TIMES, Section, Table, Tone
 from tests import fake_records
 
@@ -43,14 +45,18 @@ def cells(scale: str) -> list[StageCostCell]:
     return [cell for cell in PLANS["table5"](scale) if isinstance(cell, StageCostCell)]
 
 
-def tables(section: Section) -> dict[str, Table]:
-    return {block.key: block for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
+def read(root: Path) -> Section:
+    return section(table5.EXHIBIT, Frames(results.read(root)))
+
+
+def tables(found: Section) -> dict[str, Table]:
+    return {block.key: block for block in (*found.blocks, *found.folded) if isinstance(block, Table)}
 
 
 def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
-    found = tables(table5.section(results.read(tmp_path)))
+    found = tables(read(tmp_path))
     (row,) = found["table5-smoke"].rows
     values = dict(zip([column.name for column in found["table5-smoke"].columns], row, strict=True))
     assert values["without overlap, ms"].value == pytest.approx(3 * 800)
@@ -67,7 +73,7 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
 def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
     """The heavy stage of half of the work: two replicas help, four help more, and the table says at which delay."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    table = tables(table5.section(results.read(tmp_path)))["table5-arrangements"]
+    table = tables(read(tmp_path))["table5-arrangements"]
     found = {(row[1].text, row[4].text): [entry.text for entry in row] for row in table.rows}
     assert found["one device a stage", "1"][5:8] == ["18", "1,200.0", "2.00"]
     two, four, ten = (
@@ -83,29 +89,29 @@ def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    (finding,) = table5.section(results.read(tmp_path)).findings
+    (finding,) = read(tmp_path).findings
     assert f"RevNet-18 2.0{TIMES} with J = 10." in finding.text
     assert "second-hand" not in finding.text
-    assert "say nothing about the paper's" in finding.text
+    assert "say nothing about those of the paper" in finding.text
 
 
 def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
-    section = table5.section(results.read(tmp_path, cells("paper")))
-    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.findings[0].text
-    assert "modelled from measured stage costs (smoke, paper); not measured on several devices" in section.coverage
-    first, second = tables(section)["table5"].rows
+    found = read(tmp_path)
+    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in found.findings[0].text
+    assert found.coverage.startswith("speeds are modelled, not measured on several devices; paper: 1 of 3")
+    first, second = tables(found)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices
     assert first[4].text == "10.00"
     assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
 
 
-def test_without_measurements_there_are_the_published_values_alone() -> None:
-    section = table5.section(results.Results((), ()))
-    assert section.findings[0].tone is Tone.MISSING
-    assert list(tables(section)) == ["table5"]
+def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
+    found = read(tmp_path)
+    assert found.findings[0].tone is Tone.MISSING
+    assert list(tables(found)) == ["table5"]
 
 
 def test_cells_are_the_paper_s_networks_at_the_paper_s_batch() -> None:

@@ -1,34 +1,33 @@
-"""Table 6: the partition is the network's, fragments keep their mark, what was held stands beside what was foretold."""
+"""Table 6: the partition is the network's, fragments keep their mark, what was held is beside what was predicted."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from petra_core import methods, models
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table6
+from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.records import results
-from reproduce.show.content import TIMES, Section, Table, Tone
+from reproduce.records.frames import Frames
+from reproduce.show.content import TIMES, Section, Tone
 from tests import fake_records
-from tests.reproduce.exhibits.test_table3_held import measured
+from tests.reproduce.exhibits.test_table3 import measured, tables
 from tests.reproduce.measures.test_held_memory import cell
 
-EMPTY = results.Results((), ())
+
+def read(root: Path) -> Section:
+    return section(table6.EXHIBIT, Frames(results.read(root)))
 
 
-def tables(section: Section) -> dict[str, Table]:
-    return {block.key: block for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
-
-
-def test_fragments_are_shown_with_their_mark_and_no_stage() -> None:
-    rows = tables(table6.section(EMPTY))["table6"].rows
+def test_fragments_are_shown_with_their_mark_and_no_stage(tmp_path: Path) -> None:
+    rows = tables(read(tmp_path))["table6"].rows
     assert [row[1].text for row in rows] == ["1.15", "0.31", "0.11", "2.67"]
     assert {row[1].mark for row in rows} == {Mark.SECOND_HAND}
 
 
-def test_partition_is_that_of_the_paper_s_network() -> None:
-    rows = tables(table6.section(EMPTY))["table6-imagenet"].rows
+def test_partition_is_that_of_the_paper_s_network(tmp_path: Path) -> None:
+    rows = tables(read(tmp_path))["table6-imagenet"].rows
     assert sum(int(row[3].text.replace(",", "")) for row in rows) == 12_215_912
     assert [row[2].text for row in rows] == [
         "buffered",
@@ -54,32 +53,33 @@ def test_layers_are_named_with_their_strides() -> None:
     assert table6.blocks_of(stages[-1]) == "linear 128→10"
 
 
-def test_inputs_of_the_first_down_sampling_stage_by_hand() -> None:
-    row = tables(table6.section(EMPTY))["table6-imagenet"].rows[3]
-    columns = [column.name for column in tables(table6.section(EMPTY))["table6-imagenet"].columns]
+def test_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path: Path) -> None:
+    row = tables(read(tmp_path))["table6-imagenet"].rows[3]
+    columns = [column.name for column in tables(read(tmp_path))["table6-imagenet"].columns]
     kept = (
         13 * 2 * 64 * 64 * 56 * 56 * 4
     )  # 12 that wait and the one at work, two streams, batch, channels, pixels, bytes
     assert row[columns.index("inputs")].value == kept / 1e6
 
 
-def test_what_was_held_stands_beside_what_was_foretold_and_a_difference_is_an_alert(tmp_path: Path) -> None:
+def test_what_was_held_stands_beside_what_was_predicted_and_a_difference_is_an_alert(tmp_path: Path) -> None:
     wanted = cell(methods.PETRA)
     fake_records.begin(wanted, tmp_path).finish(measured(wanted))
     fake_records.begin(cell(methods.DSP), tmp_path).finish(measured(cell(methods.DSP)))
-    section = table6.section(results.read(tmp_path))
-    table = tables(section)["table6-held-smoke-cifar10-b2"]
+    found = read(tmp_path)
+    table = tables(found)["table6-held-smoke-cifar10-b2"]
     assert len(table.rows) == 10
     assert {row[-1].text for row in table.rows} == {"0.00"}
-    assert section.findings[1].tone is Tone.GOOD
-    assert "80 of 80 numbers of 1 measurements" in section.findings[1].text
+    assert found.findings[1].tone is Tone.GOOD
+    assert "1 measurements of really held buffers, in which 80 of 80 numbers" in found.findings[1].text
 
-    other = replace(wanted, seed=1, batch_size=3)
-    rows = [{**row, "peak": row["peak"] + 10**6} for row in measured(wanted)["rows"]]
-    fake_records.begin(other, tmp_path).finish({**measured(wanted), "rows": rows})
-    section = table6.section(results.read(tmp_path))
-    assert section.findings[1].tone is Tone.ALERT
-    assert "80 of 160 numbers of 2 measurements" in section.findings[1].text
+    fake_records.begin(wanted, tmp_path).finish(
+        {**measured(wanted), "rows": [{**row, "peak": row["peak"] + 10**6} for row in measured(wanted)["rows"]]}
+    )
+    found = read(tmp_path)
+    assert {row[-1].tone for row in tables(found)["table6-held-smoke-cifar10-b2"].rows} == {Tone.ALERT}
+    assert found.findings[1].tone is Tone.ALERT
+    assert "in which 0 of 80 numbers" in found.findings[1].text
 
 
 def test_cells_are_those_of_table_3_that_show_this_network() -> None:

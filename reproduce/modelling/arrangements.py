@@ -1,0 +1,113 @@
+"""Devices put to use in different ways: equal numbers of stages, balanced cuts, replicas of what is heavy.
+
+The paper's speed-up of 3.0 on 10 devices was held back by stages of unequal cost. What the remedies would give is
+simulated here from the measured costs of the same stages: the best cut, stages merged, a heavy stage on several devices
+that take its micro-batches in turn, and the whole network on every device.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+from petra_core import methods
+from petra_core.prediction.footprint import Footprint, joined
+from petra_core.prediction.holding import holding
+from petra_core.prediction.orders import delays, merged, of_method
+from petra_core.prediction.partition import Cut
+from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.shares import runs
+from petra_core.timeline import Timeline
+from reproduce.modelling.balance import Balance
+from reproduce.modelling.modelled import Modelled, seconds_without_overlap
+
+__all__ = ["DEVICES", "Arrangement", "arrangements"]
+
+DEVICES = 10
+REPLICATED_WITH = (2, 4, 8, DEVICES)  # k, of which the numbers of replicas are divisors
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One way to use devices for PETRA.
+
+    Attributes:
+        network: whose stages were timed.
+        name: of the way.
+        plan: what is on which device.
+        accumulation: k.
+        merges: whether the stages of a part are merged into one.
+
+    """
+
+    network: Modelled
+    name: str
+    plan: Cut
+    accumulation: int = 1
+    merges: bool = False
+
+    @property
+    def delay(self) -> int:
+        """Micro-batches between forward and backward at stage 0."""
+        return delays(self._stages[2], self.plan.replicas)[0]
+
+    @property
+    def pace(self) -> float:
+        """Seconds for a micro-batch, messages taking no time."""
+        return self._run(INSTANT)[1]
+
+    def speedup(self, link: Link = INSTANT) -> float:
+        """Time of reversible backpropagation without overlap, one device a stage, over that of this."""
+        return seconds_without_overlap(self.network.costs, link, self.accumulation) / self._run(link)[1]
+
+    @property
+    def idle(self) -> float:
+        """Share of the time in which a device waits, mean over the devices."""
+        work = sum(cost.forward + cost.backward + cost.update / self.accumulation for cost in self.network.costs)
+        return 1 - work / (self.plan.devices * self.pace)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the device that holds most, followed through the simulated run."""
+        return max(history.peak for history in holding(self._run(INSTANT)[0], self._stages[1]))
+
+    @cached_property
+    def _stages(self) -> tuple[tuple[Cost, ...], tuple[Footprint, ...], tuple[int, ...]]:
+        """Costs, footprints and numbers for each part, of stages as they are run."""
+        costs, footprints = self.network.costs, self.network.footprints(methods.PETRA)
+        partition = self.plan.partition
+        if not self.merges:
+            return costs, footprints, partition
+        footprints = tuple(joined(footprints[run.start : run.stop]) for run in runs(partition))
+        return tuple(merged(costs, partition)), footprints, (1,) * len(partition)
+
+    def _run(self, link: Link) -> tuple[Timeline, float]:
+        costs, _, partition = self._stages
+        return _simulated(costs, partition, self.plan.replicas, self.accumulation, link)
+
+
+def arrangements(network: Modelled) -> Iterator[Arrangement]:
+    """The ways to use `DEVICES` devices, and before them one device a stage."""
+    balance, stages = network.balance, len(network.costs)
+    yield Arrangement(network, "one device a stage", balance.even(stages))
+    if stages > DEVICES:
+        best = balance.best(DEVICES)
+        yield Arrangement(network, "equal numbers", balance.even(DEVICES))
+        yield Arrangement(network, "balanced", best)
+        yield Arrangement(network, "balanced, merged", best, merges=True)
+    for k in REPLICATED_WITH:
+        plan = Balance(replace(network.run.cell, accumulation=k), network.costs).replicated(DEVICES, INSTANT)
+        if max(plan.replicas) > 1:
+            name = "data parallelism" if plan.replicas == (DEVICES,) else "heavy stages replicated"
+            yield Arrangement(network, name, plan, k, merges=True)
+
+
+@cache
+def _simulated(
+    costs: tuple[Cost, ...], partition: tuple[int, ...], replicas: tuple[int, ...], k: int, link: Link
+) -> tuple[Timeline, float]:
+    """The run, and seconds for a micro-batch in its steady state."""
+    fill = -(-(delays(partition, replicas)[0] + 8) // k) * k
+    measured = -(-16 // k) * k
+    order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas, exchange=link)
+    timeline = simulate(order, link)
+    return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)

@@ -1,0 +1,81 @@
+"""Stacked bars and tables: nothing is lost or shown twice, and what should be nought says so if it is not."""
+
+import matplotlib as mpl
+import pytest
+from matplotlib.axes import Axes
+from pandas import DataFrame
+
+from reproduce.show import facets, tables
+from reproduce.show.content import Tone
+from reproduce.show.facets import Look, Panel
+
+LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#00ff00")}
+ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b", 3.0)]
+
+
+def drawn(sideways: bool, mean: bool = False, sums: str = "") -> Axes:
+    axes = mpl.figure.Figure().subplots()
+    frame = DataFrame(ROWS, columns=["x", "hue", "y"])
+    panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
+    facets.stack(sideways=sideways, mean=mean, sums=sums)(panel)
+    return axes
+
+
+@pytest.mark.parametrize("sideways", [True, False])
+def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
+    axes = drawn(sideways, mean=True, sums=".0f")
+    ends = [
+        (bar.get_x(), bar.get_x() + bar.get_width()) if sideways else (bar.get_y(), bar.get_y() + bar.get_height())
+        for bar in axes.patches
+    ]
+    assert ends == [(0, 1), (0, 0), (1, 6), (0, 4)], "a of late and early, then b of late and early"
+    labels = axes.get_yticklabels() if sideways else axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == ["late", "early"]
+    (line,) = axes.lines
+    assert set(line.get_xdata() if sideways else line.get_ydata()) == {5.0}
+    assert [text.get_text().strip() for text in axes.texts] == ["6", "4"]
+
+
+def test_without_sums_and_mean_there_are_bars_alone() -> None:
+    axes = drawn(False)
+    assert not axes.lines
+    assert not axes.texts
+
+
+def test_a_figure_is_made_of_rows_that_are_no_frame() -> None:
+    figure = facets.facet(
+        [{"x": x, "kind": kind, "y": y} for x, kind, y in ROWS],
+        [facets.stack()],
+        key="bars",
+        title="Bars",
+        caption="",
+        description="",
+        x="x",
+        y="y",
+        hue="kind",
+        looks=LOOKS,
+        legend="area",
+    )
+    assert all(f">{word}<" in figure.svg for word in ("late", "early", "a", "b"))
+    assert ">c<" not in figure.svg, "the legend has what is drawn"
+
+
+def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:
+    found = tables.table(
+        key="t",
+        caption="",
+        rows=[0.0, 1e-9, float("nan")],
+        fields=[
+            tables.difference("off", lambda x: x, 1, exact=True, without="none"),
+            tables.difference("d", lambda x: x, 1),
+            tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
+        ],
+    )
+    assert [column.name for column in found.columns] == ["off", "d", "A", "B"]
+    assert [(row[0].text, row[0].tone) for row in found.rows] == [
+        ("0.0", Tone.OURS),
+        ("0.0", Tone.ALERT),
+        ("none", Tone.MISSING),
+    ]
+    assert {row[1].tone for row in found.rows[:2]} == {Tone.OURS}
+    assert [entry.text for entry in found.rows[0][2:]] == ["1.0", "2.0"]
