@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reproduce.exhibits import gradients
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSENESS, KINDS, KINDS_NOTE, LOOKS, MEASURES
 from reproduce.records.frames import Frame, Sheet, together
 from reproduce.show import facets, plots, statements
@@ -48,6 +48,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     of = measured(values, "value", [*PLACE, "pair", "measure"])
     stages, overall = (judge(measured(frame, "value", [*PLACE, "measure"])) for frame in (gains, mean))
     extents, seeds = gradients.extents(sheet, values), measured(values, "value", ["study"])
+    first, *_ = seeds
+    yield Sentence(
+        f"{first}: by cosine PETRA's gradient is closer to the end-to-end one than the delayed gradient at "
+        f"{_closer(first, stages, 'cosine')} stages below the head."
+    )
     yield _figure(sheet, values, gains)
     head = words("study", lambda row: f"{row[0]}: {extents[row[0]]}")
     stage = number("stage", lambda row: text("mean", sort=1e3) if row[1] == "mean" else row[1])
@@ -93,10 +98,14 @@ def _counted(study: str, stages: Mapping[Any, Judgement], overall: Mapping[Any, 
     for measure in CLOSENESS:
         mean = overall.get((study, "mean", "", measure))
         claim = gradients.claim_entry(mean).text if mean else "not defined"
-        own = [j.difference for (of, *_, name), j in stages.items() if (of, name) == (study, measure) and j.difference]
-        closer = sum(difference.mean > 0 for difference in own)
-        said.append(f"by {MEASURES[measure]} {claim}, PETRA the closer one at {closer} of {len(own)} stages")
+        said.append(f"by {MEASURES[measure]} {claim}, PETRA the closer one at {_closer(study, stages, measure)} stages")
     return "; ".join(said)
+
+
+def _closer(study: str, stages: Mapping[Any, Judgement], measure: str) -> str:
+    """At how many of the stages of a study PETRA is the closer one: "9 of 9"."""
+    own = [j.difference for (of, *_, name), j in stages.items() if (of, name) == (study, measure) and j.difference]
+    return f"{sum(difference.mean > 0 for difference in own)} of {len(own)}"
 
 
 def _figure(sheet: Sheet, values: Frame, gains: Frame) -> Figure:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from reproduce.exhibits import gradients
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSENESS, DELAYED, KINDS_NOTE, LOOKS, MEASURES, METHOD
 from reproduce.records.frames import Frame, Sheet
 from reproduce.show import facets
@@ -42,6 +42,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     epochs = sheet.example.epochs
     fine, parts = (gradients.profiles(in_parts(lines, epochs, most), "begin", "end") for most in (POINTS, ROWS))
     extents, seeds = gradients.extents(sheet, parts), measured(parts, "value", PLACE)
+    courses = [_course(own) for _, own in parts.groupby("study", sort=False)]
+    yield Sentence(courses[0])
     for study, curves in fine.groupby("study", sort=False):
         yield _figure(sheet, str(study), curves, extents[str(study)])
     of = measured(gradients.over_stages(parts), "value", [*PLACE, "pair", "measure"])
@@ -70,8 +72,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
-    courses = " ".join(_course(own) for _, own in parts.groupby("study", sort=False))
-    details = f" ({_tally(judged.values())}). {courses}"
+    details = f" ({_tally(judged.values())}). {' '.join(courses)}"
     yield gradients.finding("Figure 6", sheet, judged.values(), "part by part of the training:", details)
 
 

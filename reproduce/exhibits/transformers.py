@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reproduce.cells import catalogue, networks
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans import transformer_errors
 from reproduce.grids.plans.transformer_errors import MODELS, SCALE, K
 from reproduce.grids.plans.transformers import STUDIES, Study
 from reproduce.records.frames import Frames, Sheet, weighted
-from reproduce.show.compare import DONE, Sample, family_note, judge, means, measured, reported
+from reproduce.show.compare import DONE, Sample, family_note, judge, means, measured, points, reported
 from reproduce.show.content import Entry, Finding, Tone, missing, relative_error, text
 from reproduce.show.content import number as number_entry
 from reproduce.show.tables import DIFFERENCES, Field, entry, judged, mean, number, table, words
@@ -67,6 +67,9 @@ def _accuracy(study: Study, sheet: Sheet) -> Iterator[Shown]:
         if study.of_text:
             yield mean("bits per byte", lambda method: bits[method.name, k], group=f"k = {k}")
 
+    gaps = [f"{points(last[others[0], k] - last[exact, k])} with k = {k}" for k in study.accumulations]
+    title = networks.title_of(study.example).partition(",")[0]
+    yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(gaps)}.")
     what = "Masked bytes that are found" if study.of_text else "Test accuracy of a transformer"
     trained = table(
         key=f"{study.key}{sheet.key.removeprefix(study.scale)}",

@@ -555,9 +555,7 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
     """Whole numbers on the x-axis, below each what the column says of it; where that is one of `shaded`, shade it."""
 
     def labelled(panel: Panel) -> None:
-        words = dict(zip(panel.part[panel.x], panel.part[column], strict=True))
-        if not words:
-            return
+        words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
         shades([place for place, word in words.items() if word in shaded])(panel)
         places = sorted(words)[:: 1 + len(words) // 20]
         panel.axes.set_xlim(min(words) - 0.5, max(words) + 0.5)

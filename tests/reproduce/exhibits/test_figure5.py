@@ -6,13 +6,11 @@ import pytest
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure5
-from reproduce.exhibits._exhibit import section
 from reproduce.exhibits.gradients import BETWEEN, METHOD
 from reproduce.grids.plans import gradients as plan
-from reproduce.records import results
-from reproduce.records.frames import Frames
-from reproduce.show.content import NARROW_SPACE, Figure, Section, Table, Tone
+from reproduce.show.content import NARROW_SPACE, Figure, Section, Tone
 from tests import fake_probes
+from tests.sections import made, table
 
 SMALL = [cell for cell in plan.cells("small") if isinstance(cell, GradientsCell)]
 PAPER = [cell for cell in plan.cells("paper") if isinstance(cell, GradientsCell)]
@@ -33,11 +31,7 @@ def closer_below_stage(boundary: int, seed: int) -> fake_probes.Value:
 
 
 def read(root: Path) -> Section:
-    return section(figure5.EXHIBIT, Frames(results.read(root)))
-
-
-def table(found: Section, key: str) -> Table:
-    return next(block for block in found.blocks if isinstance(block, Table) and block.key == key)
+    return made(figure5.EXHIBIT, root)
 
 
 @pytest.fixture(scope="module")

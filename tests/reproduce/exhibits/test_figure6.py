@@ -6,13 +6,14 @@ import pytest
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure6, gradients
-from reproduce.exhibits._exhibit import section, sheets
+from reproduce.exhibits._exhibit import sheets
 from reproduce.exhibits.gradients import BETWEEN, METHOD
 from reproduce.grids.plans import gradients as plan
 from reproduce.records import results
 from reproduce.records.frames import DataFrame, Frames
 from reproduce.show.content import Figure, Section, Table
 from tests import fake_probes
+from tests.sections import made
 
 SMALL = [cell for cell in plan.cells("small") if isinstance(cell, GradientsCell)]
 
@@ -30,7 +31,7 @@ def later_worse(seed: int) -> fake_probes.Value:
 
 
 def read(root: Path) -> Section:
-    return section(figure6.EXHIBIT, Frames(results.read(root)))
+    return made(figure6.EXHIBIT, root)
 
 
 def measure(root: Path, *, singly: bool = False, epochs: int | None = None) -> Section:

@@ -11,23 +11,17 @@ from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.transformers import MODELS
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import transformers
-from reproduce.exhibits._exhibit import section
 from reproduce.grids import scales
 from reproduce.grids.plans import transformer_errors
 from reproduce.grids.plans.transformers import IMAGES, STUDIES, Study, cells
-from reproduce.records import results
-from reproduce.records.frames import Frames
 from reproduce.records.record import State, Status
 from reproduce.show.content import Entry, Section, Table
 from tests import fake_records
+from tests.sections import made, tables
 
 
 def read(root: Path) -> Section:
-    return section(transformers.EXHIBIT, Frames(results.read(root)))
-
-
-def tables(found: Section) -> list[Table]:
-    return [block for block in found.blocks if isinstance(block, Table)]
+    return made(transformers.EXHIBIT, root)
 
 
 def entries(table: Table, row: int) -> dict[str, Entry]:
