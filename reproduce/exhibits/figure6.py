@@ -5,240 +5,144 @@ constant, then dropped. So the same stage has gradients of all qualities in one 
 say nothing of when. Records made before single micro-batches were kept have one point an epoch and are drawn so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from reproduce.exhibits import gradients
-from reproduce.exhibits.figure5 import COLOURS, DASHES, KINDS_NOTE, claim_entry
-from reproduce.exhibits.gradients import (
-    CLOSENESS,
-    DELAYED,
-    MEASURE_TITLES,
-    METHOD,
-    PAIR_TITLES,
-    Check,
-    Stretch,
-    Study,
-    over_seeds,
-)
-from reproduce.exhibits.sheets import CHANCE
-from reproduce.grids import scales
-from reproduce.grids.plans.gradients import cells
-from reproduce.records.results import Results
-from reproduce.show import plots, statements
-from reproduce.show.content import (
-    Block,
-    Column,
-    Entry,
-    Figure,
-    Finding,
-    Section,
-    Table,
-    Tone,
-    estimate,
-    none,
-    not_run_at,
-    run_at,
-    text,
-)
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits.gradients import CLOSENESS, DELAYED, KINDS_NOTE, LOOKS, MEASURES, METHOD
+from reproduce.records.frames import Frame, Sheet
+from reproduce.show import facets
+from reproduce.show.compare import CHANCE, judge, measured
+from reproduce.show.content import Figure, text
+from reproduce.show.facets import facet
 from reproduce.show.statements import Outcome
-
-__all__ = ["cells", "section"]
-
-POINTS = 24  # of a curve, at most
-ROWS = 6  # of a study in the table, at most
-PANELS = 10  # stages in a figure, at most
-
-
-def section(results: Results) -> Section:
-    """For every scale with records: a figure a study, and the paper's statement over training."""
-    found = gradients.begun(results)
-    blocks: list[Block] = [INTRODUCTION]
-    findings: list[Finding] = []
-    for scale, studies in found.items():
-        shown = [study for study in studies if study.runs]
-        spans = {study.key: gradients.stretches(study, ROWS) for study in shown}
-        checks = _checks(spans)
-        blocks += [*map(_figure, shown), _table(scale, shown, spans, checks)]
-        findings.append(_finding(scale, shown, spans, checks))
-    blocks += not_run_at([scale for scale in scales.SCALES if scale not in found and cells(scale)])
-    coverage = f"published curves unknown; {run_at(found)}"
-    nothing = Finding("Figure 6: no gradient has been measured yet.", Tone.MISSING)
-    return Section("figure6", "Figure 6: gradient quality over training", blocks, findings or [nothing], coverage)
-
+from reproduce.show.statistics import Judgement
+from reproduce.show.tables import Field, entry, number, table, words
 
 INTRODUCTION = (
     "The same gradients and measures as in Figure 5, over training: a panel for each stage and measure. Where records "
     "hold the micro-batches one by one, a point is the mean over an equal part of the training; else over an epoch. "
     "The statement that PETRA's gradient is the closer one is checked for each part of the training with means over "
-    "all stages below the head."
+    "all stages below the head. The paper's curves are not known to us."
 )
+POINTS = 24  # of a curve, at most
+ROWS = 6  # of a study in the table, at most
+PANELS = 10  # stages in a figure, at most
+FEWEST = 3  # micro-batches in a part of the training: single ones differ much
+PLACE = ("study", "begin", "end")
 
 
-# --- judging
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """A figure a study, and the paper's statement over training."""
+    lines = gradients.comparisons(sheet, single=True)
+    if lines.empty:
+        return
+    epochs = sheet.example.epochs
+    fine, parts = (gradients.profiles(in_parts(lines, epochs, most), "begin", "end") for most in (POINTS, ROWS))
+    extents, seeds = gradients.extents(sheet, parts), measured(parts, "value", PLACE)
+    courses = [_course(own) for _, own in parts.groupby("study", sort=False)]
+    yield Sentence(courses[0])
+    for study, curves in fine.groupby("study", sort=False):
+        yield _figure(sheet, str(study), curves, extents[str(study)])
+    of = measured(gradients.over_stages(parts), "value", [*PLACE, "pair", "measure"])
+    judged = judge(measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"]))
 
-
-def _checks(spans: Mapping[str, Sequence[Stretch]]) -> dict[tuple[str, int, str], Check]:
-    """By study, number of the stretch, and measure."""
-    gains = {
-        (key, number, measure): over_seeds({s: gradients.mean_gain(p, measure) for s, p in stretch.profiles.items()})
-        for key, own in spans.items()
-        for number, stretch in enumerate(own)
-        for measure in CLOSENESS
-    }
-    return gradients.judge({key: gain for key, gain in gains.items() if gain is not None})
-
-
-def _finding(
-    scale: str,
-    shown: Sequence[Study],
-    spans: Mapping[str, Sequence[Stretch]],
-    checks: Mapping[tuple[str, int, str], Check],
-) -> Finding:
-    word = gradients.verdict(checks.values())
-    return Finding(
-        f"Figure 6: scale “{scale}”. The statement {statements.of('figure6').quoted}: ours, part by part of the "
-        f"training: {word} ({gradients.tally(list(checks.values()))}). "
-        + " ".join(_course(study, spans[study.key]) for study in shown),
-        {Outcome.AGREE.value: Tone.GOOD, Outcome.CANNOT_TELL.value: Tone.MISSING}.get(word, Tone.PLAIN),
-    )
-
-
-def _course(study: Study, own: Sequence[Stretch]) -> str:
-    """From where to where the cosine goes at the stem, in words."""
-    first, last = (over_seeds(_at(stretch, METHOD, "cosine", 0)) for stretch in (own[0], own[-1]))
-    if first is None or last is None:
-        return f"{study.title}: not defined at the stem."
-    course = f"{first.mean:.2f}" if len(own) == 1 else f"from {first.mean:.2f} to {last.mean:.2f}"
-    return f"{study.title}: cosine of {PAIR_TITLES[METHOD]} at the stem {course} at epoch {own[-1].end:g}."
-
-
-def _at(stretch: Stretch, pair: str, measure: str, stage: int) -> dict[int, float | None]:
-    return {seed: profile[f"{pair}/{measure}"][stage] for seed, profile in stretch.profiles.items()}
-
-
-# --- the table
-
-
-def _table(
-    scale: str,
-    shown: Sequence[Study],
-    spans: Mapping[str, Sequence[Stretch]],
-    checks: Mapping[tuple[str, int, str], Check],
-) -> Table:
-    columns = [Column("study", numeric=False), Column("epochs"), Column("seeds")]
-    for measure, title in MEASURE_TITLES.items():
-        columns += [Column(name, group=title) for name in ("PETRA/e2e", "delayed/e2e")]
+    def fields(measure: str) -> Iterator[Field]:
+        yield from (gradients.mean_field(of, pair, measure) for pair in (METHOD, DELAYED))
         if measure in CLOSENESS:
-            columns += [Column("PETRA closer by", group=title), Column("the statement", numeric=False, group=title)]
-    body: list[list[Entry]] = []
-    for study in shown:
-        for number, stretch in enumerate(spans[study.key]):
-            line = [
-                text(f"{study.title}: {study.extent}"),
-                text(f"{stretch.begin:.3g} to {stretch.end:.3g}", sort=stretch.begin),
-                text(str(len(stretch.profiles)), sort=len(stretch.profiles)),
-            ]
-            for measure in MEASURE_TITLES:
-                line += [_mean_entry(stretch, pair, measure) for pair in (METHOD, DELAYED)]
-                check = checks.get((study.key, number, measure))
-                if check is not None:
-                    line += [estimate(check.gain, 4, sign=True), claim_entry(check)]
-                elif measure in CLOSENESS:
-                    line += [none("not defined"), none("not defined")]
-            body.append(line)
-    return Table(
-        key=f"figure6-{scale}",
-        caption=(
-            f"Gradient quality over training (scale “{scale}”), means over the stages below the head: mean over the "
-            "seeds ± half the 95 % interval."
-        ),
-        columns=columns,
-        rows=body,
+            yield gradients.claim_field("PETRA closer by", judged, measure, MEASURES[measure])
+
+    yield table(
+        key=f"figure6-{sheet.key}",
+        caption=f"Gradient quality over training (scale “{sheet.scale}”), means over the stages below the head: mean "
+        "over the seeds ± half the 95 % interval.",
+        rows=[part for study in extents for part in sorted(seeds) if part[0] == study],
+        fields=[
+            words("study", lambda part: f"{part[0]}: {extents[part[0]]}"),
+            entry("epochs", lambda part: text(f"{part[1]:.3g} to {part[2]:.3g}", sort=part[1])),
+            number("seeds", lambda part: len(seeds[part].values)),
+            *(field for measure in MEASURES for field in fields(measure)),
+        ],
         notes=(
             "e2e: the end-to-end gradient. PETRA closer by: the paired difference as in Figure 5, positive where "
             "PETRA's gradient is closer to the end-to-end one than the delayed gradient. "
-            f"{CHANCE}: does not survive Holm's correction for all {len(checks)} comparisons of the table. "
-            "The download has every stage and seed.",
+            f"{CHANCE}: does not survive Holm's correction for all {len(judged)} comparisons of the table.",
         ),
-        data=list(_data(shown)),
         grouped=True,
     )
+    details = f" ({_tally(judged.values())}). {' '.join(courses)}"
+    yield gradients.finding("Figure 6", sheet, judged.values(), "part by part of the training:", details)
 
 
-def _mean_entry(stretch: Stretch, pair: str, measure: str) -> Entry:
-    means: dict[int, float | None] = {}
-    for seed, profile in stretch.profiles.items():
-        defined = [value for value in profile[f"{pair}/{measure}"][:-1] if value is not None]
-        means[seed] = sum(defined) / len(defined) if defined else None
-    found = over_seeds(means)
-    return none("not defined") if found is None else estimate(found, 3)
+def in_parts(lines: Frame, epochs: int, most: int) -> Frame:
+    """The lines with the equal part of the training in which they are: columns `begin` and `end`, epochs.
+
+    No part is shorter than an epoch, unless every record of the study has its micro-batches one by one; then none is so
+    short that fewer than `FEWEST` of them are in it.
+
+    Args:
+        lines: of `gradients.comparisons`, single micro-batches where records have them.
+        epochs: of the training.
+        most: parts of a study, at most.
+
+    """
+    single = lines.groupby("study")["weight"].max() == 1
+    probes = lines.groupby(["study", "cell", "epoch"])["point"].nunique().groupby("study").max()
+    parts = lines["study"].map((probes * epochs // FEWEST).where(single, epochs).clip(1, most))
+    number = (lines["point"] * parts / epochs).astype(int)
+    return lines.assign(begin=number * epochs / parts, end=(number + 1) * epochs / parts)
 
 
-def _data(shown: Sequence[Study]) -> Iterator[dict[str, object]]:
-    """One line a run, stretch and stage, as drawn."""
-    for study in shown:
-        for stretch in gradients.stretches(study, POINTS):
-            for seed, profile in stretch.profiles.items():
-                for stage, kind in enumerate(gradients.kinds(study.cell)):
-                    yield {
-                        "scale": study.cell.scale,
-                        "network": study.network.key,
-                        "k": study.cell.accumulation,
-                        "seed": seed,
-                        "epoch_begin": round(stretch.begin, 4),
-                        "epoch_end": round(stretch.end, 4),
-                        "stage": stage,
-                        "kind": kind.value,
-                        **{
-                            key: "" if (value := of_stages[stage]) is None else float(f"{value:.6g}")
-                            for key, of_stages in profile.items()
-                        },
-                    }
+def _tally(judgements: Collection[Judgement]) -> str:
+    """How often which claim was made, and how often it survives."""
+    made = Counter(gradients.claim(judgement) for judgement in judgements)
+    surviving = Counter(gradients.claim(judgement) for judgement in judgements if judgement.survives)
+    said = {outcome: f", {surviving[outcome]} of them after Holm's correction" for outcome in made}
+    said[Outcome.CANNOT_TELL] = ""
+    return "; ".join(f"{outcome.value} {made[outcome]}{said[outcome]}" for outcome in Outcome if made[outcome])
 
 
-# --- the drawing
+def _course(values: Frame) -> str:
+    """From where to where the cosine goes at the stem, in words, of one study."""
+    stem = values[(values["stage"] == 0) & (values["measure"] == "cosine")]
+    course = facets.ends(stem, {METHOD: LOOKS[METHOD]}, x="end", y="value", hue="pair")
+    return f"{values['study'].iloc[0]}: cosine at the stem of {course} at epoch {values['end'].max():g}."
 
 
-def _figure(study: Study) -> Figure:
-    own = gradients.stretches(study, POINTS)
-    kinds = gradients.kinds(study.cell)
-    stages = _chosen(len(kinds))
-    title = f"Gradient quality over training: {study.title}, scale “{study.cell.scale}”"
-    key = f"figure6-{study.key}"
-    description = (
-        f"One row of panels for each measure, one panel for each of the stages {', '.join(map(str, stages))}, epochs "
-        f"to the right. {_course(study, own)}"
+def _figure(sheet: Sheet, study: str, values: Frame, extent: str) -> Figure:
+    stages = _chosen(values["stage"].nunique())
+    shown = values[values["stage"].isin(stages)].sort_values("stage", kind="stable")
+    epochs, length = sheet.example.epochs, (values["end"] - values["begin"]).iloc[0]
+    title = f"Gradient quality over training: {study}, scale “{sheet.scale}”"
+    return facet(
+        shown.assign(
+            epoch=(shown["begin"] + shown["end"]) / 2,
+            title=shown["measure"].map(MEASURES),
+            panel=shown["stage"].astype(str) + ", " + shown["kind"],
+        ),
+        [facets.line("range", width=1.2, marked=epochs / length <= ROWS)],
+        key=f"figure6-{sheet.key}-{re.sub('[^a-z0-9]+', '-', study.lower())}",
+        title=title,
+        caption=f"{title} ({extent}). Panels: stage and its kind. Line: mean over the seeds; band: their range; "
+        f"points: means over {_epochs(length)}. {KINDS_NOTE}",
+        description=f"A line of panels for each measure, a panel for each of the stages {', '.join(map(str, stages))}, "
+        f"epochs to the right. {_course(values)}",
+        x="epoch",
+        y="value",
+        hue="pair",
+        looks=LOOKS,
+        row="title",
+        col="panel",
+        titles=lambda _, panel: str(panel),
+        margins=str,
+        xlabel="epoch",
+        ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs}),
+        share=(True, "row"),
+        height=1.5,
+        finish=lambda axes: axes.set_xlim(0, epochs),
     )
-    with plots.style():
-        drawing = Drawing(figsize=(10.4, 5.2), layout="constrained")
-        panels = drawing.subplots(len(MEASURE_TITLES), len(stages), sharex=True, sharey="row", squeeze=False)
-        for row, (measure, name) in zip(panels, MEASURE_TITLES.items(), strict=True):
-            for panel, stage in zip(row, stages, strict=True):
-                _draw(panel, own, measure, stage)
-                panel.set_facecolor("#f3f3f1" if kinds[stage] is gradients.Kind.KEPT else "white")
-                panel.tick_params(left=panel is row[0], bottom=measure == list(MEASURE_TITLES)[-1])
-            row[0].set_ylabel(name)
-        for panel, stage in zip(panels[0], stages, strict=True):
-            panel.set_title(f"{stage}, {kinds[stage].letter}")
-        panels[0][0].set_xlim(0, study.cell.epochs)
-        panels[0][0].xaxis.get_major_locator().set_params(integer=True, nbins=3)
-        lines = [
-            Line2D([], [], color=COLOURS[pair], linestyle=DASHES[pair], label=PAIR_TITLES[pair]) for pair in COLOURS
-        ]
-        panels[-1][len(stages) // 2].set_xlabel("epoch")
-        drawing.legend(handles=lines, loc="outside lower center", ncols=len(lines))
-        sns.despine(drawing)
-        svg = plots.to_svg(drawing, key=key, title=title, description=description)
-    caption = (
-        f"{title} ({study.extent}). Panels: stage and its kind. Line: mean over the seeds; band: their range; "
-        f"points: means over {_epochs(own[0].end - own[0].begin)}. {KINDS_NOTE}"
-    )
-    return Figure(key, title, description, svg, caption)
 
 
 def _epochs(length: float) -> str:
@@ -246,24 +150,11 @@ def _epochs(length: float) -> str:
     return "an epoch" if length == 1 else f"{length:.2g} epochs"
 
 
-def _chosen(count: int) -> list[int]:
+def _chosen(count: int) -> Sequence[int]:
     """The stages to draw: all, or equally many apart with both ends."""
     if count <= PANELS:
-        return list(range(count))
+        return range(count)
     return sorted({round(place * (count - 1) / (PANELS - 1)) for place in range(PANELS)})
 
 
-def _draw(panel: Axes, own: Sequence[Stretch], measure: str, stage: int) -> None:
-    marker = "o" if len(own) <= 6 else ""
-    for pair, colour in COLOURS.items():
-        points = [
-            (stretch.middle, defined)
-            for stretch in own
-            if (defined := [v for v in _at(stretch, pair, measure, stage).values() if v is not None])
-        ]
-        middles = [middle for middle, _ in points]
-        means = [sum(values) / len(values) for _, values in points]
-        low, high = [min(values) for _, values in points], [max(values) for _, values in points]
-        panel.plot(middles, means, color=colour, linestyle=DASHES[pair], marker=marker, markersize=2.5, linewidth=1.2)
-        if low != high:
-            panel.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
+EXHIBIT = Exhibit("figure6", "Figure 6: gradient quality over training", INTRODUCTION, each)

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from reproduce.cells import catalogue, rates
 from reproduce.cells.base import Cell
@@ -44,6 +44,8 @@ __all__ = [
     "described",
     "over_training",
     "settings_key",
+    "together",
+    "weighted",
 ]
 
 #: Columns of `runs`, of cells that train; of others those that they have.
@@ -272,11 +274,31 @@ def over_training(lines: DataFrame) -> DataFrame:
         A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
 
     """
-    defined = lines.dropna(subset=["value"]).astype({"value": float})
-    weighed = defined.assign(value=defined["value"] * defined["weight"])
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
-    sums = weighed.groupby(kept, as_index=False, sort=False, dropna=False)[["value", "weight"]].sum()
-    return sums.assign(value=sums["value"] / sums["weight"]).drop(columns="weight")
+    return weighted(lines.dropna(subset=["value"]), kept)
+
+
+def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
+    """The means of what probes measured, each line weighed by the micro-batches behind it.
+
+    Args:
+        lines: of `Frames.lines` or `Sheet.lines`, with whatever columns more.
+        by: the columns of which every combination gets a row, in the order in which they come.
+
+    Returns:
+        These columns and `value`: the mean of what is defined, NaN where nothing is.
+
+    """
+    values = lines["value"].astype(float)
+    weights = lines["weight"].where(values.notna(), 0.0)
+    sums = lines.assign(value=values * weights, weight=weights).groupby(list(by), sort=False, dropna=False)
+    means = sums["value"].sum() / sums["weight"].sum()
+    return means.rename("value").reset_index()
+
+
+def together(*frames: DataFrame) -> DataFrame:
+    """The rows of all of them, one after the other."""
+    return concat(frames, ignore_index=True)
 
 
 def described(

@@ -8,14 +8,13 @@ a download and an alternative text in one place, and all tables look alike.
 import csv
 import enum
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.published import Mark
 from reproduce.show.statistics import Estimate, Verdict
-from reproduce.words import conjunction
 
 _SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
@@ -311,16 +310,6 @@ def with_sign(value: float, digits: int) -> str:
 def two_digits(value: float) -> str:
     """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
     return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
-
-
-def not_run_at(scales: Sequence[str]) -> list[str]:
-    """A paragraph that names the scales of which there is nothing; none if there are no such scales."""
-    return [f"Not run at scale {conjunction([f'“{scale}”' for scale in scales])}."] if scales else []
-
-
-def run_at(scales: Iterable[str]) -> str:
-    """The scales of which there is something, as a section's coverage."""
-    return ", ".join(f"“{scale}” run" for scale in scales) or "not run"
 
 
 def some(words: Sequence[str], limit: int = 6) -> str:

@@ -9,7 +9,7 @@ for, the same colour and dashes in all figures.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -38,9 +38,11 @@ __all__ = [
     "cut_to",
     "differences",
     "dots",
+    "ends",
     "facet",
     "fields",
     "from_zero",
+    "labelled",
     "level",
     "line",
     "logarithmic",
@@ -49,6 +51,7 @@ __all__ = [
     "rows",
     "shades",
     "stack",
+    "zero",
 ]
 
 
@@ -57,16 +60,21 @@ FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on whic
 
 @dataclass(frozen=True)
 class Look:
-    """How a value of the hue looks: its name in the legend, its colour, its dashes (none: solid), its marker."""
+    """How a value of the hue looks: its name in the legend, its colour, its dashes, its marker.
+
+    Dashes are empty for a solid line, and None for what is no line but marks.
+    """
 
     label: str
     colour: str
-    dashes: tuple[float, ...] = ()
+    dashes: tuple[float, ...] | None = ()
     marker: str = "o"
 
     @property
-    def linestyle(self) -> Literal["-"] | tuple[float, Sequence[float]]:
+    def linestyle(self) -> Literal["-", ""] | tuple[float, Sequence[float]]:
         """For matplotlib."""
+        if self.dashes is None:
+            return ""
         return (0, self.dashes) if self.dashes else "-"
 
 
@@ -130,6 +138,7 @@ def facet(
     col: str | None = None,
     wrap: int | None = None,
     titles: Callable[[Any, Any], str] | None = None,
+    margins: Callable[[Any], str] | None = None,
     xlabel: str = "",
     ylabel: str = "",
     xlog: bool = False,
@@ -141,7 +150,7 @@ def facet(
     legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
-    finish: Callable[[Axes], None] | None = None,
+    finish: Callable[[Axes], object] | None = None,
 ) -> Figure:
     """A figure of panels.
 
@@ -160,6 +169,8 @@ def facet(
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
         titles: title of a panel from the values of row and col; the default names the column's value.
+        margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
+            first line alone, the x-axis its label in the last.
         xlabel: of the x-axis.
         ylabel: of the y-axis.
         xlog: whether the x-axis is logarithmic.
@@ -201,9 +212,12 @@ def facet(
             panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
-            if row or col:
+            if (row or col) and (margins is None or r == rows[0]):
                 axes.set_title(titles(r, c) if titles else str(c if col else r))
-            axes.set(xlabel=xlabel, ylabel=ylabel)
+            if margins is None:
+                axes.set(xlabel=xlabel, ylabel=ylabel)
+            else:
+                axes.set(xlabel=xlabel * (r == rows[-1]), ylabel=margins(r) if c == cols[0] else "")
         for axes in panels[len(places) + bool(beside) :]:
             axes.set_axis_off()
         if beside:
@@ -258,8 +272,18 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
         return Patch(color=look.colour, label=look.label)
     if kind == "mark":
         return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
-    marker = look.marker if kind == "both" else ""
+    marker = look.marker if kind == "both" or look.dashes is None else ""
     return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
+
+
+def ends(frame: DataFrame, looks: Mapping[Any, Look], *, x: str, y: str, hue: str) -> str:
+    """Where the lines of a panel begin and end, in words for a description: "PETRA from 0.70 to 0.99"."""
+    said = []
+    for value, look in looks.items():
+        means = frame[frame[hue] == value].groupby(x)[y].mean().dropna()
+        first, last = ("not defined",) * 2 if means.empty else (f"{mean:.2f}" for mean in means.iloc[[0, -1]])
+        said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
+    return "; ".join(said)
 
 
 # --- layers
@@ -299,8 +323,11 @@ def logarithmic() -> Layer:
     return logarithmic
 
 
-def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> Layer:
-    """The mean of y at every x, a line a hue; with a band of the runs' range, or of the 95 % interval of the mean."""
+def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
+    """The mean of y at every x, a line a hue, `marked` at the places where there is one.
+
+    The band is the runs' range, or the 95 % interval of the mean.
+    """
 
     def line(panel: Panel) -> None:
         for look, part in panel.by_hue():
@@ -311,6 +338,9 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6) -> 
                 color=look.colour,
                 linestyle=look.linestyle,
                 linewidth=width,
+                marker=look.marker if marked else "",
+                markersize=2.5,
+                markeredgewidth=0,
                 legend=False,
                 ax=panel.axes,
             )
@@ -331,25 +361,28 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(*, size: float = 4.5, apart: float = 0.0, broken: str = "", hollow: str | bool = False) -> Layer:
+def dots(
+    *, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str | bool = False
+) -> Layer:
     """A mark a row.
 
     Args:
         size: of a mark, points.
         apart: hues side by side, each by this share of x.
+        even: whether they are apart by so much of x instead, as on an axis that begins at 0.
         broken: column of which any word makes a cross of the row.
         hollow: whether all are rings, or a column of which any word makes a ring of the row.
 
     """
 
     def dots(panel: Panel) -> None:
-        shift = 1 - apart * (len(panel.looks) - 1) / 2
+        shift = -apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
             rings = part[hollow].astype(bool) if isinstance(hollow, str) else hollow
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
                 panel.axes.plot(
-                    rows[panel.x] * shift,
+                    rows[panel.x] + (shift if even else shift * rows[panel.x]),
                     rows[panel.y],
                     str(marker),
                     color=look.colour,
@@ -513,6 +546,24 @@ def level(values: Mapping[int, float], label: str) -> Layer:
                 panel.axes.axhspan(found.low, found.high, color=plots.QUIET, alpha=0.08, linewidth=0)
 
     return level
+
+
+def zero(panel: Panel) -> None:
+    """Draw a thin line at 0, for what may be on either side of it."""
+    panel.axes.axhline(0, color=plots.QUIET, linewidth=0.8)
+
+
+def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
+    """Whole numbers on the x-axis, below each what the column says of it; where that is one of `shaded`, shade it."""
+
+    def labelled(panel: Panel) -> None:
+        words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
+        shades([place for place, word in words.items() if word in shaded])(panel)
+        places = sorted(words)[:: 1 + len(words) // 20]
+        panel.axes.set_xlim(min(words) - 0.5, max(words) + 0.5)
+        panel.axes.set_xticks(places, [f"{place}\n{words[place]}" for place in places], fontsize=7.5)
+
+    return labelled
 
 
 def shades(places: Sequence[float]) -> Layer:

@@ -78,6 +78,13 @@ def is_below(difference: Estimate | None) -> bool | None:
     return False if difference.low > 0 or verdict(difference) is Verdict.AGREE else None
 
 
+def is_above(difference: Estimate | None) -> bool | None:
+    """Is it positive? Yes if the whole interval is; no if it is negative; no margin, as for what is not accuracy."""
+    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
+        return None
+    return None if difference.low <= 0 <= difference.high else difference.low > 0
+
+
 def is_not_below(difference: Estimate | None) -> bool | None:
     """Is it positive or small? Yes if the whole interval is above -margin; no if it is negative and reaches beyond."""
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):

@@ -173,9 +173,14 @@ class Judgement:
     corrected: float
 
     @property
+    def survives(self) -> bool:
+        """Whether the difference is still not 0, however small, when it is counted how many comparisons were made."""
+        return self.corrected < 1 - CONFIDENCE
+
+    @property
     def stands(self) -> bool:
-        """Whether a verdict "differ" remains when it is counted how many comparisons were made."""
-        return self.verdict is Verdict.DIFFER and self.corrected < 1 - CONFIDENCE
+        """Whether a verdict "differ" survives."""
+        return self.verdict is Verdict.DIFFER and self.survives
 
 
 def judge(differences: Mapping[KeyT, Estimate | None]) -> dict[KeyT, Judgement]:

@@ -20,7 +20,7 @@ from pandas import isna
 from petra_core.methods import Method
 from reproduce.published import Mark, Row
 from reproduce.show.compare import CHANCE, Sample
-from reproduce.show.content import Column, Entry, Table, Tone, missing, relative_error
+from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import method_name as method_entry
 from reproduce.show.content import number as number_entry
@@ -28,7 +28,7 @@ from reproduce.show.content import published as published_entry
 from reproduce.show.content import signed as signed_entry
 from reproduce.show.content import text as text_entry
 from reproduce.show.content import verdict as verdict_entry
-from reproduce.show.statistics import Judgement, Verdict
+from reproduce.show.statistics import Estimate, Judgement, Verdict
 
 __all__ = [
     "DIFFERENCES",
@@ -38,6 +38,7 @@ __all__ = [
     "difference",
     "entry",
     "error",
+    "estimated",
     "judged",
     "judged_entries",
     "mean",
@@ -137,6 +138,18 @@ def difference(
         return signed_entry(value, digits, tone=Tone.ALERT if exact and value else tone)
 
     return _numbers(name, of, digits, group, hint, signed, Tone.OURS, without)
+
+
+def estimated(
+    name: str, of: Callable[[Any], Estimate | None], digits: int, *, group: str = "", hint: str = ""
+) -> Field:
+    """A column of means ± half the 95 % interval where the number of seeds stands elsewhere; None: not defined."""
+
+    def shown(row: Any) -> Entry:
+        found = of(row)
+        return none("not defined") if found is None else estimate_entry(found, digits)
+
+    return entry(name, shown, group=group, hint=hint)
 
 
 def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str = "", hint: str = "") -> Field:

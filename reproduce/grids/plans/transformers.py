@@ -52,9 +52,14 @@ class Study:
         return [self.cell(m, k, seed) for k in self.accumulations for m in self.compared for seed in self.seeds]
 
     @property
+    def example(self) -> TrainingCell:
+        """One cell for all, such as for their data set."""
+        return self.cell(methods.PETRA, 1)
+
+    @property
     def of_text(self) -> bool:
         """Whether the study is of a language task."""
-        return catalogue.by_name(self.cell(methods.PETRA, 1).dataset).text
+        return catalogue.by_name(self.example.dataset).text
 
 
 def _smoke_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:

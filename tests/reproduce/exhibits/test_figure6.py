@@ -1,19 +1,21 @@
-"""Figure 6: the course over training, in as many points as the records have."""
+"""Figure 6: the course over training, in as many parts as the records have, judged part by part."""
 
-import csv
-import io
 from pathlib import Path
 
 import pytest
 
 from reproduce.cells.kinds import GradientsCell
-from reproduce.exhibits import figure6
+from reproduce.exhibits import figure6, gradients
+from reproduce.exhibits._exhibit import sheets
 from reproduce.exhibits.gradients import BETWEEN, METHOD
+from reproduce.grids.plans import gradients as plan
 from reproduce.records import results
+from reproduce.records.frames import DataFrame, Frames
 from reproduce.show.content import Figure, Section, Table
 from tests import fake_probes
+from tests.sections import made
 
-SMALL = [cell for cell in figure6.cells("small") if isinstance(cell, GradientsCell)]
+SMALL = [cell for cell in plan.cells("small") if isinstance(cell, GradientsCell)]
 
 
 def later_worse(seed: int) -> fake_probes.Value:
@@ -28,48 +30,71 @@ def later_worse(seed: int) -> fake_probes.Value:
     return value
 
 
-def section(root: Path, *, singly: bool, epochs: int | None = None, probes: int = 31) -> Section:
+def read(root: Path) -> Section:
+    return made(figure6.EXHIBIT, root)
+
+
+def measure(root: Path, *, singly: bool = False, epochs: int | None = None) -> Section:
     for cell in SMALL[:3]:
-        fake_probes.measure(cell, root, later_worse(cell.seed), singly=singly, epochs=epochs, probes=probes)
-    return figure6.section(results.read(root))
+        fake_probes.measure(cell, root, later_worse(cell.seed), singly=singly, epochs=epochs, probes=31)
+    return read(root)
 
 
 def table(found: Section) -> Table:
     return next(block for block in found.blocks if isinstance(block, Table))
 
 
-def test_the_statement_is_checked_part_by_part(tmp_path: Path) -> None:
-    found = section(tmp_path, singly=False)
+def figure(found: Section) -> Figure:
+    return next(block for block in found.blocks if isinstance(block, Figure))
+
+
+def parts(root: Path, most: int) -> DataFrame:
+    sheet = next(sheet for sheet in sheets(Frames(results.read(root)), "figure6") if sheet.begun)
+    return figure6.in_parts(gradients.comparisons(sheet, single=True), sheet.example.epochs, most)
+
+
+def test_the_statement_is_checked_part_by_part_and_may_fail(tmp_path: Path) -> None:
+    found = measure(tmp_path)
     rows = table(found).rows
     head = [(column.group, column.name) for column in table(found).columns]
     assert [row[1].text for row in rows] == ["0 to 1", "1 to 2", "2 to 3"]
-    for measure in ("cosine similarity", "relative error"):
-        claims = [row[head.index((measure, "the statement"))].text for row in rows]
+    for name in ("cosine similarity", "relative error"):
+        claims = [row[head.index((name, "the statement"))].text for row in rows]
         assert claims == ["agree", "cannot tell", "disagree"]
-        assert rows[0][head.index((measure, "PETRA closer by"))].value == pytest.approx(0.11)
+        assert rows[0][head.index((name, "PETRA closer by"))].value == pytest.approx(0.11)
     assert rows[0][head.index(("cosine similarity", "delayed/e2e"))].text.startswith("0.540")  # stages 0 to 8
     assert "ours, part by part of the training: mixed (agree 2" in found.findings[0].text
 
 
-def test_a_stretch_in_words() -> None:
-    assert [figure6._epochs(length) for length in (1, 1 / 3, 12.5)] == ["an epoch", "0.33 epochs", "12 epochs"]
+def test_a_table_has_fewer_parts_than_a_curve(tmp_path: Path) -> None:
+    assert len(table(measure(tmp_path, singly=True)).rows) == 6
+    assert parts(tmp_path, 24)["begin"].nunique() == 24
 
 
-def test_epochs_or_finer_parts_as_the_records_have_them(tmp_path: Path) -> None:
-    for singly, points in ((False, 3), (True, 24)):
-        found = section(tmp_path / str(singly), singly=singly)
-        lines = list(csv.DictReader(io.StringIO(table(found).csv())))
-        assert len(lines) == points * 3 * 10
-        assert len({line["epoch_begin"] for line in lines}) == points
-        assert len(table(found).rows) == (6 if singly else 3)
+def test_a_record_with_means_only_has_a_part_an_epoch(tmp_path: Path) -> None:
+    fake_probes.measure(SMALL[0], tmp_path, later_worse(0), singly=True, probes=31)
+    fake_probes.measure(SMALL[1], tmp_path, later_worse(1), epochs=2)
+    found = parts(tmp_path, 24)
+    known = {tuple(ends): sorted(own["seed"].unique()) for ends, own in found.groupby(["begin", "end"])}
+    assert known == {(0, 1): [0, 1], (1, 2): [0, 1], (2, 3): [0]}
+    values = gradients.profiles(found, "begin")
+    stem = values[(values["stage"] == 0) & (values["pair"] == METHOD) & (values["measure"] == "cosine")]
+    assert list(stem[stem["seed"] == 0]["value"]) == pytest.approx([0.6, 0.5, 0.4])
+
+
+@pytest.mark.parametrize(("probes", "count"), [(31, 24), (8, 8), (2, 2), (1, 1)])
+def test_micro_batches_one_by_one_make_finer_parts(probes: int, count: int, tmp_path: Path) -> None:
+    fake_probes.measure(SMALL[0], tmp_path, later_worse(0), singly=True, probes=probes)
+    found = parts(tmp_path, 24)
+    assert found["begin"].nunique() == count
+    assert (found["begin"].min(), found["end"].max()) == (0, SMALL[0].epochs)
 
 
 def test_an_unfinished_run_has_the_epochs_that_there_are(tmp_path: Path) -> None:
-    found = section(tmp_path, singly=False, epochs=2)
+    found = measure(tmp_path, epochs=2)
     assert [row[1].text for row in table(found).rows] == ["0 to 1", "1 to 2"]
-    (figure,) = [block for block in found.blocks if isinstance(block, Figure)]
-    assert "seed 0: 2 of 3 epochs" in figure.caption
-    assert "at the stem from 0.61 to 0.50 at epoch 2" in figure.description
+    assert "seed 0: 2 of 3 epochs" in figure(found).caption
+    assert "PETRA and end-to-end from 0.61 to 0.50 at epoch 2" in figure(found).description
 
 
 def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -> None:
@@ -77,15 +102,13 @@ def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -
         return None if stage == 0 else later_worse(0)(pair, measure, stage, epoch)
 
     fake_probes.measure(SMALL[0], tmp_path, nothing_at_the_stem, singly=True)
-    found = figure6.section(results.read(tmp_path))
-    (figure,) = [block for block in found.blocks if isinstance(block, Figure)]
-    assert "not defined at the stem" in figure.description
-    lines = list(csv.DictReader(io.StringIO(table(found).csv())))
-    assert {line[f"{METHOD}/cosine"] for line in lines if line["stage"] == "0"} == {""}
+    found = read(tmp_path)
+    assert "PETRA and end-to-end not defined" in figure(found).description
+    assert all(row[3].value for row in table(found).rows)
 
 
 def test_of_many_stages_some_are_drawn_with_both_ends() -> None:
-    assert figure6._chosen(10) == list(range(10))
+    assert list(figure6._chosen(10)) == list(range(10))
     chosen = figure6._chosen(34)
     assert len(chosen) == figure6.PANELS
     assert (chosen[0], chosen[-1]) == (0, 33)

@@ -5,7 +5,7 @@ import pytest
 from reproduce.published import Mark
 from reproduce.show import statements
 from reproduce.show.content import Tone
-from reproduce.show.statements import Outcome, combine, is_below, is_not_below, outcome_entry
+from reproduce.show.statements import Outcome, combine, is_above, is_below, is_not_below, outcome_entry
 from reproduce.show.statistics import Estimate
 
 
@@ -14,19 +14,23 @@ def interval(low: float, high: float) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "below", "not_below"),
+    ("low", "high", "below", "not_below", "above"),
     [
-        (-2.0, -1.0, True, False),
-        (-0.4, -0.1, True, True),  # negative, and too small to matter: both can be said of it
-        (-2.0, -0.1, True, False),
-        (-0.3, 0.3, False, True),
-        (-2.0, 2.0, None, None),
-        (-0.3, 2.0, None, True),
-        (1.0, 2.0, False, True),
-        (-1.0, -1.0, None, None),  # equal values: their spread is not known
+        (-2.0, -1.0, True, False, False),
+        (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both can be said of it
+        (-2.0, -0.1, True, False, False),
+        (-0.3, 0.3, False, True, None),
+        (-2.0, 2.0, None, None, None),
+        (-0.3, 2.0, None, True, None),
+        (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
+        (1.0, 2.0, False, True, True),
+        (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ],
 )
-def test_claims_about_an_interval(low: float, high: float, below: bool | None, not_below: bool | None) -> None:
+def test_claims_about_an_interval(
+    low: float, high: float, below: bool | None, not_below: bool | None, above: bool | None
+) -> None:
+    assert is_above(interval(low, high)) is above
     assert is_below(interval(low, high)) is below
     assert is_not_below(interval(low, high)) is not_below
 
@@ -35,6 +39,7 @@ def test_claims_about_an_interval(low: float, high: float, below: bool | None, n
 def test_without_an_interval_nothing_is_claimed(nothing: Estimate | None) -> None:
     assert is_below(nothing) is None
     assert is_not_below(nothing) is None
+    assert is_above(nothing) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""Means of what probes measured, weighed by the micro-batches behind them."""
+
+import pytest
+from pandas import DataFrame
+
+from reproduce.records.frames import together, weighted
+from reproduce.show.compare import measured
+
+
+def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:
+    lines = DataFrame(
+        {
+            "seed": [1, 1, 1, 0, 0],
+            "stage": [0, 0, 1, 0, 1],
+            "weight": [1, 3, 2, 5, 5],
+            "value": [1.0, 5.0, None, None, 7.0],
+        }
+    )
+    means = weighted(lines, ["seed", "stage"])
+    assert list(means["seed"]) == [1, 1, 0, 0], "in the order in which they come"
+    assert list(means["value"]) == pytest.approx([4.0, float("nan"), float("nan"), 7.0], nan_ok=True)
+    samples = measured(means, "value", ["stage"])
+    assert {place: sample.values for place, sample in samples.items()} == {0: {1: 4.0}, 1: {0: 7.0}}
+    assert samples[2].estimate is None
+    assert len(together(means, means)) == 8

@@ -1,0 +1,65 @@
+"""Layers of figures that several curves and marks share: what is drawn of which rows, and said of it."""
+
+import re
+
+from pandas import DataFrame
+
+from reproduce.show import facets
+from reproduce.show.facets import Look, Panel
+
+LOOKS = {"a": Look("the first", "#aa0001"), "b": Look("the second", "#bb0002", None, "^")}
+ROWS = [
+    {"line": line, "panel": panel, "x": x, "y": x + 0.5, "hue": hue, "kind": "KE"[x % 2]}
+    for line in ("upper", "lower")
+    for panel, hue in (("left", "a"), ("left", "b"), ("right", "b"))
+    for x in range(4)
+]
+
+
+def draw(*layers: facets.Layer) -> str:
+    settings = {"key": "k", "title": "t", "caption": "c", "description": "d", "x": "x", "y": "y", "hue": "hue"}
+    figure = facets.facet(
+        DataFrame(ROWS),
+        layers,
+        looks=LOOKS,
+        row="line",
+        col="panel",
+        titles=lambda _, panel: str(panel),
+        margins=str.upper,
+        xlabel="stages",
+        **settings,
+    )
+    return figure.svg
+
+
+def test_lines_of_panels_are_named_at_their_left_and_panels_in_the_first_line() -> None:
+    svg = draw(facets.dots())
+    amounts = {name: len(re.findall(f">{name}<", svg)) for name in ("UPPER", "LOWER", "left", "right", "stages")}
+    assert amounts == {"UPPER": 1, "LOWER": 1, "left": 1, "right": 1, "stages": 2}
+
+
+def test_what_has_no_line_is_a_mark_in_the_legend_and_marks_stand_side_by_side() -> None:
+    panels: list[Panel] = []
+    draw(facets.dots(apart=0.2, even=True), facets.zero, panels.append)
+    first, second, zero = panels[0].axes.lines
+    assert [list(line.get_xdata()) for line in (first, second)] == [[-0.1, 0.9, 1.9, 2.9], [0.1, 1.1, 2.1, 3.1]]
+    assert list(zero.get_ydata()) == [0, 0]
+    assert (LOOKS["a"].linestyle, LOOKS["b"].linestyle) == ("-", "")
+
+
+def test_places_are_labelled_by_a_column() -> None:
+    panels: list[Panel] = []
+    draw(facets.labelled("kind", shaded="K"), panels.append)
+    assert [label.get_text() for label in panels[-1].axes.get_xticklabels()] == ["0\nK", "1\nE", "2\nK", "3\nE"]
+    assert len(panels[0].axes.patches) == 2
+
+
+def test_ends_of_lines_in_words() -> None:
+    rows = DataFrame(
+        [
+            {"x": x, "y": y, "hue": hue}
+            for x, y, hue in ((0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b"))
+        ]
+    )
+    assert facets.ends(rows, LOOKS, x="x", y="y", hue="hue") == "the first from 0.20 to 1.00; the second 5.00"
+    assert facets.ends(rows, {"c": Look("neither", "red")}, x="x", y="y", hue="hue") == "neither not defined"
