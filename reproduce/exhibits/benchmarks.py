@@ -8,14 +8,12 @@ ratio of medians.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pandas import DataFrame, isna
-
 from petra_core import methods
 from petra_core.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
 from reproduce.modelling.slopes import growth
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
-from reproduce.records.frames import Frames
+from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
 from reproduce.show.content import (
     MEGABYTE,
@@ -76,7 +74,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield from _shown(benchmark, frames.series[frames.series["benchmark"] == benchmark.name])
 
 
-def _shown(benchmark: Benchmark, own: DataFrame) -> Iterator[Shown]:
+def _shown(benchmark: Benchmark, own: Frame) -> Iterator[Shown]:
     """All that there is of a record, `own` its series; the first table says how it was measured."""
     curves, plain = own[own["at"].notna()], own[own["at"].isna()]
     if not curves.empty:
@@ -175,7 +173,7 @@ def _judged(benchmark: Benchmark) -> Table:
 # --- contestants
 
 
-def _side_by_side(benchmark: Benchmark, own: DataFrame) -> Table:
+def _side_by_side(benchmark: Benchmark, own: Frame) -> Table:
     """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
     medians = own.groupby(["group", "contestant", "quantity"])["value"].median()
     units = dict(zip(own["quantity"], own["unit"], strict=True))
@@ -220,7 +218,7 @@ def _contestant(name: str) -> Entry:
 # --- curves
 
 
-def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
+def _curves(benchmark: Benchmark, curves: Frame) -> Figure:
     medians = curves.groupby(SERIES_KEY, sort=False)["value"].median().reset_index()
     costs = [UNITS.get(unit, (unit, 1.0)) for unit in medians["unit"]]
     medians["value"] /= [cost[1] for cost in costs]
@@ -250,7 +248,7 @@ def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
     )
 
 
-def _fits(benchmark: Benchmark, curves: DataFrame) -> Table:
+def _fits(benchmark: Benchmark, curves: Frame) -> Table:
     """What was measured at both ends of every curve, and how it grows between them."""
     rows = []
     for (quantity, axis, name), own in curves.groupby(["quantity", "group", "contestant"], sort=False):
@@ -318,7 +316,7 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
 # --- everything, folded
 
 
-def _values(benchmark: Benchmark, own: DataFrame) -> Table:
+def _values(benchmark: Benchmark, own: Frame) -> Table:
     values = own.groupby(SERIES_KEY, sort=False, dropna=False)["value"].agg(["median", "min", "max", "count"])
     return table(
         key=f"benchmark-{benchmark.name}-values",
@@ -328,7 +326,7 @@ def _values(benchmark: Benchmark, own: DataFrame) -> Table:
             words("group", lambda row: row.group),
             words("contestant", lambda row: row.contestant),
             words("quantity", lambda row: row.quantity),
-            number("at", lambda row: none("no curve") if isna(row.at) else row.at, hint="place on a curve's axis"),
+            number("at", lambda row: row.at if row.at == row.at else none("no curve"), hint="place on a curve's axis"),
             entry("median", lambda row: _value(row.median)),
             entry("lowest", lambda row: _value(row.min)),
             entry("highest", lambda row: _value(row.max)),
