@@ -38,9 +38,10 @@ from reproduce.words import conjunction, count
 
 INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
-    "rounds and the quartiles. An aim was written into the benchmark before it was run."
+    "rounds and the quartiles. An aim was written into the benchmark before it was run. "
+    "Every value of every round is in series.csv of `python -m reproduce records export FOLDER`."
 )
-DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
+DRAWN = 2  # timelines of a benchmark; its record has all
 #: By units, costs first: the unit in which values stand side by side, what one of it is, and the format.
 UNITS = {"s": ("ms", 1e-3, ",.1f"), "B": ("MB", MEGABYTE, ",.2f"), "relative": ("relative", 1.0, ".1e")}
 METHODS = {method.title: method for method in methods.KNOWN}
@@ -88,10 +89,7 @@ def _shown(benchmark: Benchmark, own: Frame) -> Iterator[Shown]:
     notes = (*first.notes, *benchmark.notes, f"Again: {benchmark.command}")
     yield replace(first, caption=f"{first.caption} Setting: {chosen}.", notes=notes)
     yield from others
-    drawings = list(_timelines(benchmark))
-    yield from drawings[:DRAWN]
-    yield Folded(_values(benchmark, own))
-    yield from (Folded(drawing) for drawing in drawings[DRAWN:])
+    yield from list(_timelines(benchmark))[:DRAWN]
     if benchmark.patch:
         title = f"Difference to the commit: {benchmark.name}"
         yield Folded(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
@@ -313,28 +311,7 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
             )
 
 
-# --- everything, folded
-
-
-def _values(benchmark: Benchmark, own: Frame) -> Table:
-    values = own.groupby(SERIES_KEY, sort=False, dropna=False)["value"].agg(["median", "min", "max", "count"])
-    return table(
-        key=f"benchmark-{benchmark.name}-values",
-        caption=f"{benchmark.title}: what was measured.",
-        rows=values.reset_index().itertuples(index=False),
-        fields=[
-            words("group", lambda row: row.group),
-            words("contestant", lambda row: row.contestant),
-            words("quantity", lambda row: row.quantity),
-            number("at", lambda row: row.at if row.at == row.at else none("no curve"), hint="place on a curve's axis"),
-            entry("median", lambda row: _value(row.median)),
-            entry("lowest", lambda row: _value(row.min)),
-            entry("highest", lambda row: _value(row.max)),
-            words("unit", lambda row: row.unit),
-            number("rounds", lambda row: row.count),
-        ],
-        grouped=True,
-    )
+# --- values
 
 
 def _value(value: float) -> Entry:
@@ -373,6 +350,4 @@ def _machines(records: Sequence[Benchmark]) -> Table:
     )
 
 
-EXHIBIT = Exhibit(
-    "benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Every value, where it ran, and more drawings"
-)
+EXHIBIT = Exhibit("benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Where the benchmarks ran")
