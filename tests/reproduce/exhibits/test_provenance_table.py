@@ -12,13 +12,16 @@ from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import provenance
+from reproduce.exhibits._exhibit import section as section_of
 from reproduce.grids import scales, selection, small
 from reproduce.grids.grid import grid_of
-from reproduce.grids.plans import accuracy, depth, gradients, stability
+from reproduce.grids.plans import depth, gradients, stability
 from reproduce.grids.smoke import digits_cell
 from reproduce.records import results
+from reproduce.records.frames import Frames
 from reproduce.show.content import Listing, Table, Tone
 from tests import fake_records
+from tests.sections import made
 
 EVERY_CELL = [pytest.param(name, id=name) for name in scales.SCALES]
 
@@ -85,7 +88,7 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
     fake_records.train(digits_cell(seed=3), tmp_path, 90.0, code=fake_records.DIRTY, patch="another\n")
     resumed = fake_records.train(digits_cell(seed=4), tmp_path, 90.0, epochs=1)
     fake_records.begin(resumed.cell, tmp_path, code=fake_records.DIRTY, patch=fake_records.PATCH)
-    section = provenance.section(results.read(tmp_path))
+    section = made(provenance.EXHIBIT, tmp_path)
     cells = next(block for block in section.folded if isinstance(block, Table))
     assert [row[1].text for row in cells.rows] == ["smoke"] * 5
     assert [row[3].text for row in cells.rows] == ["C1", "C1", "C1", "C2", "C3, C1"]
@@ -100,7 +103,7 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
 
 def test_clean_code_raises_no_finding(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0)
-    section = provenance.section(results.read(tmp_path))
+    section = made(provenance.EXHIBIT, tmp_path)
     assert list(section.findings) == []
 
 
@@ -109,7 +112,7 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     for seed in range(2):
         fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, data=ours)
     fake_records.train(digits_cell(seed=2), tmp_path, 90.0)
-    (finding,) = provenance.section(results.read(tmp_path)).findings
+    (finding,) = made(provenance.EXHIBIT, tmp_path).findings
     assert finding.text == "2 cells used data that are not the official ones. a copy; one file differs"
     assert finding.tone is Tone.ALERT
 
@@ -117,7 +120,7 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
 def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
     note = "not run from a git checkout: the commit is not known"
     fake_records.train(digits_cell(), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
-    section = provenance.section(results.read(tmp_path))
+    section = made(provenance.EXHIBIT, tmp_path)
     versions = next(block for block in section.blocks if isinstance(block, Table) and block.key == "code")
     assert [entry.text for entry in versions.rows[0]][:4] == ["C1", "0.1.0", "not known", note]
 
@@ -134,13 +137,9 @@ def test_a_missing_patch_is_a_problem_of_that_record_alone(tmp_path: Path) -> No
 def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
     fake_records.train(digits_cell(), tmp_path, 90.0)
     planned = [*grid_of("smoke").cells, *grid_of("paper").cells]
-    section = provenance.section(results.read(tmp_path, planned))
+    section = section_of(provenance.EXHIBIT, Frames(results.read(tmp_path, planned)))
     (cells,) = (block for block in section.folded if isinstance(block, Table))
     assert [row[0].text for row in cells.rows] == [digits_cell().name]
-    progress = next(block for block in section.blocks if isinstance(block, Table) and block.key == "progress")
-    found = {(row[0].text, row[1].text): [entry.value for entry in row[2:]] for row in progress.rows}
-    rivals = len(accuracy.cells("smoke"))
-    assert found["Rivals", "smoke"] == [rivals, 1, 0, 0, 0, rivals - 1]
     (finding,) = section.findings
     counts = f"{len(grid_of('smoke').cells) - 1} of “smoke”, {len(grid_of('paper').cells)} of “paper”"
     assert finding.text == f"{len(planned) - 1} planned cells not run: {counts}."
@@ -159,6 +158,6 @@ def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
     tmp_path: Path, cell: Cell, reason: str, tone: Tone
 ) -> None:
     fake_records.begin(cell, tmp_path).fail(reason, "the words of the error")
-    (finding,) = provenance.section(results.read(tmp_path)).findings
+    (finding,) = made(provenance.EXHIBIT, tmp_path).findings
     assert finding.text == f"1 cell failed: {reason}. {cell.name} (the words of the error)."
     assert finding.tone is tone
