@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sized
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -10,14 +11,15 @@ from reproduce.cells.kinds import Cell
 from reproduce.commands import summary
 from reproduce.commands.common import say_loudly
 from reproduce.grids.scales import Scale
+from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running.runner import Outcome
 from reproduce.words import count
 
 __all__ = ["conclude"]
 
 
-def conclude(scale: Scale, outcome: Outcome) -> NoReturn:
-    """Print the summary and end with the outcome's exit code."""
+def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
+    """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
     click.echo()
     click.echo(summary.table(outcome))
     short = summary.shortfalls(scale, outcome)
@@ -37,6 +39,8 @@ def conclude(scale: Scale, outcome: Outcome) -> NoReturn:
         say_loudly(f"{_cells(memory)} ran out of memory; --retry-failed tries again", memory)
     if not short and outcome.complete:
         click.echo(f"\nNothing is missing: {_cells(outcome.states)} with a result, every one as good as expected.")
+    folder = "" if root == DEFAULT_ROOT else f" --records {root}"
+    click.echo(f"\nTo look at it: python -m reproduce report --open{folder}")
     sys.exit(outcome.exit_code)
 
 

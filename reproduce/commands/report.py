@@ -22,8 +22,9 @@ from reproduce.records.storage import StorageFullError
 @click.option(
     "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
 )
+@click.option("--open", "opened", is_flag=True, help="Show the page in the browser.")
 @click.pass_context
-def report(context: click.Context, root: Path, output: Path, jobs: int) -> None:
+def report(context: click.Context, root: Path, output: Path, jobs: int, opened: bool) -> None:
     """Write the report: one page with every table and figure, from the records that are there."""
     # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
@@ -36,3 +37,5 @@ def report(context: click.Context, root: Path, output: Path, jobs: int) -> None:
     except StorageFullError as error:
         raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
     click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")
+    if opened:
+        click.launch(output.resolve().as_uri())

@@ -149,4 +149,4 @@ def run(
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
-    conclude(grid.scale, outcome)
+    conclude(grid.scale, outcome, root)

@@ -1,5 +1,7 @@
 """The end of a run: every kind of bad news is told once, and the exit code says which it was."""
 
+from pathlib import Path
+
 import pytest
 
 from reproduce.commands.conclusion import conclude
@@ -19,7 +21,7 @@ def end(capsys):
 
     def conclude_(outcome):
         with pytest.raises(SystemExit) as ended:
-            conclude(SCALE, outcome)
+            conclude(SCALE, outcome, Path("elsewhere"))
         said = capsys.readouterr()
         return ended.value.code, said.out, said.err
 

@@ -267,7 +267,7 @@ def counted(cells, root, jobs):
     os.write(2, f"PARENT is {os.getpid()}\n".encode())
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
     with contextlib.redirect_stdout(sys.stderr):
-        conclude(scales.by_name("smoke"), run_grid(cells, settings(root, jobs=jobs)))
+        conclude(scales.by_name("smoke"), run_grid(cells, settings(root, jobs=jobs)), root)
 
 
 @pytest.mark.parametrize("done", [0, 2, 4])

@@ -1,0 +1,61 @@
+"""What ways to train cost on several devices, on a network of equal stages where it can be said by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from petra_core import methods
+from petra_core.prediction.simulation import Cost
+from reproduce.grids.plans.tradeoff import cells
+from reproduce.modelling.balance import Balance
+from reproduce.modelling.tradeoff import WAYS, Way, costs_of, front, taken
+
+STAGES = 10  # of RevNet-18
+#: Forward 1, backward with a second evaluation 3, no update: one device takes 3 without it.
+EQUAL = (Cost(1.0, 3.0, 0.0, 1, 1, 1),) * (STAGES - 1) + (Cost(1.0, 2.0, 0.0, 1, 1, 1),)
+BY_TITLE = {way.title: way for way in WAYS}
+
+
+def seconds(way: Way, devices: int, k: int = 4) -> float:
+    cell = replace(cells("smoke")[0], seed=0)
+    return taken(Balance(cell, EQUAL), [True] * STAGES, way, devices, k).seconds  # type: ignore[arg-type]
+
+
+def test_one_device_does_the_work_of_all_stages() -> None:
+    assert seconds(BY_TITLE["Backpropagation"], 1) == pytest.approx(3 * STAGES)
+    assert seconds(BY_TITLE["Reversible backpropagation"], 1) == pytest.approx(4 * STAGES - 1)
+    assert seconds(BY_TITLE["PETRA"], 1) == pytest.approx(4 * STAGES - 1)
+
+
+def test_one_device_a_stage_is_as_fast_as_its_slowest_stage_where_nothing_waits() -> None:
+    assert seconds(BY_TITLE["PETRA"], STAGES) == pytest.approx(4.0)
+    assert seconds(BY_TITLE["Delayed gradients"], STAGES) == pytest.approx(3.0)
+    assert seconds(BY_TITLE["Approximate inputs"], STAGES) == pytest.approx(5.0)
+    # One at a time: devices do not help.
+    assert seconds(BY_TITLE["Backpropagation"], STAGES) == pytest.approx(3 * STAGES)
+
+
+@pytest.mark.parametrize("title", ["GPipe", "1F1B"])
+def test_a_synchronous_pipeline_fills_and_drains_at_every_update(title: str) -> None:
+    """(k + P - 1) / k times the pace of a full pipeline."""
+    assert seconds(BY_TITLE[title], STAGES, k=20) == pytest.approx(3.0 * (20 + STAGES - 1) / 20, rel=0.02)
+
+
+def test_checkpointing_holds_less_and_takes_longer() -> None:
+    cell = cells("smoke")[0]
+    plain, lean = (
+        taken(Balance(cell, EQUAL), [True] * STAGES, BY_TITLE[title], 2, 4)  # type: ignore[arg-type]
+        for title in ("GPipe", "GPipe, checkpointing")
+    )
+    assert lean.peak < plain.peak
+    assert lean.seconds > plain.seconds
+
+
+def test_only_what_reconstructs_sends_inputs_down() -> None:
+    costs = (Cost(1.0, 3.0, 0.0, 8, 0, 1), Cost(1.0, 3.0, 0.0, 8, 16, 1), Cost(1.0, 2.0, 0.0, 0, 16, 1))
+    assert [cost.down for cost in costs_of(methods.DSP, costs, [True] * 3)] == [0, 8, 8]
+    assert [cost.down for cost in costs_of(methods.PETRA, costs, [True] * 3)] == [0, 16, 16]
+
+
+def test_the_front_is_what_nothing_beats_in_everything() -> None:
+    assert front([(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (1.0, 5.0)]) == [True, True, False, True]
