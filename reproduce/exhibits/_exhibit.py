@@ -92,6 +92,7 @@ class Exhibit:
         each: what is shown of a sheet of its plan.
         whole: what is shown once, before.
         folded: heading of what is shown on demand.
+        judged: whether there is something to reproduce; else it is only said where nothing has been run.
 
     """
 
@@ -101,6 +102,7 @@ class Exhibit:
     each: Callable[[Sheet], Iterable[Shown]] | None = None
     whole: Callable[[Frames], Iterable[Shown]] | None = None
     folded: str = "More"
+    judged: bool = True
 
 
 def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
@@ -150,7 +152,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
         sentence=next((shown.words for shown in stream if isinstance(shown, Sentence)), ""),
-        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(every, findings)),
+        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(exhibit, every, findings)),
         count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
 
@@ -162,12 +164,14 @@ def _at_scale(shown: Shown, scale: str) -> Shown:
     return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
 
 
-def _standing(every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
+def _standing(exhibit: Exhibit, every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
     """By what has been run, and at the paper's scale by whether anything alarms; None of what needs no cells."""
     if not every:
         return None
     if not any(sheet.begun for sheet in every):
         return Standing.NOT_RUN
+    if not exhibit.judged:
+        return None
     if all(sheet.done.empty for sheet in every if sheet.scale == "paper"):
         return Standing.SMALL_SCALE
     return Standing.DIFFERS if any(finding.tone is Tone.ALERT for finding in findings) else Standing.REPRODUCED

@@ -8,14 +8,12 @@ ratio of medians.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pandas import DataFrame, isna
-
 from petra_core import methods
 from petra_core.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
 from reproduce.modelling.slopes import growth
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
-from reproduce.records.frames import Frames
+from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
 from reproduce.show.content import (
     MEGABYTE,
@@ -40,9 +38,10 @@ from reproduce.words import conjunction, count
 
 INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
-    "rounds and the quartiles. An aim was written into the benchmark before it was run."
+    "rounds and the quartiles. An aim was written into the benchmark before it was run. "
+    "Every value of every round is in series.csv of `python -m reproduce records export FOLDER`."
 )
-DRAWN = 2  # timelines of a benchmark that are drawn at once, the others on demand
+DRAWN = 2  # timelines of a benchmark; its record has all
 #: By units, costs first: the unit in which values stand side by side, what one of it is, and the format.
 UNITS = {"s": ("ms", 1e-3, ",.1f"), "B": ("MB", MEGABYTE, ",.2f"), "relative": ("relative", 1.0, ".1e")}
 METHODS = {method.title: method for method in methods.KNOWN}
@@ -76,7 +75,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield from _shown(benchmark, frames.series[frames.series["benchmark"] == benchmark.name])
 
 
-def _shown(benchmark: Benchmark, own: DataFrame) -> Iterator[Shown]:
+def _shown(benchmark: Benchmark, own: Frame) -> Iterator[Shown]:
     """All that there is of a record, `own` its series; the first table says how it was measured."""
     curves, plain = own[own["at"].notna()], own[own["at"].isna()]
     if not curves.empty:
@@ -90,10 +89,7 @@ def _shown(benchmark: Benchmark, own: DataFrame) -> Iterator[Shown]:
     notes = (*first.notes, *benchmark.notes, f"Again: {benchmark.command}")
     yield replace(first, caption=f"{first.caption} Setting: {chosen}.", notes=notes)
     yield from others
-    drawings = list(_timelines(benchmark))
-    yield from drawings[:DRAWN]
-    yield Folded(_values(benchmark, own))
-    yield from (Folded(drawing) for drawing in drawings[DRAWN:])
+    yield from list(_timelines(benchmark))[:DRAWN]
     if benchmark.patch:
         title = f"Difference to the commit: {benchmark.name}"
         yield Folded(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
@@ -175,7 +171,7 @@ def _judged(benchmark: Benchmark) -> Table:
 # --- contestants
 
 
-def _side_by_side(benchmark: Benchmark, own: DataFrame) -> Table:
+def _side_by_side(benchmark: Benchmark, own: Frame) -> Table:
     """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
     medians = own.groupby(["group", "contestant", "quantity"])["value"].median()
     units = dict(zip(own["quantity"], own["unit"], strict=True))
@@ -220,7 +216,7 @@ def _contestant(name: str) -> Entry:
 # --- curves
 
 
-def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
+def _curves(benchmark: Benchmark, curves: Frame) -> Figure:
     medians = curves.groupby(SERIES_KEY, sort=False)["value"].median().reset_index()
     costs = [UNITS.get(unit, (unit, 1.0)) for unit in medians["unit"]]
     medians["value"] /= [cost[1] for cost in costs]
@@ -250,7 +246,7 @@ def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
     )
 
 
-def _fits(benchmark: Benchmark, curves: DataFrame) -> Table:
+def _fits(benchmark: Benchmark, curves: Frame) -> Table:
     """What was measured at both ends of every curve, and how it grows between them."""
     rows = []
     for (quantity, axis, name), own in curves.groupby(["quantity", "group", "contestant"], sort=False):
@@ -315,28 +311,7 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
             )
 
 
-# --- everything, folded
-
-
-def _values(benchmark: Benchmark, own: DataFrame) -> Table:
-    values = own.groupby(SERIES_KEY, sort=False, dropna=False)["value"].agg(["median", "min", "max", "count"])
-    return table(
-        key=f"benchmark-{benchmark.name}-values",
-        caption=f"{benchmark.title}: what was measured.",
-        rows=values.reset_index().itertuples(index=False),
-        fields=[
-            words("group", lambda row: row.group),
-            words("contestant", lambda row: row.contestant),
-            words("quantity", lambda row: row.quantity),
-            number("at", lambda row: none("no curve") if isna(row.at) else row.at, hint="place on a curve's axis"),
-            entry("median", lambda row: _value(row.median)),
-            entry("lowest", lambda row: _value(row.min)),
-            entry("highest", lambda row: _value(row.max)),
-            words("unit", lambda row: row.unit),
-            number("rounds", lambda row: row.count),
-        ],
-        grouped=True,
-    )
+# --- values
 
 
 def _value(value: float) -> Entry:
@@ -375,6 +350,4 @@ def _machines(records: Sequence[Benchmark]) -> Table:
     )
 
 
-EXHIBIT = Exhibit(
-    "benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Every value, where it ran, and more drawings"
-)
+EXHIBIT = Exhibit("benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Where the benchmarks ran")

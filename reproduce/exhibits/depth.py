@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.records import broken
 from reproduce.records.frames import Sheet, over_training
@@ -58,6 +58,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     # That two wrecks agree says nothing.
     wrecks = {place for place, pair in steps.items() if all(sample.broken for sample in pair)}
     less = judge({place: Sample() if place in wrecks else of - other for place, (of, other) in steps.items()})
+    deepest = {m: accuracy[ks[0], depths[-1], m.name].estimate for m in COMPARED}
+    said = [f"{short_title(m)} {f'{found.mean:.1f} %' if found else 'no run'}" for m, found in deepest.items()]
+    yield Sentence(f"With J = {depths[-1]} and k = {ks[0]}: {', '.join(said)}.")
     breaks = " ".join(_breaks(breakings, k, depths) for k in ks)
     setting = sheet.described()
 

@@ -50,8 +50,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     extents, seeds = gradients.extents(sheet, values), measured(values, "value", ["study"])
     first, *_ = seeds
     yield Sentence(
-        f"{first}: by cosine PETRA's gradient is closer to the end-to-end one than the delayed gradient at "
-        f"{_closer(first, stages, 'cosine')} stages below the head."
+        f"{first}: closer to the end-to-end gradient than the delayed one, by cosine, at "
+        f"{_closer(first, stages, 'cosine')} stages."
     )
     yield _figure(sheet, values, gains)
     head = words("study", lambda row: f"{row[0]}: {extents[row[0]]}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Exhibit, Folded, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.stability import COMPARED
 from reproduce.records.broken import RULE, chance
 from reproduce.records.frames import Sheet
@@ -53,6 +53,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             f"{'; for '.join(rates)}."
         )
     setting = sheet.described(network=True, rate=False)
+    petra, exact = (sum(bool(sample.broken) for sample in accuracy[method].values()) for method in COMPARED)
+    yield Sentence(
+        f"Of {len(learning_rates)} points over k, learning rate and warm-up, training breaks at {petra} under PETRA "
+        f"and at {exact} under backpropagation."
+    )
     yield facet(
         with_difference(runs, "test_accuracy", of=PETRA.name, less=EXACT.name, by=POINT, title=DIFFERENCE),
         [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],

@@ -8,7 +8,7 @@ formulas' j = 2), which holds most.
 
 from collections.abc import Iterator, Sequence
 
-from reproduce.exhibits._exhibit import Exhibit, Folded, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown, sheets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, measured
 from reproduce.records.frames import Frames, Sheet
@@ -66,6 +66,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
     compared = [m for m in found if m.method in formulas()]
     agreeing = sum(m.holds for m in compared)
     places = "; ".join(f"{n} = {', '.join(map(str, sorted({m.place[n] for m in compared})))}" for n in REFERENCE)
+    yield Sentence(
+        "Activations, stashed weights and FLOPs follow the published formulas at every inner stage in "
+        f"{agreeing} of {len(compared)} measurements."
+    )
     yield Finding(
         "Table 1: activations, stashed weights and FLOPs measured by execution follow the published formulas at "
         f"every inner stage in {agreeing} of {len(compared)} measurements ({places}).",

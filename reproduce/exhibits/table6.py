@@ -193,4 +193,5 @@ EXHIBIT = Exhibit(
     each,
     whole,
     folded="Really held at other batches",
+    judged=False,  # fragments of unknown stages are all that is published
 )

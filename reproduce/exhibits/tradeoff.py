@@ -50,6 +50,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting = f"{sheet.described(network=True)}, k = {k}"
     ways = [way for way in WAYS if accuracy[way.trains_as.name].values]
     if timed.empty or not ways:
+        yield Sentence(f"Stage costs and accuracies are not both there yet at the scale “{sheet.scale}”.")
         yield f"At the scale “{sheet.scale}” stage costs and accuracies are not both there yet."
         return
     points = list(_points(sheet, str(timed["cell"].iloc[0]), ways, accuracy, k))

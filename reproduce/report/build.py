@@ -9,38 +9,15 @@ file, byte for byte: nothing in it depends on when or where it was made.
 
 import multiprocessing
 import re
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import jinja2
 
 from reproduce import published
-from reproduce.exhibits import (
-    accuracy,
-    benchmarks,
-    depth,
-    figure4,
-    figure5,
-    figure6,
-    invertible,
-    length,
-    pareprop,
-    provenance,
-    scale_study,
-    schedules,
-    stability,
-    table1,
-    table2,
-    table3,
-    table4,
-    table5,
-    table6,
-    tradeoff,
-    transformers,
-)
-from reproduce.exhibits._exhibit import Exhibit, commands, section
+from reproduce.exhibits._exhibit import commands, section
 from reproduce.exhibits.headline import Headline, headlines
+from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.frames import Frames
@@ -51,30 +28,6 @@ from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 
 SLOW = ("scale_study", "table5", "tradeoff", "benchmarks")  # begun first, so that no process waits for one at the end
-#: Each can be made without the others, so several processes can.
-SECTIONS: tuple[Exhibit | Callable[[Results], Section], ...] = (
-    accuracy.EXHIBIT,
-    table1.EXHIBIT,
-    table2.EXHIBIT,
-    table3.EXHIBIT,
-    table4.EXHIBIT,
-    table5.EXHIBIT,
-    table6.EXHIBIT,
-    figure4.EXHIBIT,
-    figure5.EXHIBIT,
-    figure6.EXHIBIT,
-    length.EXHIBIT,
-    depth.EXHIBIT,
-    stability.EXHIBIT,
-    invertible.EXHIBIT,
-    scale_study.EXHIBIT,
-    tradeoff.EXHIBIT,
-    transformers.EXHIBIT,
-    pareprop.EXHIBIT,
-    benchmarks.EXHIBIT,
-    schedules.EXHIBIT,
-    provenance.EXHIBIT,
-)
 
 
 def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
@@ -122,13 +75,13 @@ def _made(results: Results, jobs: int) -> tuple[list[Section], list[Headline]]:
     """The sections and what stands on top, by so many processes; the slow ones are begun first."""
     if jobs == 1:
         frames = Frames(results)
-        return [make_section(exhibit, results) for exhibit in SECTIONS], headlines(frames)
+        return [section(exhibit, frames) for exhibit in EXHIBITS], headlines(frames)
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    with ProcessPoolExecutor(min(jobs, len(SECTIONS)), context, _receive, (results,)) as pool:
+    with ProcessPoolExecutor(min(jobs, len(EXHIBITS)), context, _receive, (results,)) as pool:
         heads = pool.submit(_headlines)
-        slow_first = sorted(range(len(SECTIONS)), key=lambda number: getattr(SECTIONS[number], "key", "") not in SLOW)
+        slow_first = sorted(range(len(EXHIBITS)), key=lambda number: EXHIBITS[number].key not in SLOW)
         made = {number: pool.submit(_make, number) for number in slow_first}
-        return [made[number].result() for number in range(len(SECTIONS))], heads.result()
+        return [made[number].result() for number in range(len(EXHIBITS))], heads.result()
 
 
 _received: Frames  # in a process of `_made`
@@ -140,16 +93,11 @@ def _receive(results: Results) -> None:
 
 
 def _make(number: int) -> Section:
-    return make_section(SECTIONS[number], _received.results)
+    return section(EXHIBITS[number], _received)
 
 
 def _headlines() -> list[Headline]:
     return headlines(_received)
-
-
-def make_section(exhibit: Exhibit | Callable[[Results], Section], results: Results) -> Section:
-    """The section of an exhibit."""
-    return section(exhibit, Frames(results)) if isinstance(exhibit, Exhibit) else exhibit(results)
 
 
 def _environment() -> jinja2.Environment:

@@ -445,9 +445,11 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
             line = axes.axvline if sideways else axes.axhline
             line(ends.mean(), color=plots.INK, linewidth=1, linestyle=(0, (4, 2)))
         for place, end in enumerate(ends if sums else ()):
-            where, ha, va = ((end, place), "left", "center") if sideways else ((place, end), "center", "bottom")
-            shown = f" {end:{sums}}" if sideways else f"{end:{sums}}"
-            axes.annotate(shown, where, ha=ha, va=va, fontsize=8, color=plots.QUIET)
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": plots.QUIET}
+            if sideways:
+                axes.annotate(f"{end:{sums}}", (end, place), (3, 0), ha="left", va="center", **style)
+            else:
+                axes.annotate(f"{end:{sums}}", (place, end), (0, 2), ha="center", va="bottom", **style)
         if sums:
             axes.margins(x=0.06 if sideways else None, y=None if sideways else 0.06)
 

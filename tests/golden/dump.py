@@ -1,41 +1,66 @@
-"""Write down what the report says, one text file a section: findings, and of every table columns and entries.
+"""Write down what the report says of some records, one text file an exhibit: sentence, findings, tables entry by entry.
 
-    python -m tests.golden.dump reports/records tests/golden [SECTION...]
+    python -m tests.golden.dump [EXHIBIT...]
 
-Guards a change of how the report is made: `git diff tests/golden` afterwards shows every entry that differs.
+makes the files of this folder anew from the committed records that records.txt names. `git diff tests/golden` then
+shows every entry that differs, and a change of how the report is made explains each, or is wrong.
 """
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproduce.exhibits._exhibit import Exhibit
+from reproduce.exhibits._exhibit import section
+from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.report.build import SECTIONS, make_section
 from reproduce.show.content import Block, Figure, Listing, Section, Table
 
+HERE = Path(__file__).parent
+COMMITTED = HERE.parents[1] / "reports" / "records"
+#: Where the code ran that made a record is no matter of how it is shown; schedules are of no record.
+SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("provenance", "schedules"))
 
-def lines_of(section: Section) -> Iterator[str]:
+
+def chosen(root: Path) -> Path:
+    """A folder of records at `root`, with those of records.txt and no others."""
+    for name in (HERE / "records.txt").read_text().split():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(COMMITTED / name)
+    return root
+
+
+def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
+    """Key and text of every exhibit, or of those called so."""
+    frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name).cells]))
+    for exhibit in SHOWN:
+        if not keys or exhibit.key in keys:
+            yield exhibit.key, "\n".join(lines_of(section(exhibit, frames))) + "\n"
+
+
+def lines_of(shown: Section) -> Iterator[str]:
     """The text of a section."""
-    yield f"SECTION {section.key}: {section.title}"
-    yield f"coverage: {section.coverage}"
-    for finding in section.findings:
+    standing = shown.standing.value if shown.standing else "-"
+    yield f"SECTION {shown.key}: {shown.title} [{standing}] {shown.count}"
+    yield f"sentence: {shown.sentence}"
+    yield f"coverage: {shown.coverage}"
+    for finding in shown.findings:
         yield f"finding [{finding.tone.value}] {finding.text}"
-    for block in (*section.blocks, *section.folded):
-        yield from lines_of_block(block)
+    for block in (*shown.blocks, *shown.folded):
+        yield from _lines_of_block(block)
 
 
-def lines_of_block(block: Block) -> Iterator[str]:
-    """The text of a table in full, of what is drawn the title."""
+def _lines_of_block(block: Block) -> Iterator[str]:
+    """A table in full, of what is drawn the title, of prose that it is there."""
     if isinstance(block, Table):
         yield f"table {block.key}: {block.caption}"
         yield " | ".join(f"{c.group} / {c.name}" if c.group else c.name for c in block.columns)
         for row in block.rows:
             yield "  " + " | ".join(entry.text + (f"[{entry.mark.value}]" if entry.mark else "") for entry in row)
-        for note in block.notes:
-            yield f"  note {note}"
+        yield from (f"  note {note}" for note in block.notes)
     elif isinstance(block, Figure):
         yield f"figure {block.key}: {block.title}"
     elif isinstance(block, Listing):
@@ -44,16 +69,7 @@ def lines_of_block(block: Block) -> Iterator[str]:
         yield f"paragraph {block}"
 
 
-def main(records: Path, output: Path, *keys: str) -> None:
-    """Write the files of these sections; of all, if none is named."""
-    results = read(records, [cell for name in scales.SCALES for cell in grid_of(name).cells])
-    for make in SECTIONS:
-        name = make.key if isinstance(make, Exhibit) else make.__module__.rpartition(".")[2]
-        if not keys or name in keys:
-            section = make_section(make, results)
-            text = "\n".join(lines_of(section))
-            (output / f"{section.key}.txt").write_text(text + "\n")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    with tempfile.TemporaryDirectory() as folder:
+        for key, text in texts(chosen(Path(folder)), *sys.argv[1:]):
+            (HERE / f"{key}.txt").write_text(text)

@@ -1,5 +1,6 @@
 """Drawings: the same bytes for the same data, ids that do not repeat, and words for who cannot see them."""
 
+import re
 from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
@@ -20,7 +21,15 @@ def drawing(key: str) -> str:
 def test_the_same_data_gives_the_same_bytes_without_a_date() -> None:
     assert drawing("one") == drawing("one")
     assert "<metadata" not in drawing("one")
-    assert "<style" not in drawing("one")
+
+
+def test_what_many_elements_say_is_said_once_under_names_of_the_drawing_alone() -> None:
+    """A style sheet holds for the whole page: two drawings must not name the same class."""
+    classes = [set(re.findall(r"\.(\w+)\{", drawing(key))) for key in ("one", "two")]
+    assert classes[0]
+    assert not classes[0] & classes[1]
+    for key, names in zip(("one", "two"), classes, strict=True):
+        assert set(re.findall(r'class="(\w+)"', drawing(key))) == names
 
 
 def test_ids_are_of_the_drawing_and_every_reference_has_its_target() -> None:

@@ -1,0 +1,29 @@
+"""Every entry of every exhibit on a fixed set of records, as text."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden import dump
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return dict(dump.texts(dump.chosen(tmp_path_factory.mktemp("records"))))
+
+
+@pytest.mark.parametrize("key", [exhibit.key for exhibit in dump.SHOWN])
+def test_the_exhibit_says_what_it_said(key: str, texts: dict[str, str]) -> None:
+    """`python -m tests.golden.dump` writes the files anew, where a difference is meant."""
+    assert texts[key].splitlines() == (dump.HERE / f"{key}.txt").read_text().splitlines()
+
+
+def test_every_sentence_is_short(texts: dict[str, str]) -> None:
+    sentences = {key: text.splitlines()[1].removeprefix("sentence: ") for key, text in texts.items()}
+    assert {key: len(words.split()) for key, words in sentences.items() if not 0 < len(words.split()) <= 25} == {}
+
+
+def test_records_are_those_of_the_report(tmp_path: Path) -> None:
+    names = (dump.HERE / "records.txt").read_text().split()
+    assert len(names) == len(set(names)) > 60
+    assert all((dump.COMMITTED / name).exists() for name in names)
