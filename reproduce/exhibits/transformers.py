@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans import transformer_errors
 from reproduce.grids.plans.transformer_errors import MODELS, SCALE, K
@@ -49,7 +50,11 @@ TEXT_NOTE = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The accuracy of the methods by k, if it is a sheet of a study and not of reconstruction errors."""
+    """The accuracy of the methods by k; of reconstruction errors, both arithmetics with the first of their sheets."""
+    if isinstance(sheet.example, ReconstructionCell):
+        first = next(sheet.frames.sheets(sheet.scale, sheet.planned))
+        yield from errors(sheet.frames) if first.arithmetic == sheet.arithmetic else ()
+        return
     for study in STUDIES:
         if (study.scale, study.example.dataset) == (sheet.scale, sheet.dataset):
             yield from _accuracy(study, sheet)
@@ -187,4 +192,4 @@ def _error(sample: Sample) -> Entry:
     return replace(shown, text=f"{shown.text} ({sample.estimate.n})")
 
 
-EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each, errors)
+EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each)

@@ -296,8 +296,9 @@ def only(layer: Layer, **values: Any) -> Layer:
         part = panel.part
         for column, value in values.items():
             part = part[part[column] == value]
+        looks = {hue: look for hue, look in panel.looks.items() if (part[panel.hue] == hue).any()}
         if not part.empty:
-            layer(replace(panel, part=part))
+            layer(replace(panel, part=part, looks=looks))
 
     return only
 

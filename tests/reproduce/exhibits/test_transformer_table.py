@@ -140,3 +140,14 @@ def test_errors_of_reconstructed_inputs_are_shown_by_depth_and_arithmetic(tmp_pa
     assert table.rows[1][2].text.endswith("(2)")
     assert {entry.text for row in table.rows[2:] for entry in row[2:]} == {"not run"}
     assert found.coverage == "small: 2 of 12 runs finished; small-bf16: 2 of 12 runs finished"
+
+
+def test_errors_of_one_arithmetic_alone_have_their_table(tmp_path: Path) -> None:
+    record = fake_records.begin(transformer_errors.planned("revvit_micro12", "bf16"), tmp_path)
+    for epoch in (1, 2, 3):
+        record.append({"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": {"training/input": [0.5] * 14}})
+    record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
+    (table,) = tables(read(tmp_path))
+    row = entries(table, 1)
+    assert row["bfloat16 by autocast training"].raw == 0.5
+    assert {row[name].text for name in row if name.startswith("float32")} == {"not run"}

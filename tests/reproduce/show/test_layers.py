@@ -35,12 +35,15 @@ def drawn(*layers: Layer, col: str | None = None) -> Figure:
 
 def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_any() -> None:
     seen: list[list[float]] = []
+    looks: list[list[str]] = []
 
     def look(panel: Panel) -> None:
         seen.append(list(panel.part["amount"]))
+        looks.append(list(panel.looks))
 
     drawn(only(look, of="measured"), only(look, of="measured", at=1), only(look, of="neither"))
     assert seen == [[3.0, 40.0], [40.0]]
+    assert looks == [["graph"]] * 2, "what stands side by side has the middle at its place"
     seen.clear()
     drawn(only(look, of="formula"), col="of")
     assert seen == [[1.0, 2.0]]
