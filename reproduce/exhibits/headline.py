@@ -61,12 +61,12 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
         }
         if not gaps:
             return
-        best = max(gaps, key=gaps.__getitem__)
-        least = min(gaps)
+        ends = dict.fromkeys((min(gaps), max(gaps)))
         setting = sheet.described(network=True)
         yield Headline(
-            f"PETRA less backpropagation, points of accuracy: {with_sign(gaps[least], 1)} at k = {least}, "
-            f"{with_sign(gaps[best], 1)} at k = {best} (scale “{sheet.scale}”).",
+            "PETRA less backpropagation, points of accuracy: "
+            + ", ".join(f"{with_sign(gaps[k], 1)} at k = {k}" for k in ends)
+            + f" (scale “{sheet.scale}”).",
             facet(
                 runs,
                 [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
@@ -184,7 +184,8 @@ def _speed(frames: Frames) -> Iterator[Headline]:
                 title="Speed against the number of devices",
                 caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
                 f"({network}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale “{sheet.scale}”; links "
-                "take no time). Marks: measured, the benchmark “pipelining”, two processes on a CPU.",
+                "take no time)."
+                + (" Marks: measured, the benchmark “pipelining”, two processes on a CPU." if measured else ""),
                 description="Speed by number of devices, a line a way. "
                 + "; ".join(f"{w}, {d} devices: {v:.1f}" for d, w, v, _ in modelled if d == most)
                 + ". Measured with two: "

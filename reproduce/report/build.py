@@ -27,7 +27,13 @@ from reproduce.report import citing, layout, overview
 from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 
-SLOW = ("scale_study", "table5", "tradeoff", "benchmarks")  # begun first, so that no process waits for one at the end
+SLOW = (
+    "scale_study",
+    "figure6",
+    "table3",
+    "table1",
+    "benchmarks",
+)  # begun first, so that no process waits for one at the end
 
 
 def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
