@@ -8,6 +8,7 @@ formulas' j = 2), which holds most.
 
 from collections.abc import Iterator, Sequence
 
+from petra_core.methods import Method
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown, sheets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, measured
@@ -54,6 +55,16 @@ TITLES = {
 UNITS = {"activations": KILOBYTE}  # in which they are drawn
 
 
+#: By what a formula is about the name of what is measured of it.
+PUBLISHED = {
+    "activations": "activations",
+    "weights": "copies",
+    "communication": "down",
+    "FLOPs": "flops",
+    "time per batch": "time",
+}
+
+
 def whole(frames: Frames) -> Iterator[Shown]:
     """What all measurements say to the formulas, and to the memory that is predicted from shapes.
 
@@ -62,6 +73,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """
     found = [m for sheet in sheets(frames, EXHIBIT.key) for m in _measured(sheet)]
     if not found:
+        yield table(
+            key="table1",
+            caption="Complexity per stage: published formulas; nothing has been measured yet.",
+            rows=list(formulas()),
+            fields=[method("method", lambda m: m), *(_formula(group, name) for group, name in PUBLISHED.items())],
+        )
         return
     compared = [m for m in found if m.method in formulas()]
     agreeing = sum(m.holds for m in compared)
@@ -106,10 +123,10 @@ def _measured(sheet: Sheet) -> list[Measured]:
 
 
 def _formula(group: str, name: str) -> Field:
-    """A column of published formulas."""
+    """A column of published formulas, of methods or of their measurements."""
 
-    def shown(m: Measured) -> Entry:
-        line = formulas().get(m.method)
+    def shown(row: Measured | Method) -> Entry:
+        line = formulas().get(row.method if isinstance(row, Measured) else row)
         if line is None:
             return none("not in the paper's table")
         text = line[FORMULAS[name]]
@@ -133,16 +150,16 @@ def _complexity(sheet: Sheet, tabulated: Sequence[Measured]) -> Table:
         fields=[
             words("k", lambda m: f"k = {m.place['k']}"),
             method("method", lambda m: m.method),
-            _formula("activations", "activations"),
+            _formula("activations", PUBLISHED["activations"]),
             entry("measured", _activations, group="activations"),
-            _formula(weights, "copies"),
+            _formula(weights, PUBLISHED[weights]),
             amount("stashed", lambda m: m.values()["copies"], 0, group=weights, hint=copies),
-            _formula(communication, "down"),
+            _formula(communication, PUBLISHED[communication]),
             amount("up", lambda m: m.values()["up"], 0, group=communication, hint=stream),
             amount("down", lambda m: m.values()["down"], 0, group=communication, hint=stream),
-            _formula("FLOPs", "flops"),
+            _formula("FLOPs", PUBLISHED["FLOPs"]),
             entry("measured", _flops, group="FLOPs"),
-            _formula(time, "time"),
+            _formula(time, PUBLISHED[time]),
             entry("units", _executed, group=time, hint=units),
             amount("ticks", lambda m: m.result["ticks_per_micro_batch"], 0, group=time),
             entry("measured", _seconds, group=time, hint="seconds of the first inner stage, in forwards of it"),

@@ -21,7 +21,7 @@ from reproduce.published import Mark
 from reproduce.records import results
 from reproduce.records.frames import Frames
 from reproduce.show.content import MINUS, Entry, Figure, Section, Table, Tone
-from tests import fake_records
+from tests import fake_records, sections
 
 SHOWN = (methods.BACKPROPAGATION, methods.DELAYED_GRADIENTS, methods.PETRA)
 
@@ -98,7 +98,8 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
     write(tmp_path, only=(methods.PETRA, methods.DSP))
     found = made(tmp_path)
     assert list(found.findings) == []
-    assert not [block for block in (*found.blocks, *found.folded) if isinstance(block, Table | Figure)]
+    shown = [block for block in (*found.blocks, *found.folded) if isinstance(block, Table | Figure)]
+    assert [block.key for block in shown] == ["table1"], "the formulas alone"
     assert "smoke: 2 of 48 runs finished" in found.coverage
 
 
@@ -129,3 +130,9 @@ def test_the_smoke_grid_goes_over_j_and_over_k() -> None:
     assert len(set(cells)) == len(cells)
     of_petra = {(c.model, c.accumulation) for c in cells if c.method == "PETRA"}
     assert of_petra == {("chain4", k) for k in (1, 2, 4, 8, 16, 32)} | {(f"chain{n}", 1) for n in (2, 8)}
+
+
+def test_without_measurements_the_published_formulas_stand_alone(tmp_path: Path) -> None:
+    found = sections.table(sections.made(table1.EXHIBIT, tmp_path), "table1")
+    assert sections.entries(found, "PETRA")["time per batch", "formula"].text == "3"
+    assert len(found.rows) == 5
