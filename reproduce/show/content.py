@@ -5,10 +5,8 @@ say as CSV. Here a module returns the values below; the report (`reproduce.repor
 a download and an alternative text in one place, and all tables look alike.
 """
 
-import csv
 import enum
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from petra_core import methods
@@ -97,7 +95,6 @@ class Table:
         columns: one for each entry of a row.
         rows: entries.
         notes: remarks below it.
-        data: lines of the download; None: the rows themselves.
         grouped: whether rows of one first entry stand together under it, as under a heading.
         scale: name of the scale that all of it is of; empty: of none or of several.
 
@@ -108,7 +105,6 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Entry]]
     notes: Sequence[str] = ()
-    data: Sequence[Mapping[str, object]] | None = None
     grouped: bool = False
     scale: str = ""
 
@@ -130,18 +126,6 @@ class Table:
         for row in self.rows:
             by_heading.setdefault(row[0].text, []).append(row[1:])
         return list(by_heading.items())
-
-    def csv(self) -> str:
-        """The download: RFC 4180 with a header line."""
-        lines = self.data
-        if lines is None:
-            names = [f"{column.group} {column.name}".strip() for column in self.columns]
-            lines = [dict(zip(names, (entry.raw for entry in row), strict=True)) for row in self.rows]
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, list(lines[0]) if lines else [])
-        writer.writeheader()
-        writer.writerows(lines)
-        return stream.getvalue()
 
 
 @dataclass(frozen=True)

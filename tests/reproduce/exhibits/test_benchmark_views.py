@@ -48,7 +48,7 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert any(isinstance(block, Figure) and "F3" in block.svg for block in found.blocks)
     machines, patch = found.folded
     assert isinstance(machines, Table)
-    assert "A Processor with <angle> brackets" in machines.csv()
+    assert "A Processor with <angle> brackets" in {entry.text for entry in machines.rows[0]}
     assert patch.text == PATCH  # type: ignore[union-attr]
 
 

@@ -1,8 +1,6 @@
 """What tables are made of: typography of numbers, and downloads that hold full precision."""
 
-import csv
 import dataclasses
-import io
 
 import pytest
 
@@ -66,13 +64,6 @@ def example() -> Table:
     return Table("key", "A table.", columns, rows, grouped=True)
 
 
-def test_a_download_has_full_precision_and_the_whole_names_of_columns() -> None:
-    lines = list(csv.reader(io.StringIO(example().csv())))
-    assert lines[0] == ["a", "g x", "g y", "z"]
-    assert lines[1] == ["p", str(1 / 3), "2(J,j)", "not run"]
-    assert len(lines) == 4
-
-
 def test_rows_are_grouped_under_their_first_entry() -> None:
     table = example()
     assert [(heading, len(rows)) for heading, rows in table.bodies()] == [("p", 2), ("q", 1)]
@@ -80,10 +71,6 @@ def test_rows_are_grouped_under_their_first_entry() -> None:
     assert column_groups(table.columns) == [("", 1), ("g", 2), ("", 1)]
     scattered = dataclasses.replace(table, rows=[table.rows[2], table.rows[0], table.rows[2], table.rows[1]])
     assert [(heading, len(rows)) for heading, rows in scattered.bodies()] == [("q", 2), ("p", 2)]
-
-
-def test_an_empty_table_has_an_empty_download() -> None:
-    assert Table("key", "A table.", [Column("a")], []).csv().strip() == ""
 
 
 def test_a_row_of_another_length_is_refused() -> None:
