@@ -14,7 +14,7 @@ from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import Sample, family_note, judge, points
+from reproduce.show.compare import Sample, family_note, judge, mean_words, points
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
 from reproduce.show.statements import combine, is_below, is_not_below
@@ -74,8 +74,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         "batch; dot: a seed, line: mean, band: 95 % interval of the mean, cut where it leaves the panel. Right: PETRA "
         "less backpropagation, paired over seeds, with the 95 % interval; shaded: the margin of the verdicts.",
         description=f"Two panels against k. Left, test accuracy {measure}, in percent: "
-        + "; ".join(f"k = {k}: PETRA {_mean(petra[k])}, backpropagation {_mean(matched[k])}" for k in ACCUMULATIONS)
-        + f"; backpropagation with one batch of {fixed.batch_size}: {_mean(accuracy[fixed])}. Right, PETRA less "
+        + "; ".join(
+            f"k = {k}: PETRA {mean_words(petra[k])}, backpropagation {mean_words(matched[k])}" for k in ACCUMULATIONS
+        )
+        + f"; backpropagation with one batch of {fixed.batch_size}: {mean_words(accuracy[fixed])}. Right, PETRA less "
         "backpropagation, points.",
         x="k",
         y="final_accuracy",
@@ -146,10 +148,6 @@ def _gap(gap: Sample, k: int) -> str:
     if found is None:
         return f"k = {k} not run"
     return f"k = {k}: {estimate_entry(found, 2, sign=True).text} points, {verdict(found).value}"
-
-
-def _mean(sample: Sample) -> str:
-    return f"{sample.estimate.mean:.2f}" if sample.estimate else "not run"
 
 
 EXHIBIT = Exhibit("figure4", "Figure 4: accuracy against k", INTRODUCTION, each)

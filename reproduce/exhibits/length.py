@@ -13,7 +13,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import ACCUMULATION, COMPARED, LENGTHS
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, means, points
+from reproduce.show.compare import Sample, family_note, judge, mean_words, means, points
 from reproduce.show.content import Finding
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
@@ -52,7 +52,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         "backpropagation, paired over seeds, with the 95 % interval; shaded: the margin of the verdicts.",
         description="Two panels against the number of epochs. Left, test accuracy in percent: "
         + "; ".join(
-            f"{count(epochs, 'epoch')}: " + ", ".join(f"{m.title} {_mean(accuracy[m.name, epochs])}" for m in COMPARED)
+            f"{count(epochs, 'epoch')}: "
+            + ", ".join(f"{m.title} {mean_words(accuracy[m.name, epochs])}" for m in COMPARED)
             for epochs in lengths
         )
         + ". Right, PETRA less backpropagation, points.",
@@ -93,10 +94,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 def _points(difference: Sample) -> str:
     found = difference.estimate
     return f"{estimate_entry(found, 2, sign=True).text} (n = {found.n})" if found else ""
-
-
-def _mean(sample: Sample) -> str:
-    return f"{sample.estimate.mean:.2f}" if sample.estimate else "not run"
 
 
 EXHIBIT = Exhibit("length", "Training length: does the gap close?", INTRODUCTION, each)

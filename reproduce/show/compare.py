@@ -26,6 +26,7 @@ __all__ = [
     "counted",
     "family_note",
     "judge",
+    "mean_words",
     "means",
     "measured",
     "points",
@@ -172,6 +173,11 @@ def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
 
 
 # --- in words
+
+
+def mean_words(sample: Sample) -> str:
+    """A mean with two decimals, "not run" without one."""
+    return f"{sample.estimate.mean:.2f}" if sample.estimate else NOT_RUN
 
 
 def points(difference: Sample) -> str:

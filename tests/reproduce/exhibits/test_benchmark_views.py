@@ -49,7 +49,7 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     machines, patch = found.folded
     assert isinstance(machines, Table)
     assert "A Processor with <angle> brackets" in {entry.text for entry in machines.rows[0]}
-    assert patch.text == PATCH  # type: ignore[union-attr]
+    assert patch.text == PATCH  # type: ignore[union-attr]  # a Listing
 
 
 def test_records_of_one_benchmark_are_explained_once() -> None:
