@@ -69,15 +69,12 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         reached = {m: accuracy[first._replace(method=m.name)].estimate for m in compared}
         said = [f"{short_title(m)} {found.mean:.1f} %" for m, found in reached.items() if found]
         yield Sentence(f"{networks[0].partition(',')[0]}, k = {first.k}: {', '.join(said)}.")
-        low, high = sheet.done["test_accuracy"].min(), sheet.done["test_accuracy"].max()
         yield facet(
             sheet.done.assign(title=sheet.done["method"].map({m.name: short_title(m) for m in compared})),
             [facets.rows([short_title(m) for m in compared])],
             key=f"dots-{key}",
             title="Test accuracy of every run",
             caption=f"Test accuracy of every run ({setting}). Dot: a seed; bar: mean.",
-            description="One panel for each network and k, one row for each method, one dot for each seed. "
-            f"{len(sheet.done)} runs between {low:.1f} and {high:.1f} %.",
             x="test_accuracy",
             y="title",
             row="network",
@@ -131,7 +128,6 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
             key=f"curves-{key}-{network.lower().replace(', ', '-').replace(' ', '-')}",
             title=f"Learning curves of {network}",
             caption=f"Learning curves of {network} ({setting}). Line: mean over seeds; band: their range.",
-            description="Test accuracy by epoch, one panel for each k, one line for each method.",
             x="epoch",
             y="test_accuracy",
             col="k",

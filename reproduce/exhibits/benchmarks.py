@@ -230,8 +230,6 @@ def _curves(benchmark: Benchmark, curves: Frame) -> Figure:
         title=f"{benchmark.title}: curves",
         caption=f"{benchmark.title}: {conjunction(quantities)} against {conjunction(axes)}. Mark: median over the "
         "rounds. Both axes are logarithmic.",
-        description=f"Panels over {', '.join(axes)}; rows: {'; '.join(quantities)}. A line for each of "
-        f"{', '.join(names)}.",
         x="at",
         y="value",
         hue="contestant",

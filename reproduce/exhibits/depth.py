@@ -93,7 +93,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             title=f"Accuracy against depth, scale “{sheet.scale}”",
             caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run. "
             "One whose loss was not finite has no accuracy, and no mark.",
-            description="Test accuracy by number of stages J, a panel for each k, a line for each method. " + breaks,
             y="test_accuracy",
             ylabel="test accuracy, %",
             x="J",
@@ -206,7 +205,6 @@ def _errors(sheet: Sheet, ks: Sequence[int], depths: Sequence[int]) -> Iterator[
             title=f"Errors of reconstructed inputs at the bottom, scale “{sheet.scale}”",
             caption=f"Relative error of the input that the lowest stage reconstructs ({setting}), {average}. "
             "Line: mean over the seeds; dot: a run.",
-            description=f"The error by number of stages J, a panel for each k, a line for each cause. {growth}",
             y="value",
             ylabel="error at the bottom",
             hue="measure",
@@ -224,7 +222,6 @@ def _errors(sheet: Sheet, ks: Sequence[int], depths: Sequence[int]) -> Iterator[
             title=f"Errors of reconstructed inputs along each chain, scale “{sheet.scale}”",
             caption=f"Relative error of the input that a stage reconstructs in training ({setting}), {average}, then "
             "over the seeds.",
-            description="The error along each chain, from the head down, a panel for each k, a line for each J.",
             y="value",
             ylabel="error of a stage, training",
             hue="J",

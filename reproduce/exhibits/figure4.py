@@ -14,7 +14,7 @@ from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import Sample, family_note, judge, mean_words, points
+from reproduce.show.compare import Sample, family_note, judge, points
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
 from reproduce.show.statements import combine, is_below, is_not_below
@@ -73,12 +73,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         caption=f"Accuracy against k ({setting}). Left: test accuracy {measure}; backpropagation at the same effective "
         "batch; dot: a seed, line: mean, band: 95 % interval of the mean, cut where it leaves the panel. Right: PETRA "
         "less backpropagation, paired over seeds, with the 95 % interval; shaded: the margin of the verdicts.",
-        description=f"Two panels against k. Left, test accuracy {measure}, in percent: "
-        + "; ".join(
-            f"k = {k}: PETRA {mean_words(petra[k])}, backpropagation {mean_words(matched[k])}" for k in ACCUMULATIONS
-        )
-        + f"; backpropagation with one batch of {fixed.batch_size}: {mean_words(accuracy[fixed])}. Right, PETRA less "
-        "backpropagation, points.",
         x="k",
         y="final_accuracy",
         xlabel="k",

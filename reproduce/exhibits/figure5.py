@@ -112,8 +112,6 @@ def _figure(sheet: Sheet, values: Frame, gains: Frame) -> Figure:
     """A line of panels a study: the measures, and run by run how much closer PETRA is."""
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
     title = f"Gradient quality per stage, scale “{sheet.scale}”"
-    cosines = values[(values["measure"] == "cosine") & ~values["head"]].groupby("study", sort=False)
-    ends = [f"{study}: {facets.ends(own, LOOKS, x='stage', y='value', hue='pair')}" for study, own in cosines]
     return facet(
         together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
         [
@@ -126,8 +124,6 @@ def _figure(sheet: Sheet, values: Frame, gains: Frame) -> Figure:
         title=title,
         caption=f"{title}. Line: mean over the seeds; band: their range. Right: how much closer PETRA's gradient is to "
         f"the end-to-end one than the delayed gradient, a mark for each seed. {KINDS_NOTE}",
-        description="A line of panels for each network and k; the stages from the stem on the left to the head on the "
-        f"right. Cosines from the stem to the stage below the head: {'. '.join(ends)}.",
         x="stage",
         y="value",
         hue="shown",

@@ -8,6 +8,7 @@ say nothing of when. Records made before single micro-batches were kept have one
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from math import isnan
 
 from reproduce.exhibits import gradients
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
@@ -107,8 +108,10 @@ def _tally(judgements: Collection[Judgement]) -> str:
 def _course(values: Frame) -> str:
     """From where to where the cosine goes at the stem, in words, of one study."""
     stem = values[(values["stage"] == 0) & (values["measure"] == "cosine")]
-    course = facets.ends(stem, {METHOD: LOOKS[METHOD]}, x="end", y="value", hue="pair")
-    return f"{values['study'].iloc[0]}: cosine at the stem of {course} at epoch {values['end'].max():g}."
+    means = stem[stem["pair"] == METHOD].groupby("end")["value"].mean()
+    first, last = ("not defined" if isnan(mean) else f"{mean:.2f}" for mean in means.iloc[[0, -1]])
+    course = f"{LOOKS[METHOD].label} from {first} to {last} at epoch {means.index[-1]:g}"
+    return f"{values['study'].iloc[0]}: cosine at the stem of {course}."
 
 
 def _figure(sheet: Sheet, study: str, values: Frame, extent: str) -> Figure:
@@ -127,8 +130,6 @@ def _figure(sheet: Sheet, study: str, values: Frame, extent: str) -> Figure:
         title=title,
         caption=f"{title} ({extent}). Panels: stage and its kind. Line: mean over the seeds; band: their range; "
         f"points: means over {_epochs(length)}. {KINDS_NOTE}",
-        description=f"A line of panels for each measure, a panel for each of the stages {', '.join(map(str, stages))}, "
-        f"epochs to the right. {_course(values)}",
         x="epoch",
         y="value",
         hue="pair",

@@ -74,13 +74,6 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
                 title="Accuracy against k",
                 caption=f"Test accuracy against k, micro-batches of an update ({setting}). Line: mean over the seeds; "
                 "band: 95 % interval.",
-                description="Test accuracy in percent by k, a line a method. "
-                + "; ".join(
-                    f"{methods.by_name(method).title}, k = {k}: {sample.estimate.mean:.1f}"
-                    for (method, k), sample in accuracy.items()
-                    if sample.estimate
-                )
-                + ".",
                 x="k",
                 y="test_accuracy",
                 xlabel="k",
@@ -129,9 +122,6 @@ def _memory(frames: Frames) -> Iterator[Headline]:
                 title="Bytes held by each method",
                 caption=f"Bytes held by each method, all stages ({network}, {dataset}, batch {batch}, k = 1, scale "
                 f"“{scale}”), by kind, each at its largest moment; measured.",
-                description="A stacked bar a method. "
-                + "; ".join(f"{method.title} {sums[method.name] * unit:.2f} {name}" for method in order)
-                + ".",
                 x="way",
                 y="amount",
                 hue="kind",
@@ -186,11 +176,6 @@ def _speed(frames: Frames) -> Iterator[Headline]:
                 f"({network}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale “{sheet.scale}”; links "
                 "take no time)."
                 + (" Marks: measured, the benchmark “pipelining”, two processes on a CPU." if measured else ""),
-                description="Speed by number of devices, a line a way. "
-                + "; ".join(f"{w}, {d} devices: {v:.1f}" for d, w, v, _ in modelled if d == most)
-                + ". Measured with two: "
-                + ("; ".join(f"{w} {v:.2f}" for _, w, v, _ in measured) or "nothing")
-                + ".",
                 x="devices",
                 y="speed",
                 hue="way",

@@ -53,9 +53,6 @@ def whole(_: Frames) -> Iterator[Shown]:
         key="invertible",
         title=title,
         caption=f"{title} ({SETTING}, each kind at its largest). 1 GB = 10⁹ bytes.",
-        description="One stacked bar a network, one colour a kind of tensor, in GB. All kinds: "
-        + "; ".join(f"{network} {kinds['sum'] / GIGABYTE:.1f} GB" for network, kinds in bars.items())
-        + ".",
         x="network",
         y="GB",
         hue="kind",

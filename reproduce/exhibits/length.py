@@ -13,7 +13,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import ACCUMULATION, COMPARED, LENGTHS
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, mean_words, means, points
+from reproduce.show.compare import Sample, family_note, judge, means, points
 from reproduce.show.content import Finding
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
@@ -50,13 +50,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         caption=f"Accuracy against the length of the training ({setting}). Left: test accuracy after the last epoch; "
         "dot: a seed, line: mean, band: 95 % interval of the mean, cut where it leaves the panel. Right: PETRA less "
         "backpropagation, paired over seeds, with the 95 % interval; shaded: the margin of the verdicts.",
-        description="Two panels against the number of epochs. Left, test accuracy in percent: "
-        + "; ".join(
-            f"{count(epochs, 'epoch')}: "
-            + ", ".join(f"{m.title} {mean_words(accuracy[m.name, epochs])}" for m in COMPARED)
-            for epochs in lengths
-        )
-        + ". Right, PETRA less backpropagation, points.",
         x="epochs",
         y="test_accuracy",
         xlabel="epochs",

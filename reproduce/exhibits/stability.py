@@ -65,9 +65,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         title=f"Stability of PETRA and backpropagation, scale “{sheet.scale}”",
         caption=f"Stability of PETRA and backpropagation ({setting}). Test accuracy after the last epoch. Hatched: "
         "broken by the rule above; on the right, where one of the two is. A dot: not run.",
-        description="Fields by k (upwards) and learning rate (to the right), one row of panels for each length of "
-        "warm-up: test accuracy of PETRA, of backpropagation, and their difference; hatched where training breaks. "
-        + " ".join(findings),
         x="reference_rate",
         y="test_accuracy",
         hue="k",

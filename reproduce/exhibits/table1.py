@@ -221,8 +221,6 @@ def _growth(sheet: Sheet, own: Sequence[Measured], name: str, fixed: str) -> Ite
         caption=f"{title}, scale “{sheet.scale}”, first inner stage. Line: published formula (of stashed copies "
         "without rounding up); dot: measured. Approximate inputs is not in the paper's table and has no line. Curves "
         "that coincide hide one another; the table below has every value.",
-        description=f"Six panels over {name} = {', '.join(map(str, places))}: {'; '.join(TITLES.values())}. Lines are "
-        "the published formulas, dots the measurements, all of which are in the table of every measurement.",
         x=name,
         y="value",
         col="title",
@@ -254,7 +252,6 @@ def _bytes(sheet: Sheet, own: Sequence[Measured]) -> Figure:
     parts = sheet.parts()
     parts = parts[parts["cell"].isin([m.cell.name for m in own]) & parts["kind"].isin(HELD) & (parts["of"] == "held")]
     title = f"Bytes held for backwards to come, stage by stage, k = {own[0].place['k']}"
-    totals = parts.groupby("method", sort=False)["value"].sum()
     return facet(
         parts.assign(value=parts["value"] / KILOBYTE),
         [facets.stack(sideways=False)],
@@ -262,8 +259,6 @@ def _bytes(sheet: Sheet, own: Sequence[Measured]) -> Figure:
         title=title,
         caption=f"{title}, scale “{sheet.scale}”. Same network for all methods; one axis for all panels. Stage 0 is "
         "the stem, the last stage the head. 1 kB = 10³ bytes.",
-        description="One panel for each method, one bar for each stage. All stages together: "
-        + ", ".join(f"{facets.METHOD_LOOKS[str(name)].label} {total:,.0f} bytes" for name, total in totals.items()),
         x="stage",
         y="value",
         hue="kind",

@@ -264,7 +264,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             title="Accuracy by k",
             caption=f"Accuracy after the last epoch by k ({sheet.described()}); backpropagation at PETRA's batch. "
             "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
-            description="One panel for each network, a line for each method; the table has the numbers.",
             x="k",
             y="test_accuracy",
             col="network",

@@ -254,8 +254,6 @@ def _bars(sheet: Sheet, done: Sequence[Any]) -> Figure:
         title="Memory as held, by kind",
         caption=f"Memory as held, by kind, each at its largest moment, scale “{sheet.scale}”, k = {ACCUMULATION}, of "
         "RevNets by their depths. Every panel has an axis of its own. 1 GB = 10⁹ bytes.",
-        description="One panel for each shape of images, one stacked bar for each network and method. "
-        + "; ".join(f"{subject(r)}, {methods.by_name(r.method).title}: {r.held / GIGABYTE:.3g} GB" for r in shown),
         x="bar",
         y="gigabytes",
         hue="kind",

@@ -83,9 +83,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             key=key,
             title="Accuracy by what is buffered",
             caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",
-            description="One panel for each network, one row for each method, one dot for each seed. "
-            + "; ".join(f"{n}, {m}: {sample.seeds} seeds" for (n, m), sample in last.items())
-            + ".",
             x="test_accuracy",
             y="title",
             col="network",

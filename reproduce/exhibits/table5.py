@@ -160,12 +160,6 @@ def _bars(sheet: Sheet, own: Sequence[Modelled]) -> Figure:
         title=title,
         caption=f"{title}, measured, {_setting(own)}. PETRA's pace is the highest bar; the dashed line is the mean, "
         "which perfectly balanced stages would reach. Every panel has an axis of its own.",
-        description="One panel for each network, one bar for each stage, of forward, backward and update. "
-        + " ".join(
-            f"{m.title}: the slowest is stage {m.slowest} with {1e3 * max(m.balance.seconds):.3g} ms, the mean of all "
-            f"stages is {1e3 * sum(m.balance.seconds) / len(m.costs):.3g} ms."
-            for m in own
-        ),
         x="stage",
         y="ms",
         hue="part",

@@ -141,13 +141,6 @@ def _bars() -> Figure:
         key="stages",
         title=title,
         caption=f"{title}, by kind, each at its largest moment. Predicted, not measured.",
-        description="One panel for each data set, one stacked bar for each stage. "
-        + " ".join(
-            f"{titles[dataset]}: "
-            + ", ".join(f"stage {stage.stage} {stage.total / GIGABYTE:.2f} GB" for stage in _predicted(dataset))
-            + "."
-            for dataset in DATASETS
-        ),
         x="stage",
         y="gigabytes",
         hue="kind",

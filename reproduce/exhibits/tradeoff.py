@@ -20,7 +20,6 @@ from reproduce.show.compare import Samples, means
 from reproduce.show.content import MEGABYTE, Finding, with_sign
 from reproduce.show.facets import Look, facet
 from reproduce.show.tables import amount, mean, table, words
-from reproduce.words import conjunction
 
 DEVICES = (2, 4, 10)
 INTRODUCTION = (
@@ -64,13 +63,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         caption=f"Accuracy against bytes and time ({setting}; accuracy measured, costs modelled). A column for each "
         "number of devices. Filled: on the front of what no other way beats in all three; round: methods of this "
         "engine; square: synchronous pipelines.",
-        description="Accuracy upwards, against megabytes on the fullest device and milliseconds for a micro-batch; to "
-        "the upper left is better. "
-        + " ".join(
-            f"On the front with {devices} devices: "
-            f"{conjunction([p.way for p in points if p.devices == devices and not p.beaten])}."
-            for devices in DEVICES
-        ),
         x="value",
         y="accuracy",
         hue="way",

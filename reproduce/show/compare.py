@@ -26,7 +26,6 @@ __all__ = [
     "counted",
     "family_note",
     "judge",
-    "mean_words",
     "means",
     "measured",
     "points",
@@ -173,11 +172,6 @@ def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
 
 
 # --- in words
-
-
-def mean_words(sample: Sample) -> str:
-    """A mean with two decimals, "not run" without one."""
-    return f"{sample.estimate.mean:.2f}" if sample.estimate else NOT_RUN
 
 
 def points(difference: Sample) -> str:

@@ -21,12 +21,14 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from pandas import DataFrame, isna
+from pandas.api.types import is_numeric_dtype
 
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.show import plots
 from reproduce.show.content import MINUS, Figure, short_title, signless, with_sign
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
+from reproduce.words import count
 
 __all__ = [
     "KIND_LOOKS",
@@ -38,7 +40,6 @@ __all__ = [
     "cut_to",
     "differences",
     "dots",
-    "ends",
     "facet",
     "fields",
     "from_zero",
@@ -49,6 +50,7 @@ __all__ = [
     "only",
     "rising",
     "rows",
+    "seen",
     "shades",
     "stack",
     "zero",
@@ -129,7 +131,6 @@ def facet(
     key: str,
     title: str,
     caption: str,
-    description: str,
     x: str,
     y: str,
     hue: str = "method",
@@ -152,7 +153,7 @@ def facet(
     beside_label: str = "",
     finish: Callable[[Axes], object] | None = None,
 ) -> Figure:
-    """A figure of panels.
+    """A figure of panels; its description, for who cannot see it, says where every line begins and ends (see `seen`).
 
     Args:
         frame: the rows, a table or mappings; None and NaN are not drawn.
@@ -160,7 +161,6 @@ def facet(
         key: unique within the page, name of the anchor.
         title: short, also the accessible name.
         caption: what it shows, at which scale.
-        description: what can be seen in it, for who cannot see it.
         x: column of the x-axis.
         y: column of the y-axis.
         hue: column that tells curves or colours apart.
@@ -205,6 +205,7 @@ def facet(
         )
         places = [(r, c) for r in rows for c in cols]
         panels = list(grid.flat)
+        described = []
         for axes, (r, c) in zip(panels, places, strict=False):
             part = frame if row is None else frame[frame[row] == r]
             part = part if col is None else part[part[col] == c]
@@ -212,8 +213,10 @@ def facet(
             panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
-            if (row or col) and (margins is None or r == rows[0]):
-                axes.set_title(titles(r, c) if titles else str(c if col else r))
+            name = (titles(r, c) if titles else str(c if col else r)) if row or col else ""
+            described.append(": ".join(filter(None, (name, seen(panel)))))
+            if margins is None or r == rows[0]:
+                axes.set_title(name)
             if margins is None:
                 axes.set(xlabel=xlabel, ylabel=ylabel)
             else:
@@ -244,6 +247,10 @@ def facet(
             longest = max(len(look.label) for look in shown.values())
             in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
             drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
+        axes = " against ".join(filter(None, (ylabel, xlabel)))
+        description = f"{count(len(places), 'panel')}, {axes}. {'. '.join(described)}."
+        if beside:
+            description += f" Beside: {beside_label}."
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
     return Figure(key, title, description, svg, caption)
 
@@ -276,14 +283,24 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
     return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
 
 
-def ends(frame: DataFrame, looks: Mapping[Any, Look], *, x: str, y: str, hue: str) -> str:
-    """Where the lines of a panel begin and end, in words for a description: "PETRA from 0.70 to 0.99"."""
+def seen(panel: Panel) -> str:
+    """What a panel shows, in words.
+
+    Bars by their sums, rows by their means ("PETRA 59.2; DSP 58.4"), lines by their means at both ends ("PETRA from
+    0.7 to 0.99").
+    """
+    part, x, y = panel.part, panel.x, panel.y
+    for names, values in ((x, y), (y, x)):
+        if names in part and not is_numeric_dtype(part[names]):
+            by_name = part.groupby(names, sort=False)[values]
+            amounts = by_name.sum() if names == x else by_name.mean()
+            return "; ".join(f"{name} {value:.4g}" for name, value in amounts.items())
     said = []
-    for value, look in looks.items():
-        means = frame[frame[hue] == value].groupby(x)[y].mean().dropna()
-        first, last = ("not defined",) * 2 if means.empty else (f"{mean:.2f}" for mean in means.iloc[[0, -1]])
+    for look, own in panel.by_hue():
+        means = own.groupby(x)[y].mean()
+        first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
         said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
-    return "; ".join(said)
+    return "; ".join(said) or "nothing is known yet"
 
 
 # --- layers

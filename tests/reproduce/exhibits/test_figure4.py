@@ -92,8 +92,7 @@ def test_it_shows_every_seed_the_numbers_and_the_statement(tmp_path: Path) -> No
     found = section(tmp_path)
     (figure,) = (block for block in found.blocks if isinstance(block, Figure))
     ElementTree.fromstring(figure.svg)
-    assert "k = 32: PETRA 58.00, backpropagation 60.00" in figure.description
-    assert "one batch of 64: 60.00" in figure.description
+    assert "Backpropagation from 60 to 60; PETRA from 58.02 to 58" in figure.description
     numbers = sections.table(found, "figure4-small-cifar10")
     assert [row[0].raw for row in numbers.rows] == list(ACCUMULATIONS)
     assert {row[5].text for row in numbers.rows} == {"differ"}

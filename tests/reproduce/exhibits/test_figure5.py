@@ -71,12 +71,6 @@ def test_numbers_are_means_over_seeds_and_what_is_not_run_is_said(small: Section
     assert any("Reversible chain of 8" in note and "0 of 3 seeds; seed 0: not run" in note for note in values.notes)
 
 
-def test_the_drawing_says_what_is_in_it(small: Section) -> None:
-    (figure,) = [block for block in small.blocks if isinstance(block, Figure)]
-    assert "RevNet-18, width 8, k = 1: PETRA and end-to-end from 0.57 to 0.47" in figure.description
-    assert "; delayed and end-to-end from 0.52 to 0.52; PETRA and delayed from 1.00 to 1.00" in figure.description
-
-
 def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) -> None:
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0))
     fake_probes.measure(PAPER[0], tmp_path, closer_below_stage(9, 0), epochs=1)

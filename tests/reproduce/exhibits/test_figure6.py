@@ -94,7 +94,7 @@ def test_an_unfinished_run_has_the_epochs_that_there_are(tmp_path: Path) -> None
     found = measure(tmp_path, epochs=2)
     assert [row[1].text for row in table(found).rows] == ["0 to 1", "1 to 2"]
     assert "seed 0: 2 of 3 epochs" in figure(found).caption
-    assert "PETRA and end-to-end from 0.61 to 0.50 at epoch 2" in figure(found).description
+    assert "PETRA and end-to-end from 0.61 to 0.50 at epoch 2" in found.sentence
 
 
 def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -
 
     fake_probes.measure(SMALL[0], tmp_path, nothing_at_the_stem, singly=True)
     found = read(tmp_path)
-    assert "PETRA and end-to-end not defined" in figure(found).description
+    assert "PETRA and end-to-end from not defined to not defined" in found.sentence
     assert all(row[3].value for row in table(found).rows)
 
 

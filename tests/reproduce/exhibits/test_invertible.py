@@ -66,7 +66,6 @@ def test_bars_are_drawn_to_the_sum(tmp_path: Path) -> None:
     sums = [f"{predicted(family, depth)['peak']['sum'] / 1e9:.1f}" for depth in (18, 50) for family in (PAPERS, OURS)]
     texts = [element.text for element in ElementTree.fromstring(figure.svg).iter() if element.text]
     assert [text.strip() for text in texts if text.strip() in sums] == sums
-    assert all(f"{amount} GB" in figure.description for amount in sums)
     assert "stashed weights" not in texts  # of no amount
 
 

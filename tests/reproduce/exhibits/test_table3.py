@@ -130,7 +130,7 @@ def test_what_was_held_stands_beside_the_rules_at_the_same_batch(
     assert {(row[10].text, row[10].tone) for row in rows} == {("0.0", Tone.OURS)}
     assert {row[11].hint for row in rows} == {measured(small(METHODS[0]))["process"]["source"]}
     (figure,) = (block for block in found.blocks if isinstance(block, Figure))
-    assert figure.svg.count("18 DSP") == 1
+    assert figure.svg.count(">18 DSP<") == 1
     stages = tables(found)["table3-stages-small"].rows
     assert len(stages) == 4 * 10
     assert sum(row[-1].value for row in stages[-10:]) == pytest.approx(petra / 1e6)

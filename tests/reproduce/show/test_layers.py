@@ -22,7 +22,6 @@ def drawn(*layers: Layer, col: str | None = None) -> Figure:
         key="k",
         title="Title",
         caption="",
-        description="Words.",
         x="at",
         y="amount",
         hue="kind",

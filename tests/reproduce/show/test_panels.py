@@ -17,7 +17,7 @@ ROWS = [
 
 
 def draw(*layers: facets.Layer) -> str:
-    settings = {"key": "k", "title": "t", "caption": "c", "description": "d", "x": "x", "y": "y", "hue": "hue"}
+    settings = {"key": "k", "title": "t", "caption": "c", "x": "x", "y": "y", "hue": "hue"}
     figure = facets.facet(
         DataFrame(ROWS),
         layers,
@@ -54,12 +54,15 @@ def test_places_are_labelled_by_a_column() -> None:
     assert len(panels[0].axes.patches) == 2
 
 
-def test_ends_of_lines_in_words() -> None:
-    rows = DataFrame(
-        [
-            {"x": x, "y": y, "hue": hue}
-            for x, y, hue in ((0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b"))
-        ]
-    )
-    assert facets.ends(rows, LOOKS, x="x", y="y", hue="hue") == "the first from 0.20 to 1.00; the second 5.00"
-    assert facets.ends(rows, {"c": Look("neither", "red")}, x="x", y="y", hue="hue") == "neither not defined"
+def test_a_figure_says_what_is_in_it() -> None:
+    def said(layer: facets.Layer, rows: list[tuple[object, object, str]]) -> str:
+        frame = DataFrame(rows, columns=["x", "y", "hue"])
+        columns = {"x": "x", "y": "y", "hue": "hue", "xlabel": "k", "ylabel": "%"}
+        return facets.facet(frame, [layer], key="k", title="t", caption="c", looks=LOOKS, **columns).description
+
+    lines = [(0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b")]
+    assert said(facets.line(), lines) == "1 panel, % against k. the first from 0.2 to 1; the second 5."
+    bars = [("S", 2.0, "a"), ("S", 3.0, "b"), ("T", 1.0, "b")]
+    assert said(facets.stack(), bars) == "1 panel, % against k. S 5; T 1."
+    assert said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "a")]) == "1 panel, % against k. S 1.5."
+    assert said(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."

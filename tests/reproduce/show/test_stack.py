@@ -49,7 +49,6 @@ def test_a_figure_is_made_of_rows_that_are_no_frame() -> None:
         key="bars",
         title="Bars",
         caption="",
-        description="",
         x="x",
         y="y",
         hue="kind",
