@@ -14,7 +14,9 @@ from typing import Any, Generic, TypeVar
 from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
 from reproduce.records import benchmarks as benchmark_records
+from reproduce.records import history
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
+from reproduce.records.history import Tracked
 from reproduce.records.record import Record, RecordError, State, Status, scan
 
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
@@ -75,7 +77,8 @@ class Results:
         runs: those that can be read, and the cells that are not run.
         problems: records that are damaged or foreign.
         benchmarks: measurements of speed.
-        benchmark_problems: those that cannot be read.
+        benchmark_problems: those that cannot be read, and files of asv.
+        history: what asv counted at each commit.
 
     """
 
@@ -83,6 +86,7 @@ class Results:
     problems: tuple[RecordError, ...]
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
+    history: tuple[Tracked, ...] = ()
 
     def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
         """The runs of one kind of cells (and of no kind derived from it)."""
@@ -111,7 +115,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     """All records under `root`; an empty or missing folder gives none.
 
     Args:
-        root: folder of the records.
+        root: folder of the records; asv's history is looked for beside it.
         expected: cells that should be there; those without a record are given as not run.
 
     """
@@ -130,7 +134,9 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     meant = {meaning(run.cell) for run in runs} - in_both
     absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
-    return Results(tuple(runs), tuple(problems), *benchmark_records.read_all(root))
+    benchmarks, unreadable = benchmark_records.read_all(root)
+    tracked, damaged = history.read(root.parent / history.FOLDER)
+    return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked)
 
 
 @cache

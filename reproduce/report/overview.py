@@ -10,7 +10,7 @@ __all__ = ["Part", "attention", "brief", "label", "parts"]
 
 BRIEF = 14  # words
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
-GROUND = ("schedules", "benchmarks", "provenance")
+GROUND = ("schedules", "benchmarks", "history", "provenance")
 
 
 @dataclass(frozen=True)
