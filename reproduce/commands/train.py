@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from petra_core import methods
-from reproduce.cells import catalogue, transformers
+from reproduce.cells import catalogue, networks, transformers
 from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
 from reproduce.cells.rates import RULES
 from reproduce.commands.common import (
@@ -229,15 +229,10 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     """
     values = dict(settings)
     model = values["model"]
-    is_chain, is_transformer = model.startswith("chain"), model in transformers.MODELS
-    try:
-        dataset = catalogue.by_name(values["dataset"])
-    except ValueError as error:
-        raise CellError(str(error)) from None
-    patches = transformers.default_stem(model, values["image_size"] or dataset.image_size)
+    dataset = catalogue.by_name(values["dataset"])
     defaults = {
-        "stem": patches if is_transformer else "stride1" if is_chain else dataset.stem,
-        "width": transformers.default_width(model) if is_transformer else DEFAULTS.width,
+        "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
+        "width": transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width,
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,

@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(source, tm
     ("arguments", "code", "message"),
     [
         (["prepare"], 2, "Missing argument 'NAME'"),
-        (["prepare", "cifr10"], 2, "there is no data set 'cifr10'; did you mean cifar10 or cifar100?"),
+        (["prepare", "cifr10"], 2, "there is no data set 'cifr10'; did you mean cifar10, cifar100?"),
         (["prepare", "digits"], 2, "come with a dependency: there is nothing to prepare"),
         (["prepare", "cifar10"], 2, "--source is missing: the folder that holds CIFAR-10. Get it with --download"),
         (["prepare", "imagenet"], 2, "--source is missing.*ILSVRC2012_img_train.tar"),

@@ -1,4 +1,4 @@
-"""The scales: `paper` is the paper number by number, `small` holds what it promises, and no recorded cell is lost.
+"""The scales: `paper` is the paper number by number, `small` differs from it as it says, no recorded cell is lost.
 
 Every number here is written out and none computed from the code under test: section 4.1 of arXiv 2406.02052 and the
 captions of its tables.
@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 
 from petra_core import methods
-from reproduce.cells.kinds import Cell, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, GradientsCell, TrainedCell, TrainingCell
 from reproduce.grids import paper, scales, small
 from reproduce.grids.grid import grid_of
-from reproduce.grids.plans import accuracy, depth, figure4, gradients, invertible, sweeps, table2, table4, transformers
+from reproduce.grids.plans import accuracy, figure4, gradients, invertible, sweeps, table2, table4
 from reproduce.grids.scales import Scale
 
 # data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
@@ -38,42 +38,6 @@ def grid(request: pytest.FixtureRequest) -> Scale:
 # --- paper
 
 
-@pytest.mark.parametrize(
-    ("dataset", "network", "k"),
-    [
-        ("cifar10", "revnet18", 1),
-        ("cifar100", "revnet34", 4),
-        ("imagenet32", "revnet34", 32),
-        ("imagenet", "resnet50", 8),
-    ],
-)
-def test_a_cell_of_the_scale_paper_has_the_papers_settings(dataset: str, network: str, k: int) -> None:
-    image_size, stem, epochs, drops, weight_decay, augmentation, _, _, _ = PAPER[dataset]
-    assert paper.cell(dataset, network, methods.PETRA, k, 2).to_dict() == {
-        "kind": "training",
-        "scale": "paper",
-        "dataset": dataset,
-        "image_size": image_size,
-        "model": network,
-        "stem": stem,
-        "width": 64,
-        "method": "PETRA",
-        "accumulation": k,
-        "batch_size": 64,
-        "epochs": epochs,
-        "warmup_epochs": 5.0,
-        "drops": drops,
-        "drop_factor": 0.1,
-        "learning_rate": pytest.approx(0.1 * 64 * k / 256, rel=1e-12),
-        "momentum": 0.9,
-        "weight_decay": weight_decay,
-        "augmentation": augmentation,
-        "loader": "ffcv",
-        "precision": "float32",
-        "seed": 2,
-    }
-
-
 @pytest.mark.parametrize("dataset", PAPER)
 def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None:
     *_, batch, rate, _ = PAPER[dataset]
@@ -84,44 +48,36 @@ def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None
     assert same == paper.cell(dataset, "resnet50", methods.PETRA, 1, 1)
 
 
-def test_table_2_is_complete_at_the_papers_scale() -> None:
+def test_the_papers_exhibits_are_complete_at_its_scale() -> None:
     cells = of_training(table2.cells("paper"))
     made = Counter((c.dataset, c.model, c.method, c.accumulation, c.batch_size, c.seed) for c in cells)
-    expected = Counter(
-        (dataset, model, method, k, batch, seed)
+    assert made == Counter(
+        (dataset, f"{family}{depth}", method, k, batch, seed)
         for dataset in ("cifar10", "imagenet32", "imagenet")
-        for depth_ in (18, 34, 50)
+        for depth in (18, 34, 50)
         for seed in PAPER[dataset][-1]
-        for model, method, ks, batch in (
-            (f"revnet{depth_}", "PETRA", (1, 2, 4, 8, 16, 32), 64),
-            (f"revnet{depth_}", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
-            (f"resnet{depth_}", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
-            (f"revnet{depth_}", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
-            (f"resnet{depth_}", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
+        for family, method, ks, batch in (
+            ("revnet", "PETRA", (1, 2, 4, 8, 16, 32), 64),
+            ("revnet", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
+            ("resnet", "BACKPROPAGATION", (1, 2, 4, 8, 16, 32), 64),
+            ("revnet", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
+            ("resnet", "BACKPROPAGATION", (1,), PAPER[dataset][6]),
         )
         for k in ks
     )
-    assert made == expected
-    assert len(cells) == 3 * 20 * (3 + 1 + 1)
     assert (cells[0].model, cells[0].method, cells[0].accumulation) == ("revnet18", "PETRA", 2)  # the authors' k first
-    assert [cell.batch_size for cell in cells[1:3]] == [128, 128]
-
-
-def test_the_other_exhibits_of_the_paper_are_complete_at_its_scale() -> None:
-    figure = of_training(figure4.cells("paper"))
-    assert {(c.model, c.accumulation) for c in figure if c.method == "PETRA" and c.dataset == "imagenet"} == {
-        ("revnet18", k) for k in (1, 2, 4, 8, 16, 32)
-    }
+    assert set(figure4.cells("paper")) == {cell for cell in cells if cell.model == "revnet18"}
     ablation = of_training(table4.cells("paper"))
+    assert len(ablation) == 2 * 3 * 4 * 3
     assert {(c.dataset, c.model, c.method, c.accumulation) for c in ablation} == {
         (dataset, model, method, 1)
         for dataset in ("cifar100", "cifar10")
         for model in ("revnet18", "revnet34", "revnet50")
         for method in ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
     }
-    assert len(ablation) == 2 * 3 * 4 * 3
-    gradient_cells = [cell for cell in gradients.cells("paper") if isinstance(cell, GradientsCell)]
-    assert {(c.dataset, c.epochs) for c in gradient_cells if c.model == "revnet18"} == {("cifar10", 300)}
+    assert {(c.model, c.dataset, c.epochs) for c in gradients.cells("paper") if isinstance(c, GradientsCell)} == {
+        ("revnet18", "cifar10", 300)
+    }
 
 
 def test_at_the_papers_scale_only_studies_beyond_it_change_its_recipe() -> None:
@@ -136,36 +92,10 @@ def test_at_the_papers_scale_only_studies_beyond_it_change_its_recipe() -> None:
             assert (cell.image_size, cell.augmentation) == (image_size, augmentation)
             assert cell.stem == stem or cell.model.startswith("chain")
             assert cell.learning_rate == pytest.approx(0.1 * cell.batch_size * cell.accumulation / 256, rel=1e-12)
+            assert (cell.loader, cell.precision) == ("ffcv", "float32")
 
 
 # --- small
-
-
-def test_the_small_grid_has_what_can_be_seen_in_hours() -> None:
-    accuracies = {
-        (c.model, c.method, c.accumulation, c.seed) for c in of_training(table2.cells("small")) if c.batch_size == 32
-    }
-    assert accuracies == {
-        (model, method, k, seed)
-        for model, method in (
-            ("revnet18", "PETRA"),
-            ("revnet18", "BACKPROPAGATION"),
-            ("resnet18", "BACKPROPAGATION"),
-        )
-        for k in (1, 2, 4, 8, 16, 32)
-        for seed in (0, 1, 2)
-    }
-    baselines = {(c.model, c.accumulation, c.seed) for c in of_training(table2.cells("small")) if c.batch_size == 64}
-    assert baselines == {(model, 1, seed) for model in ("revnet18", "resnet18") for seed in (0, 1, 2)}
-    ablation = {(c.model, c.method, c.seed) for c in of_training(table4.cells("small"))}
-    four = ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
-    assert ablation == {(model, m, seed) for model in ("revnet18", "chain8") for m in four for seed in (0, 1, 2)}
-    rivals = {(c.model, c.method) for c in of_training(accuracy.cells("small"))}
-    assert rivals == {(model, m) for model in ("revnet18", "chain8") for m in (*four, "BACKPROPAGATION")}
-    assert {c.model for c in gradients.cells("small") if isinstance(c, GradientsCell)} == {"revnet18", "chain8"}
-    blocks = {int(c.model.removeprefix("chain")) for c in depth.cells("small") if isinstance(c, TrainedCell)}
-    assert blocks == {2, 8, 16, 32, 48}  # J from 4 to 50
-    assert any(isinstance(c, ReconstructionCell) for c in depth.cells("small"))
 
 
 def test_what_is_small_about_it() -> None:
@@ -227,8 +157,3 @@ def test_a_grid_has_every_cell_once_and_under_a_name_of_its_own(grid: Scale) -> 
 def test_a_grid_is_run_seed_by_seed(grid: Scale) -> None:
     seeds = [cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)]
     assert seeds == sorted(seeds)
-
-
-def test_the_grids_hold_every_cell_of_the_exhibits(grid: Scale) -> None:
-    for module in (table2, figure4, table4, gradients, accuracy, depth, invertible, transformers):
-        assert set(module.cells(grid.name)) <= set(grid.cells)

@@ -8,6 +8,7 @@ import torch
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce.cells.kinds import CellError
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.measures.context import Context
@@ -32,9 +33,8 @@ def test_measuring_leaves_the_global_random_state_alone() -> None:
 
 
 def test_only_a_chain_can_be_measured() -> None:
-    cell = replace(fake_records.complexity_cell(methods.PETRA), model="revnet18", stem="cifar")
-    with pytest.raises(ValueError, match="chain of equal stages, such as 'chain4'; got 'revnet18'"):
-        measure_complexity(cell)
+    with pytest.raises(CellError, match="chain of equal stages, such as chain4; got 'revnet18'"):
+        replace(fake_records.complexity_cell(methods.PETRA), model="revnet18", stem="cifar")
 
 
 def test_cells_are_all_methods_at_every_k_and_the_runner_finds_the_measurement(tmp_path: Path) -> None:
