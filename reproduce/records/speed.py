@@ -8,14 +8,15 @@ is unknown.
 
 import json
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reproduce.cells.kinds import Cell
+from reproduce.records import provenance
 from reproduce.records.record import Record, RecordError, State, Status
 
-__all__ = ["FREE", "Device", "Speeds", "alike", "device", "recorded"]
+__all__ = ["FREE", "Device", "Speeds", "device", "kind_of", "recorded"]
 
 #: Settings on which the time of an epoch does not depend.
 FREE = (
@@ -31,6 +32,11 @@ Work = tuple[Device, str]  # and the settings that matter, but the batch size
 def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
     return environment["device"], environment["processor"], environment["threads"]
+
+
+def kind_of(name: str, threads: int) -> Device:
+    """The kind of the device of that name, used by so many threads."""
+    return provenance.device_name(name), provenance.processor(), threads
 
 
 @dataclass
@@ -61,11 +67,6 @@ class Speeds:
         if not comparable:
             return None
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)
-
-
-def alike(cell: Cell) -> Hashable:
-    """Equal for cells that take equally long on equal devices."""
-    return *_settings(cell), cell.epochs_expected
 
 
 def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
