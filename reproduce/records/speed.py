@@ -23,7 +23,6 @@ FREE = (
     *("scale", "seed", "epochs", "accumulation"),
     *("warmup_epochs", "drops", "drop_factor", "learning_rate", "momentum", "weight_decay"),
 )
-BATCH = "batch_size"
 
 Device = tuple[str, str, int]  # name of the device, of the processor, threads
 Work = tuple[Device, str]  # and the settings that matter, but the batch size
@@ -89,14 +88,9 @@ def _seconds(record: Record, state: State) -> list[float]:
 
 
 def _work(cell: Cell, where: Device) -> tuple[Work, int]:
-    settings, batch = _settings(cell)
-    return (where, settings), batch
-
-
-def _settings(cell: Cell) -> tuple[str, int]:
-    """Those that the time of an epoch depends on, and the batch size."""
+    """What the time of an epoch depends on, and the batch size."""
     settings = {name: value for name, value in cell.to_dict().items() if name not in FREE}
-    batch = settings.pop(BATCH, 0)
+    batch = settings.pop("batch_size", 0)
     if not cell.epochs_expected:  # measured once in all of k micro-batches
         settings["accumulation"] = cell.to_dict().get("accumulation")
-    return json.dumps(settings, sort_keys=True), batch
+    return (where, json.dumps(settings, sort_keys=True)), batch
