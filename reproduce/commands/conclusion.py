@@ -14,7 +14,7 @@ from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running.runner import Outcome
 from reproduce.words import count
 
-__all__ = ["conclude", "shortfalls"]
+__all__ = ["conclude"]
 
 SHOWN = 12  # lines of a warning
 
@@ -23,7 +23,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
     click.echo("\n" + summary.table(outcome.states))
     states, problems = outcome.states.items(), outcome.problems
-    short = list(shortfalls(scale, outcome))
+    short = list(_shortfalls(scale, outcome))
     at = " and ".join(str(k) for k in scale.target_accumulations)
     _warn(f"at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
     _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == "diverged"])
@@ -39,7 +39,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     sys.exit(outcome.exit_code)
 
 
-def shortfalls(scale: Scale, outcome: Outcome) -> Iterator[str]:
+def _shortfalls(scale: Scale, outcome: Outcome) -> Iterator[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     for cell, state in outcome.states.items():
         accuracy = state.result.get("test_accuracy")

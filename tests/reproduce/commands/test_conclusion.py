@@ -1,6 +1,5 @@
 """The end of a run: means of what may be compared and of nothing else, and every kind of bad news told once."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ from petra_core import methods
 from petra_core.methods import BACKPROPAGATION, DSP, PETRA
 from reproduce.cells.kinds import GradientsCell
 from reproduce.commands import summary
-from reproduce.commands.conclusion import conclude, shortfalls
-from reproduce.grids import scales, small
+from reproduce.commands.conclusion import conclude
+from reproduce.grids import small
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.scales import Scale
@@ -80,14 +79,6 @@ def test_means_and_what_is_missing(tmp_path):
     assert text[1].startswith("revnet18 w8  ")
     assert text[1].endswith("not run")
     assert text[2].split() == ["revnet18", "w8", methods.PETRA.title, "95.5", "(2", "of", "3)"]
-
-
-def test_what_falls_short(tmp_path):
-    for cell, accuracy in zip(CELLS[:2], [95.0, 96.0], strict=True):
-        train(cell, tmp_path, accuracy)
-    scale = dataclasses.replace(scales.by_name("smoke"), target_accuracy=95.5)
-    low = list(shortfalls(scale, Outcome(states(CELLS[:2], tmp_path))))
-    assert low == ["digits-revnet18-w8-petra-k1-s0: 95.00 %"]
 
 
 def test_runs_of_different_recipes_are_not_averaged(tmp_path):

@@ -11,10 +11,11 @@ import pytest
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, GradientsCell, TrainedCell, TrainingCell
-from reproduce.grids import paper, scales, small
+from reproduce.grids import paper, scales, small, smoke
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import accuracy, figure4, gradients, invertible, sweeps, table2, table4
 from reproduce.grids.scales import Scale
+from reproduce.records.record import State, Status
 
 # data set: image size, stem, epochs, drops, weight decay, augmentation, baseline's batch, its learning rate, seeds
 PAPER = {
@@ -157,3 +158,31 @@ def test_a_grid_has_every_cell_once_and_under_a_name_of_its_own(grid: Scale) -> 
 def test_a_grid_is_run_seed_by_seed(grid: Scale) -> None:
     seeds = [cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)]
     assert seeds == sorted(seeds)
+
+
+# --- smoke
+
+
+def test_smoke_compares_like_with_like() -> None:
+    """Within a network only method, k, seed and the rate that follows from k differ."""
+    varied = {"method", "accumulation", "seed", "learning_rate"}
+    for network in smoke.DIGITS_NETWORKS:
+        cells = [cell for cell in of_training(accuracy.cells("smoke")) if cell.model == network]
+        assert len({str({name: v for name, v in cell.to_dict().items() if name not in varied}) for cell in cells}) == 1
+        assert len({cell.learning_rate / cell.accumulation for cell in cells}) == 1
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "status", "accuracy", "short"),
+    [
+        (1, Status.DONE, 90.1, False),
+        (1, Status.DONE, 90.0, True),
+        (4, Status.DONE, 20.0, True),
+        (32, Status.DONE, 20.0, False),
+        (1, Status.FAILED, None, True),
+        (1, Status.PARTIAL, None, False),
+    ],
+)
+def test_what_falls_short(accumulation: int, status: Status, accuracy: float | None, short: bool) -> None:
+    cell = smoke.digits_cell(accumulation=accumulation)
+    assert scales.by_name("smoke").falls_short(cell, State(status), accuracy) is short

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -23,13 +22,6 @@ def test_every_stage_and_kind_is_as_predicted(method: Method, depth: int, k: int
     cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
     for entry in measure_complexity(cell)["memory"]:
         assert entry["measured"] == entry["predicted"], entry
-
-
-def test_measuring_leaves_the_global_random_state_alone() -> None:
-    torch.manual_seed(7)
-    before = torch.get_rng_state()
-    measure_complexity(fake_records.complexity_cell(methods.PETRA))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_only_a_chain_can_be_measured() -> None:
