@@ -93,7 +93,7 @@ class ParepropRun:
             names = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
             raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(names))}")
         stem = transformers.default_stem(self.network, self.size)
-        return transformers.build(self.network, stem, transformers.default_width(self.network), self.size, CLASSES)
+        return transformers.build(self.network, stem, transformers.MODELS[self.network].width, self.size, CLASSES)
 
     def micro_batch(self) -> tuple[Tensor, Tensor]:
         """Images [batch, 3, size, size] and labels [batch], or tokens and targets [batch, length]."""

@@ -113,7 +113,7 @@ class TrainedCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
-        _checked_dataset(self)
+        dataset = _checked_dataset(self)
         _check_model(self)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
@@ -121,7 +121,12 @@ class TrainedCell(Cell):
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _at_least(self, 1, "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
-        _check_data(self)
+        dataset.check(
+            image_size=self.image_size,
+            augmentation=self.augmentation,
+            loader=self.loader,
+            batch_size=self.batch_size,
+        )
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
@@ -225,12 +230,9 @@ class MeasuredCell(Cell):
     @property
     def slug(self) -> str:
         """Kind, model, method, k and what else distinguishes cells of one grid."""
+        subject = f"{self.kind}-{self.dataset}" if isinstance(self, ShapedCell) else self.kind
         method = self.method.lower().replace("_", "-")
-        return f"{self._subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
-
-    @property
-    def _subject(self) -> str:
-        return self.kind
+        return f"{subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +243,11 @@ class ComplexityCell(MeasuredCell):
     """
 
     kind: ClassVar[str] = "complexity"
+
+    def _check(self) -> None:
+        super()._check()
+        if not self.model.startswith("chain"):
+            raise CellError(f"complexity is measured on a chain of equal stages, such as chain4; got {self.model!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +267,6 @@ class ShapedCell(MeasuredCell):
         sizes = dataset.image_sizes
         if self.image_size not in sizes:
             raise CellError(f"{self.dataset} has no {dataset.sized(self.image_size)}, but {sizes[0]} to {sizes[-1]}")
-
-    @property
-    def _subject(self) -> str:
-        return f"{self.kind}-{self.dataset}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,20 +352,6 @@ def _check_model(cell: TrainedCell | MeasuredCell) -> None:
         _one_of("stem", cell.stem, RESIDUAL_STEMS)
 
 
-def _check_data(cell: TrainedCell) -> None:
-    """Write the data set's name as the catalogue does, and check what depends on it."""
-    dataset = _checked_dataset(cell)
-    try:
-        dataset.check(
-            image_size=cell.image_size,
-            augmentation=cell.augmentation,
-            loader=cell.loader,
-            batch_size=cell.batch_size,
-        )
-    except ValueError as error:
-        raise CellError(str(error)) from None
-
-
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     """The cell's data set, whose name is then written as the catalogue does.
 
@@ -370,10 +359,7 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
         CellError: there is no such data set, or the network cannot read it.
 
     """
-    try:
-        dataset = catalogue.by_name(cell.dataset)
-    except ValueError as error:
-        raise CellError(str(error)) from None
+    dataset = catalogue.by_name(cell.dataset)
     if dataset.text != transformers.reads_text(cell.model):
         fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
         raise CellError(

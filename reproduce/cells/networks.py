@@ -6,12 +6,13 @@ Importing this module imports no torch: that comes with the first network.
 from typing import TYPE_CHECKING
 
 from reproduce.cells import transformers
+from reproduce.cells.catalogue import Dataset
 from reproduce.cells.kinds import MeasuredCell, TrainedCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["build", "outlined", "title_of"]
+__all__ = ["build", "default_stem", "outlined", "title_of"]
 
 
 def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
@@ -35,6 +36,13 @@ def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]
 
     with torch.device("meta"):
         return build(cell, num_classes)
+
+
+def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
+    """The usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    if model in transformers.MODELS:
+        return transformers.default_stem(model, image_size)
+    return "stride1" if model.startswith("chain") else dataset.stem
 
 
 def title_of(cell: TrainedCell | MeasuredCell) -> str:

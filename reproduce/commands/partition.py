@@ -13,8 +13,8 @@ from petra_core.drawing import gantt
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
-from reproduce.cells import catalogue, transformers
-from reproduce.cells.kinds import CellError, StageCostCell
+from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import StageCostCell
 from reproduce.commands import quantities
 from reproduce.commands.common import THREADS, check_writable, checked
 from reproduce.commands.options import GroupedCommand, grouped
@@ -123,21 +123,11 @@ def _options(plan: Cut, threads: int) -> str:
 def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
     """The cell of the options, with what they leave open by rule. Raises: CellError: a setting is wrong."""
     values = dict(settings)
-    try:
-        dataset = catalogue.by_name(values["dataset"])
-    except ValueError as error:
-        raise CellError(str(error)) from None
+    dataset = catalogue.by_name(values["dataset"])
     if values["image_size"] is None:
         values["image_size"] = dataset.image_size
     if values["stem"] is None:
-        model = values["model"]
-        values["stem"] = (
-            transformers.default_stem(model, values["image_size"])
-            if model in transformers.MODELS
-            else "stride1"
-            if model.startswith("chain")
-            else dataset.stem
-        )
+        values["stem"] = networks.default_stem(values["model"], dataset, values["image_size"])
     return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **values)
 
 

@@ -42,7 +42,7 @@ def train_here(
     retry_failed: bool,
     processes: int,
     partition: str,
-    patience: timedelta,
+    patience: float,
     tensorboard: Path | None,
     trace: Path | None,
     trace_micro_batches: int,
@@ -58,7 +58,7 @@ def train_here(
     torch.set_num_threads(threads)
     shares = checked(lambda: _shares(cell, processes, partition))
     cell = checked(lambda: sharing.replicated(cell, shares))
-    team = _join(cell, shares, where, patience)
+    team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:

@@ -42,20 +42,16 @@ class Scale:
     own_targets: Mapping[str, float] = field(default_factory=dict)
 
     def target(self, cell: TrainedCell) -> float:
-        """Percent that is expected of the cell, if `expects` says that something is."""
+        """Percent that is expected of a cell at one of `target_accumulations`."""
         return self.own_targets.get(cell.model, self.target_accuracy)
 
     def falls_short(self, cell: Cell, state: State, test_accuracy: float | None) -> bool:
         """Whether something was expected of the cell's accuracy that its result, if there is one, does not fulfil."""
-        if not isinstance(cell, TrainedCell) or not self.expects(cell):
+        if not isinstance(cell, TrainedCell) or cell.accumulation not in self.target_accumulations:
             return False
         if state.status is Status.DONE:
             return test_accuracy is None or test_accuracy <= self.target(cell)
         return state.status is Status.FAILED
-
-    def expects(self, cell: Cell) -> bool:
-        """Whether something is expected of the cell's accuracy."""
-        return isinstance(cell, TrainedCell) and cell.accumulation in self.target_accumulations
 
 
 #: Every scale by its name.

@@ -23,7 +23,7 @@ At the head the method's gradient is the delayed one: forward and backward are o
 there too, since the stages below have been updated after m passed.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["GradientQuality", "compare", "exact_gradients", "measure", "rows"]
+__all__ = ["GradientQuality", "compare", "exact_gradients", "measure"]
 
 Named = Mapping[str, Tensor]
 
@@ -161,11 +161,3 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train a `gradients` cell; the result is that of the training, the measures are in the metrics of the epochs."""
     assert isinstance(cell, GradientsCell)
     return train(cell, record, context, GradientQuality(cell.probe_every, autocast=autocast(cell)))
-
-
-def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One epoch's line of a `gradients` record as a table: epoch, stage, a, b, measure, value (None: not defined)."""
-    for key, of_stages in metrics["measured"].items():
-        a, b, measure = key.split("/")
-        for stage, value in enumerate(of_stages):
-            yield {"epoch": metrics["epoch"], "stage": stage, "a": a, "b": b, "measure": measure, "value": value}

@@ -89,17 +89,9 @@ class Probe(abc.ABC, Generic[S]):
         self._finished: list[Finished] = []
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Watch `pipeline`, which is trained with `micro_batches` in all; the last 2(J-1) are not followed.
-
-        Raises:
-            ValueError: its method lets one micro-batch pass at a time, so that nothing is delayed.
-
+        """Watch `pipeline`, of a pipelined method and trained with `micro_batches` in all, of which the last 2(J-1) are
+        not followed.
         """
-        if not pipeline.method.pipelined:
-            raise ValueError(
-                f"{pipeline.method} lets one micro-batch pass at a time: its gradients are exact and its weights do "
-                f"not change on the way, so there is nothing to measure; probe a pipelined method, such as PETRA"
-            )
         self.pipeline = pipeline
         self._last = micro_batches - 1 - 2 * (len(pipeline.stages) - 1)
         self._network = nn.ModuleList(pipeline.stages)
@@ -136,7 +128,7 @@ class Probe(abc.ABC, Generic[S]):
         Returns:
             `probes`, their number; `measured`: by measure a list over the stages, with None where no micro-batch has a
             value; and `measured_at`: the values of each of them with its number `micro_batch`, rounded to `DIGITS`
-            significant digits. All are plain data. Records of before there was a `measured_at` have none.
+            significant digits. Records of before there was a `measured_at` have none.
 
         """
         finished, self._finished = self._finished, []

@@ -15,7 +15,7 @@ and `x_tilde`, from which F has been subtracted. Stages that keep their inputs h
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["ReconstructionProbe", "measure", "rounding_errors", "rows"]
+__all__ = ["ReconstructionProbe", "measure", "rounding_errors"]
 
 
 def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
@@ -111,10 +111,7 @@ class ReconstructionProbe(Probe[_Inputs]):
     subject = _Inputs
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Watch a pipeline, as `Probe.watch`. Raises: ValueError: its method reconstructs no input."""
         super().watch(pipeline, micro_batches)
-        if not pipeline.method.reconstructs:
-            raise ValueError(f"{pipeline.method} reconstructs no inputs; probe PETRA or APPROXIMATE_INPUTS")
         self._reconstructing = [j for j, stage in enumerate(pipeline.stages) if stage.parts()[0].invertible]
 
     def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Inputs:
@@ -149,11 +146,3 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train a `reconstruction` cell; the result is that of the training, the errors are in the epochs' metrics."""
     assert isinstance(cell, ReconstructionCell)
     return train(cell, record, context, ReconstructionProbe(cell.probe_every, autocast=autocast(cell)))
-
-
-def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One epoch's line of a `reconstruction` record as a table: epoch, stage, cause, of, value (None: kept)."""
-    for key, of_stages in metrics["measured"].items():
-        cause, of = key.split("/")
-        for stage, value in enumerate(of_stages):
-            yield {"epoch": metrics["epoch"], "stage": stage, "cause": cause, "of": of, "value": value}

@@ -48,6 +48,11 @@ class Modelled:
         """The cost of each stage."""
         return self.balance.costs
 
+    @property
+    def invertible(self) -> tuple[bool, ...]:
+        """Of each stage, whether it can be inverted."""
+        return tuple(row["invertible"] for row in self.run.result["stages"])
+
     def footprints(self, method: Method) -> tuple[Footprint, ...]:
         """Bytes that each stage takes for a micro-batch under a method."""
         return Balance(replace(self.run.cell, method=method.name), self.costs).footprints

@@ -60,13 +60,11 @@ class BenchmarkError(Exception):
     """
 
     def __init__(self, path: Path, message: str) -> None:
-        super().__init__(f"{path}: {message}. It was left as it is; run the benchmark again to replace it")
+        super().__init__(path, message)  # as it is pickled
         self.path = path
-        self._message = message
 
-    def __reduce__(self) -> tuple[type["BenchmarkError"], tuple[Path, str]]:
-        """How it is pickled; an exception of several arguments has to say so."""
-        return BenchmarkError, (self.path, self._message)
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[1]}. It was left as it is; run the benchmark again to replace it"
 
 
 @dataclass(frozen=True)

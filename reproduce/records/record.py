@@ -53,17 +53,14 @@ class RecordError(Exception):
     """
 
     def __init__(self, path: Path, message: str, *, foreign: bool = False) -> None:
-        super().__init__(
-            f"{path}: {message}. It was left as it is; move the folder away (or delete it, if you are sure) "
+        super().__init__(path, message)  # as it is pickled
+        self.path, self.foreign = path, foreign
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.args[1]}. It was left as it is; move the folder away (or delete it, if you are sure) "
             f"and the cell will run again"
         )
-        self.path = path
-        self.foreign = foreign
-        self._message = message
-
-    def __reduce__(self) -> tuple[type["RecordError"], tuple[Path, str], dict[str, Any]]:
-        """How it is pickled; an exception of several arguments has to say so."""
-        return RecordError, (self.path, self._message), vars(self)
 
 
 @dataclass(frozen=True)

@@ -148,26 +148,22 @@ def meaning(cell: Cell) -> str:
 
 def read_run(record: Record, state: State) -> Run[Cell]:
     """All of a record. Raises: RecordError: the tables could not show it."""
-    _check_result(record, state)
-    _check_metrics(record)
+    result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
+    if state.status is Status.DONE:
+        _check_result(record, result)
+    if isinstance(record.cell, TrainedCell):
+        for number, line in enumerate(metrics, start=1):
+            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
+    for environment in environments:
+        if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
+            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
     codes = tuple(record.codes())
-    patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
-    return Run(
-        record.cell,
-        state,
-        record.result() or {},
-        tuple(record.metrics()),
-        _environments(record),
-        codes,
-        patches,
-    )
+    patches = {code["diff"]: _patch(record.path / code["diff"]) for code in codes if "diff" in code}
+    return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
 
 
-def _check_result(record: Record, state: State) -> None:
+def _check_result(record: Record, result: Mapping[str, Any]) -> None:
     """Raises RecordError: a finished result lacks what the tables show of its kind."""
-    if state.status is not Status.DONE:
-        return
-    result = record.result() or {}
     file = record.path / "result.json"
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
@@ -179,30 +175,13 @@ def _check_result(record: Record, state: State) -> None:
         raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
 
 
-def _check_metrics(record: Record) -> None:
-    """Raises RecordError: a line lacks what the tables show of an epoch."""
-    if isinstance(record.cell, TrainedCell):
-        for number, line in enumerate(record.metrics(), start=1):
-            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
-
-
 def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Iterable[str]) -> None:
     for name in names:
         if not isinstance(values.get(name), int | float):
             raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
 
 
-def _environments(record: Record) -> tuple[dict[str, Any], ...]:
-    environments = tuple(record.environments())
-    for environment in environments:
-        lacking = [name for name in _OF_AN_ENVIRONMENT if name not in environment]
-        if lacking:
-            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
-    return environments
-
-
-def _patch(record: Record, name: str) -> str:
-    file = record.path / name
+def _patch(file: Path) -> str:
     try:
         return file.read_text(errors="replace")
     except OSError as error:

@@ -8,21 +8,21 @@ is unknown.
 
 import json
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reproduce.cells.kinds import Cell
+from reproduce.records import provenance
 from reproduce.records.record import Record, RecordError, State, Status
 
-__all__ = ["FREE", "Device", "Speeds", "alike", "device", "recorded"]
+__all__ = ["FREE", "Device", "Speeds", "device", "kind_of", "recorded"]
 
 #: Settings on which the time of an epoch does not depend.
 FREE = (
     *("scale", "seed", "epochs", "accumulation"),
     *("warmup_epochs", "drops", "drop_factor", "learning_rate", "momentum", "weight_decay"),
 )
-BATCH = "batch_size"
 
 Device = tuple[str, str, int]  # name of the device, of the processor, threads
 Work = tuple[Device, str]  # and the settings that matter, but the batch size
@@ -31,6 +31,11 @@ Work = tuple[Device, str]  # and the settings that matter, but the batch size
 def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
     return environment["device"], environment["processor"], environment["threads"]
+
+
+def kind_of(name: str, threads: int) -> Device:
+    """The kind of the device of that name, used by so many threads."""
+    return provenance.device_name(name), provenance.processor(), threads
 
 
 @dataclass
@@ -63,11 +68,6 @@ class Speeds:
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)
 
 
-def alike(cell: Cell) -> Hashable:
-    """Equal for cells that take equally long on equal devices."""
-    return *_settings(cell), cell.epochs_expected
-
-
 def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
     """The times in these records, of cells that ran in one environment from beginning to end."""
     speeds = Speeds()
@@ -88,14 +88,9 @@ def _seconds(record: Record, state: State) -> list[float]:
 
 
 def _work(cell: Cell, where: Device) -> tuple[Work, int]:
-    settings, batch = _settings(cell)
-    return (where, settings), batch
-
-
-def _settings(cell: Cell) -> tuple[str, int]:
-    """Those that the time of an epoch depends on, and the batch size."""
+    """What the time of an epoch depends on, and the batch size."""
     settings = {name: value for name, value in cell.to_dict().items() if name not in FREE}
-    batch = settings.pop(BATCH, 0)
+    batch = settings.pop("batch_size", 0)
     if not cell.epochs_expected:  # measured once in all of k micro-batches
         settings["accumulation"] = cell.to_dict().get("accumulation")
-    return json.dumps(settings, sort_keys=True), batch
+    return (where, json.dumps(settings, sort_keys=True)), batch

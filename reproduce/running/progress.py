@@ -73,7 +73,7 @@ class TrainingBar(_Bar, Observer):
         self._accuracy = f", {metrics['test_accuracy']:.2f} %"
         line = (
             f"epoch {metrics['epoch']}/{self._cell.epochs}  loss {loss}  accuracy {metrics['test_accuracy']:.2f} %  "
-            f"{metrics['images_per_second']:.0f} images/s  {clock(self._left())} left"
+            f"{metrics['images_per_second']:.0f} images/s  {tqdm.format_interval(self._left())} left"
         )
         self.notice(line)
 
@@ -129,28 +129,17 @@ class Observers(Observer):
         self._observers = observers
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.tick(done, total, loss)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.epoch(metrics)
 
     def notice(self, text: str) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.notice(text)
 
     def close(self) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.close()
-
-
-def clock(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

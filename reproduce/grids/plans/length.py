@@ -3,7 +3,7 @@
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 
 NETWORK, ACCUMULATION = "revnet18", 1  # at k = 1 gradients are the most updates late
 COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
@@ -16,14 +16,12 @@ def cells(scale: str) -> list[Cell]:
     return [
         planned(scale, method, epochs, seed)
         for epochs in LENGTHS.get(scale, ())
-        for seed in (small.SEEDS if scale == "small" else paper.SEEDS["cifar10"])
+        for seed in recipes.seeds(scale)
         for method in COMPARED
     ]
 
 
 def planned(scale: str, method: Method, epochs: int, seed: int = 0) -> TrainingCell:
     """The cell of a method and a length, with the drops at the fractions of it at which the scale has them."""
-    if scale == "small":
-        return small.cell(NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=(2 * epochs // 3,))
-    drops = (epochs // 2, 3 * epochs // 4)
-    return paper.cell("cifar10", NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=drops)
+    drops = {"small": (2 * epochs // 3,), "paper": (epochs // 2, 3 * epochs // 4)}[scale]
+    return recipes.cell(scale, NETWORK, method, ACCUMULATION, seed, epochs=epochs, drops=drops)

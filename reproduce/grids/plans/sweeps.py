@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import paper, recipes, small
 
 ACCUMULATIONS = tuple(sorted(paper.ACCUMULATIONS))
 PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
@@ -28,13 +28,11 @@ class Sweep:
 
     def seeds(self, dataset: str) -> tuple[int, ...]:
         """The seeds of every cell of a data set."""
-        return paper.SEEDS[dataset] if self.scale == "paper" else small.SEEDS
+        return recipes.seeds(self.scale, dataset)
 
     def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
         """The cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
-        if self.scale == "paper":
-            return paper.cell(dataset, network, method, accumulation, seed)
-        return small.cell(network, method, accumulation, seed, dataset=dataset)
+        return recipes.cell(self.scale, network, method, accumulation, seed, dataset=dataset)
 
     def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
         """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""

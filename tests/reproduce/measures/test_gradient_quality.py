@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
-from reproduce.measures.gradient_quality import GradientQuality, compare, rows
+from reproduce.measures.gradient_quality import GradientQuality, compare
 from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import Values
 from tests import toys
@@ -139,11 +139,3 @@ def test_tensors_of_one_dimension_and_zero_gradients_are_left_out() -> None:
     both = compare({"w": 2 * ones, "dead": zeros, "b": bias}, {"w": ones, "dead": zeros, "b": -bias})
     assert both == pytest.approx({"cosine": 1.0, "norm_ratio": 2.0, "relative_error": 1.0})
     assert compare({"w": torch.full((2, 2), math.inf)}, {"w": ones}) == dict.fromkeys(MEASURES)
-
-
-def test_rows_are_a_long_table() -> None:
-    line = {"epoch": 3, "probes": 2, "measured": {"method/delayed/cosine": [0.5, None]}}
-    assert list(rows(line)) == [
-        {"epoch": 3, "stage": 0, "a": "method", "b": "delayed", "measure": "cosine", "value": 0.5},
-        {"epoch": 3, "stage": 1, "a": "method", "b": "delayed", "measure": "cosine", "value": None},
-    ]

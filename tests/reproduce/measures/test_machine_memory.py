@@ -46,16 +46,18 @@ def test_a_silent_system_gives_no_report(system: Path) -> None:
 
 
 def test_a_real_process_is_seen_to_grow_and_to_shrink() -> None:
-    witness = Witness(CPU)
-    if witness.report() is None:
+    """Once in a few attempts: short of memory, a system takes pages from a process, or gives them back, at any time."""
+    if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
-    taken = bytearray(200 * MIB)
-    taken[::4096] = bytes(len(taken[::4096]))  # touch every page
-    del taken
-    report = witness.report()
-    assert report is not None
-    assert report["peak"] > 190 * MIB
-    assert report["held"] < 100 * MIB
-    fresh = Witness(CPU).report()  # the peak of before is forgotten
-    assert fresh is not None
-    assert fresh["peak"] < 100 * MIB
+
+    def seen() -> bool:
+        witness = Witness(CPU)
+        taken = bytearray(200 * MIB)
+        taken[::4096] = bytes(len(taken[::4096]))  # touch every page
+        del taken
+        report, fresh = witness.report(), Witness(CPU).report()  # the fresh one has forgotten the peak of before
+        assert report is not None
+        assert fresh is not None
+        return report["peak"] > 190 * MIB and report["held"] < 100 * MIB and fresh["peak"] < 100 * MIB
+
+    assert any(seen() for _ in range(10))

@@ -85,21 +85,25 @@ def assert_same_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> Non
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
+def assert_both_loaders_train_alike(folder: Path, batch_format: BatchFormat, stem: str, size: int, steps: int) -> None:
+    losses, trained = [], []
+    for loader in loaders(folder / "train.beton", batch_format, batch_size=size):
+        petra = pipeline(18, batch_format.num_classes, stem, size)
+        losses.append(train(petra, islice(loader.epoch(0), steps)))
+        trained.append(weights(petra))
+        loader.close()
+    assert len(losses[0]) == steps - 9  # the first left the head at the tenth tick
+    assert losses[0] == losses[1]
+    assert_same_weights(*trained)
+
+
 @needs_ffcv
 def test_revnet18_trains_on_real_cifar10_from_both_loaders_alike(real_cifar10: Path, tmp_path: Path) -> None:
     folder, manifest, batch_format = prepared(CIFAR10, real_cifar10, tmp_path)
     assert manifest.findings.splits["train"].histogram == (5000,) * 10
     assert np.allclose(manifest.findings.mean, (0.4914, 0.4822, 0.4465), atol=1e-4)  # as everybody quotes them
     assert np.allclose(manifest.findings.deviation, (0.2470, 0.2435, 0.2616), atol=1e-4)
-    losses, trained = [], []
-    for loader in loaders(folder / "train.beton", batch_format, batch_size=16):
-        petra = pipeline(18, 10, "cifar", 16)
-        losses.append(train(petra, islice(loader.epoch(0), 30)))
-        trained.append(weights(petra))
-        loader.close()
-    assert len(losses[0]) == 30 - 9  # the first left the head at the tenth tick
-    assert losses[0] == losses[1]
-    assert_same_weights(*trained)
+    assert_both_loaders_train_alike(folder, batch_format, "cifar", 16, 30)
 
 
 @needs_ffcv
@@ -107,15 +111,7 @@ def test_imagenet32_from_its_official_files_to_training(tmp_path: Path) -> None:
     folder, manifest, batch_format = prepared(IMAGENET32, fake_data.imagenet32(tmp_path / "source"), tmp_path)
     assert manifest.findings.splits["train"].samples == 52
     assert batch_format.num_classes == 1000
-    losses, trained = [], []
-    for loader in loaders(folder / "train.beton", batch_format, batch_size=4):
-        petra = pipeline(18, 1000, "imagenet32", 4)
-        losses.append(train(petra, loader.epoch(0)))
-        trained.append(weights(petra))
-        loader.close()
-    assert len(losses[0]) == 13 - 9
-    assert losses[0] == losses[1]
-    assert_same_weights(*trained)
+    assert_both_loaders_train_alike(folder, batch_format, "imagenet32", 4, 13)
 
 
 @pytest.mark.parametrize("name", [pytest.param("ffcv", marks=needs_ffcv), "torchvision"])

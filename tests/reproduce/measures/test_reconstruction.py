@@ -12,7 +12,7 @@ from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
-from reproduce.measures.reconstruction import ReconstructionProbe, rounding_errors, rows
+from reproduce.measures.reconstruction import ReconstructionProbe, rounding_errors
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
@@ -129,11 +129,3 @@ def test_with_newer_weights_the_error_grows_with_depth_and_rate() -> None:
         assert errors[depth, 1e-2] > 10 * errors[depth, 1e-4]
     for rate in (1e-4, 1e-2):
         assert errors[8, rate] > 2 * errors[2, rate]
-
-
-def test_rows_are_a_long_table() -> None:
-    line = {"epoch": 1, "probes": 2, "measured": {"training/x": [None, 0.25]}}
-    assert list(rows(line)) == [
-        {"epoch": 1, "stage": 0, "cause": "training", "of": "x", "value": None},
-        {"epoch": 1, "stage": 1, "cause": "training", "of": "x", "value": 0.25},
-    ]

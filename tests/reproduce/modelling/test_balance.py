@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -146,15 +145,9 @@ def test_a_wrong_command_line_is_told() -> None:
     assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "value"),
-    [(memory, "8GB", 8e9), (memory, "1.5 gib", 1.5 * 2**30), (bandwidth, "10Gbit/s", 1.25e9), (time, "50us", 5e-5)],
-)
-def test_quantities(read: Callable[[str], float], text: str, value: float) -> None:
-    assert read(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"])
-def test_what_is_no_quantity(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no memory"):
-        memory(text)
+def test_quantities_have_a_unit_in_whatever_case() -> None:
+    read = [memory("8GB"), memory("1.5 gib"), bandwidth("10Gbit/s"), time("50us")]
+    assert read == pytest.approx([8e9, 1.5 * 2**30, 1.25e9, 5e-5])
+    for text in ("8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"):
+        with pytest.raises(click.BadParameter, match="is no memory"):
+            memory(text)

@@ -6,7 +6,7 @@ from petra_core.methods import ALL, BACKPROPAGATION, PETRA
 from reproduce.grids import paper
 from reproduce.records.locks import Holder
 from reproduce.records.record import State, Status
-from reproduce.running.planning import Item, Plan, listing, table
+from reproduce.running.planning import Item, listing, table
 from tests.fake_records import complexity_cell
 
 NOT_RUN = State(Status.NOT_RUN, 0, 300)
@@ -21,8 +21,8 @@ def cell(method=PETRA, k=1, seed=0, network="revnet18"):
     return paper.cell("cifar10", network, method, k, seed)
 
 
-def plan(*items, workers=1):
-    return Plan({"table2": items}, workers)
+def plan(*items):
+    return {"table2": items}
 
 
 def entries(text, start):
@@ -80,7 +80,7 @@ def test_networks_and_kinds_have_lines_of_their_own():
 )
 def test_hours_left_are_sums_of_what_is_known(seconds, workers, entry, words):
     items = [Item(cell(seed=seed), NOT_RUN, time) for seed, time in enumerate(seconds)]
-    text = table(plan(*items, workers=workers))
+    text = table(plan(*items), workers)
     assert next(line for line in text.splitlines() if line.startswith("  cifar10")).endswith(entry)
     assert words in text
 
