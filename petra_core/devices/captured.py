@@ -24,6 +24,9 @@ What records is given: `cuda` here, and an interpreter of single operations in t
 """
 
 import contextlib
+import functools
+import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
@@ -315,7 +318,7 @@ class OverStreams(InOrder):
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
-        caller = torch.cuda.current_stream()
+        caller = torch.cuda.current_stream(self._streams[0].device)
         for stream in self._streams:
             stream.wait_stream(caller)
         yield
@@ -328,27 +331,59 @@ class OverStreams(InOrder):
 
 
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs, their stages over `streams` CUDA streams.
+    """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
 
     Raises:
-        ValueError: a stage is not on the current CUDA device, or `CapturedTicks` has a reason to refuse.
+        ValueError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
 
     """
-    devices = {worker.device.type for worker in pipeline._workers}
-    if devices != {"cuda"}:
-        raise ValueError(f"a CUDA graph needs all stages on one CUDA device, they are on {sorted(devices)}")
+    devices = {worker.device for worker in pipeline._workers}
+    device = min(devices, key=str)
+    if len(devices) > 1 or device.type != "cuda":
+        raise ValueError(
+            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
+        )
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    conductor = OverStreams([new_stream() for _ in range(streams)]) if streams > 1 else None
+    conductor = OverStreams([_stream(device, 1 + n) for n in range(streams)]) if streams > 1 else None
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            work()  # is not done by being recorded
-        graph.replay()
-        repeat: Callable[[], None] = graph.replay
+        capture = torch.cuda.graph(graph, pool=pool, stream=_stream(device, 0), capture_error_mode="thread_local")
+
+        def repeat() -> None:
+            with torch.cuda.device(device):
+                graph.replay()
+
+        with torch.cuda.device(device), _without_collecting(), warnings.catch_warnings():
+            warnings.filterwarnings("error", "The CUDA Graph is empty")  # to repeat it would train nothing, silently
+            with capture:
+                work()  # is not done by being recorded
+        repeat()
         return repeat
 
     return CapturedTicks(pipeline, record, conductor)
+
+
+@functools.cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """The n-th stream for recordings on a device, the same for all: cuBLAS keeps memory for each that it has met."""
+    return new_stream(device)
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Context in which Python collects no garbage: a graph of before, if it is some, must not go while one is recorded.
+
+    A capture breaks off at what its release asks of the device.
+    """
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

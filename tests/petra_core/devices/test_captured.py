@@ -7,7 +7,10 @@ graphs do.
 """
 
 import contextlib
+import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.convolutions
 #: What makes a host wait for its device.
 WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
 RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]
+GPU_1 = torch.device("cuda", 1)
 MANY = 25  # more steps than any pipeline here needs to be full and updated
 
 
@@ -225,39 +229,123 @@ def test_a_pipeline_that_has_moved_on_is_refused() -> None:
         ticks.step(*data[MANY + 2])
 
 
-def test_cuda_graphs_need_cuda() -> None:
-    pipeline = toys.pipeline(toys.network(3))
-    with pytest.raises(ValueError, match="all stages on one CUDA device, they are on \\['cpu'\\]"):
-        captured.cuda(pipeline)
+class FakeCuda:
+    """Stands for `torch.cuda` where there is no GPU: `said` is what was entered, recorded, awaited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, empty: bool = False) -> None:
+        self.said: list[str] = []
+        self.made: list[FakeStream] = []
+        self._empty = empty
+        for name in ("device", "stream", "graph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(self, f"caller on {device}"))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.said.append("replay")))
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+        monkeypatch.setattr(captured, "new_stream", self.new_stream)
+        captured._stream.cache_clear()
+
+    def new_stream(self, device: torch.device) -> "FakeStream":
+        self.made.append(FakeStream(self, f"stream {len(self.made)} of {device}", device))
+        return self.made[-1]
+
+    @contextlib.contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        self.said.append(f"on {device}")
+        yield
+        self.said.append(f"off {device}")
+
+    @contextlib.contextmanager
+    def stream(self, stream: "FakeStream") -> Iterator[None]:
+        self.said.append(f"{stream.name} works")
+        yield
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, *, pool: str, stream: "FakeStream", capture_error_mode: str) -> Iterator[None]:
+        assert (pool, capture_error_mode) == ("pool", "thread_local")
+        self.said.append(f"capture in {stream.name}{', collecting' if gc.isenabled() else ''}")
+        yield
+        self.said.append("captured")
+        if self._empty:
+            warnings.warn("The CUDA Graph is empty. This usually means that ...", stacklevel=2)
+
+
+class FakeStream:
+    def __init__(self, cuda: FakeCuda, name: str, device: torch.device = GPU_1) -> None:
+        self.name, self.device, self._said = name, device, cuda.said
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        self._said.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def fakes() -> Iterator[None]:
+    yield
+    captured._stream.cache_clear()  # what is kept there is fake
+
+
+def full_on(*devices: str) -> Pipeline:
+    """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
+    pipeline = toys.pipeline(toys.network(4))
+    toys.train(pipeline, toys.batches(MANY), drain=False)
+    for worker in pipeline._workers:
+        worker.device = torch.device(devices[worker.index % len(devices)])
+    return pipeline
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cuda:1"), ("cpu", "cuda:0")])
+def test_cuda_graphs_need_one_cuda_device(devices: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=f"all stages on one CUDA device, they are on {', '.join(devices)}$"):
+        captured.cuda(full_on(*devices))
+
+
+def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(
+    monkeypatch: pytest.MonkeyPatch, fakes: None
+) -> None:
+    """On whatever device was the current one, it was empty, and training stood still without a word."""
+    cuda = FakeCuda(monkeypatch)
+    ticks = captured.cuda(full_on("cuda:1"), streams=2)
+    assert [stream.name for stream in cuda.made] == ["stream 0 of cuda:1", "stream 1 of cuda:1"]
+    repeat = ticks._record(lambda: cuda.said.append("work"))
+    recorded = ["on cuda:1", "capture in stream 2 of cuda:1", "work", "captured", "off cuda:1"]
+    repeated = ["on cuda:1", "replay", "off cuda:1"]
+    assert cuda.said == [*recorded, *repeated]
+    repeat()
+    assert cuda.said[len(recorded) :] == [*repeated, *repeated]
+    assert gc.isenabled()
+    assert [w.device for w in ticks._pipeline._workers] == [GPU_1] * 4
+
+
+def test_recordings_of_one_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch, fakes: None) -> None:
+    """Of each stream that it has met cuBLAS keeps memory: that of a graph which is long gone would never come back."""
+    cuda = FakeCuda(monkeypatch)
+    for streams in (2, 1, 3):
+        captured.cuda(full_on("cuda:1"), streams=streams)._record(lambda: None)
+    assert len(cuda.made) == 4
+
+
+def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch, fakes: None) -> None:
+    cuda = FakeCuda(monkeypatch, empty=True)
+    ticks = captured.cuda(full_on("cuda:1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not an error for the reason that pytest makes of every warning one
+        with pytest.raises(UserWarning, match="The CUDA Graph is empty"):
+            ticks._record(lambda: None)
+    assert "replay" not in cuda.said
 
 
 def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, str]] = []
-
-    class Stream:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def wait_stream(self, other: "Stream") -> None:
-            said.append((self.name, other.name))
-
-    @contextlib.contextmanager
-    def entered(stream: Stream) -> Iterator[None]:
-        said.append((stream.name, "works"))
-        yield
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("caller"))
-    monkeypatch.setattr(torch.cuda, "stream", entered)
+    cuda = FakeCuda(monkeypatch)
     pipeline = toys.pipeline(toys.network(3))
-    conductor = OverStreams([Stream("a"), Stream("b")])  # type: ignore[list-item]  # stand-ins: there may be no GPU
+    conductor = OverStreams([FakeStream(cuda, "a"), FakeStream(cuda, "b")])  # type: ignore[list-item]  # stand-ins
     action = Action(Kind.FORWARD, 0)
     with conductor.tick():
         for worker in pipeline._workers:
             conductor.run(lambda *_: None, worker, action, [], None)
-    assert said == [
-        *(("a", "caller"), ("b", "caller")),
-        *(("a", "works"), ("b", "works"), ("a", "works")),
-        *(("caller", "a"), ("caller", "b")),
+    caller = "caller on cuda:1"
+    assert cuda.said == [
+        *(f"a waits for {caller}", f"b waits for {caller}"),
+        *("a works", "b works", "a works"),
+        *(f"{caller} waits for a", f"{caller} waits for b"),
     ]
 
 

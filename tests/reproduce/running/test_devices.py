@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproduce.running.devices import DeviceError, choose, workers
+from reproduce.running.devices import DeviceError, choose, take, workers
 from reproduce.running.worker import Settings, device_of
 
 
@@ -35,6 +35,14 @@ def test_devices_that_are_not_there(names, there, message):
         choose(names, lambda: there)
 
 
+def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
+    """What names no device, the capture of a graph for one, would be on the first."""
+    current = []
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: current.append(str(device)))
+    assert [str(take(name, lambda: 2)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:1", "cpu"]
+    assert current == ["cuda:0", "cuda:1"]
+
+
 @pytest.mark.parametrize(
     ("devices", "jobs", "threads", "count"),
     [
@@ -53,4 +61,4 @@ def test_one_worker_a_gpu_or_as_many_as_fit_the_processor(devices, jobs, threads
 
 def test_workers_take_the_devices_in_turn(tmp_path):
     settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
-    assert [str(device_of(number, settings)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [device_of(number, settings) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
