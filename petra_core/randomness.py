@@ -86,10 +86,12 @@ class RandomStream:
     Attributes:
         state: of the generators of this stream; None for the global generators.
         drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
+        ever_drawn: whether any forward has drawn, since the stream was made.
 
     """
 
     drawn: RandomState | None = None
+    ever_drawn = False
 
     def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
         self._device = device
@@ -111,6 +113,7 @@ class RandomStream:
     ) -> None:
         end = capture(self._device)
         self.drawn = self._begin if _differ(self._begin, end) else None
+        self.ever_drawn = self.ever_drawn or self.drawn is not None
         if self.state is not None:
             self.state = end
             restore(self._outside, self._device)

@@ -17,7 +17,8 @@ that `pipeline.state_dict()` is right at all times.
 
 Methods that let one micro-batch pass at a time are recorded a micro-batch at a time, so backpropagation can be measured
 against PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no
-fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers, which would be the same again.
+fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the
+state of the generator at its forward, for which Python has to ask.
 
 What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
 `cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
@@ -244,8 +245,13 @@ def _check_full(pipeline: Pipeline) -> None:
             f"micro-batches are in flight, and stages have updated {[w.version for w in pipeline._workers]} times; "
             f"take more steps until CapturedTicks.ready(pipeline)"
         )
-    if any(entry.random is not None for w in pipeline._workers for part in w.parts for entry in part._memory):
-        raise ValueError("a stage draws random numbers (dropout), which a recorded tick would repeat; set them to 0")
+    # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
+    drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
+    if drawing:
+        raise ValueError(
+            f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
+            f"without asking the generator for its state, which a recorded tick cannot; set dropout to 0"
+        )
 
 
 def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:

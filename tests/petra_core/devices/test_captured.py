@@ -200,10 +200,13 @@ def test_what_cannot_be_recorded_is_refused(method: Method, steps: int, settings
         CapturedTicks(pipeline, SharedMemoryRecorder())
 
 
-def test_random_numbers_are_refused() -> None:
-    pipeline = toys.pipeline(toys.network(4, dropout=0.5))
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("method", RECORDED, ids=str)
+def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
+    """Of one micro-batch at a time nothing waits between steps: its dropout was recorded, with wrong gradients."""
+    pipeline = toys.pipeline(toys.network(4, dropout=0.5), method, seed=seed)
     toys.train(pipeline, toys.batches(MANY), drain=False)
-    with pytest.raises(ValueError, match="draws random numbers"):
+    with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):
         CapturedTicks(pipeline, SharedMemoryRecorder())
 
 
