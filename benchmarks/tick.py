@@ -160,9 +160,10 @@ def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int) -> Callable[
     """A function that does a step of a full pipeline: from a recording over `streams` CUDA streams, if above 0."""
     if not streams:
         return partial(pipeline.step, x, y)
-    step = partial(captured.cuda(pipeline, streams=streams).step, x, y)
-    step()
-    return step
+    ticks = captured.cuda(pipeline, streams=streams)
+    while not ticks.recorded:
+        ticks.step(x, y)
+    return partial(ticks.step, x, y)
 
 
 def timed(function: Callable[[], object], device: torch.device) -> float:

@@ -45,34 +45,38 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "check", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "cuda"]
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class CapturedTicks:
-    """Steps of a full pipeline, repeated from recordings: use `step` in place of `pipeline.step`.
+    """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
+
+    The first steps are plain ones: until the pipeline is as full as it gets, and where it is full already, as after a
+    resume, k + 1 of them and at least 2, so that every stage has once done all that it does. What libraries make at
+    their first use in a process, such as handles, plans and compiled kernels, cannot be made while a device records.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
     that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
 
     Args:
-        pipeline: as full as it gets, each stage updated at least once (`ready`), with torch.optim.SGD or none. From now
-            on SGD is the fused one, whose learning rate is a tensor, so that it may change.
+        pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
+            that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
         record: what records.
         conductor: does the actions of a recorded tick; None: one after the other.
 
     Raises:
-        ValueError: the method, the optimizer, a hook, a trace, random numbers or several processes do not allow it, or
-            the pipeline is not full yet; the message says which.
+        ValueError: the method, the optimizer, a hook, a trace or several processes do not allow it; the message says
+            which.
 
     """
 
     def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
-        check(pipeline)
-        _check_full(pipeline)
+        _check(pipeline)
         self._pipeline = pipeline
+        self._plain_steps = max(2, pipeline.accumulation + 1)  # at least so many are still to be done
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes: dict[Hashable, Tensor] = {}
@@ -85,24 +89,25 @@ class CapturedTicks:
                 device = group["params"][0].device
                 group |= {"fused": True, "foreach": False}
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
-        _copy(self._settle())
 
-    @staticmethod
-    def ready(pipeline: Pipeline) -> bool:
-        """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
-        full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
-        return full and all(worker.version for worker in pipeline._workers)
+    @property
+    def recorded(self) -> bool:
+        """Whether all steps from now on are repetitions."""
+        return len(self._recordings) == self._pipeline.accumulation
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor:
+    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar, memory of its own) of the micro-batch that reached the head.
+            The loss (a scalar, memory of its own) of the micro-batch that reached the head; None while the pipeline
+            fills.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
             RuntimeError: the pipeline has done something else since the last step, or an exception broke that off.
-            ValueError: the shape or dtype differs from that of the micro-batches before.
+            ValueError: the shape or dtype differs from that of the micro-batches before; or a stage has drawn random
+                numbers, and the steps that would be recorded now cannot be, while those of the pipeline itself can
+                still be taken.
 
         """
         pipeline = self._pipeline
@@ -112,6 +117,14 @@ class CapturedTicks:
                 f"the pipeline is at tick {pipeline._clock.tick_number}, and the last recorded step left it at tick "
                 f"{self._ticks}; after anything else that moves it make new CapturedTicks"
             )
+        if self._plain_steps > 0 or not _is_full(pipeline):
+            self._plain_steps -= 1
+            plain_loss = pipeline.step(inputs, target)
+            self._ticks = pipeline._clock.tick_number
+            return plain_loss
+        if not self._recordings:
+            _check_draws_nothing(pipeline)
+            _copy(self._settle())
         given = (*as_streams(inputs), target)
         pipeline._shapes.check(pipeline.micro_batches, given)
         if not self._enters:
@@ -221,8 +234,8 @@ class CapturedTicks:
         worker.ledger.set("gradients", payload(p.grad for p in worker._parameters if p.grad is not None))
 
 
-def check(pipeline: Pipeline) -> None:
-    """See that ticks of the pipeline can be recorded once it is full. Raises: ValueError: as for `CapturedTicks`."""
+def _check(pipeline: Pipeline) -> None:
+    """See that ticks of the pipeline can be recorded. Raises: ValueError: as for `CapturedTicks`."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
         raise ValueError(
@@ -238,13 +251,13 @@ def check(pipeline: Pipeline) -> None:
         raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
-def _check_full(pipeline: Pipeline) -> None:
-    if not CapturedTicks.ready(pipeline):
-        raise ValueError(
-            f"the pipeline is not full yet, so its ticks are not all alike: {pipeline.in_flight} of {pipeline.depth} "
-            f"micro-batches are in flight, and stages have updated {[w.version for w in pipeline._workers]} times; "
-            f"take more steps until CapturedTicks.ready(pipeline)"
-        )
+def _is_full(pipeline: Pipeline) -> bool:
+    """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
+    full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
+    return full and all(worker.version for worker in pipeline._workers)
+
+
+def _check_draws_nothing(pipeline: Pipeline) -> None:
     # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
     drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
     if drawing:

@@ -146,9 +146,10 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 
     pipeline = Pipeline(network(), method, accumulation=2, optimizer=sgd)
     [(x, y), *_] = loader().epoch(0)
-    while not CapturedTicks.ready(pipeline):
-        pipeline.step(x, y)
     ticks = CapturedTicks(pipeline, record)
+    while not ticks.recorded:
+        with Watch():
+            ticks.step(x, y)
     pipeline.set_learning_rate(0.5)
     for _ in range(4):
         with Watch():
