@@ -6,11 +6,15 @@ Something unknown is refused before anything is measured, with what was expected
 import argparse
 import re
 
+import torch
+
 from petra_core import Stage, methods, models
+from reproduce.running import devices
 
 __all__ = [
     "CLASSES",
     "NETWORKS",
+    "add_device",
     "add_methods",
     "add_networks",
     "count",
@@ -46,6 +50,21 @@ def network_name(given: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return given
+
+
+def device_name(given: str) -> str:
+    """Parse the name of a device that is there, such as cpu or cuda:1."""
+    try:
+        devices.check_there(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return given
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the device; `reproduce.running.devices.take` makes it the current one."""
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device_name, default=there, help="default: cuda if there is one")
 
 
 def add_methods(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process
-from benchmarks.arguments import CLASSES, NETWORKS, add_methods, count, network, network_name
+from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
@@ -36,6 +36,7 @@ from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, Benchmark, Comparison
+from reproduce.running import devices
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
@@ -211,9 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
-    )
+    add_device(parser)
     add_options(parser, "memory")
     options = parser.parse_args(arguments)
     if min(options.stages) < 3:
@@ -225,9 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
     run = MemoryRun(*fixed, 1, methods.PETRA.name, options.device, options.threads)
-    recorder = Recorder(
-        "Memory", about(__doc__), command("benchmarks.memory", arguments), options, torch.device(options.device)
-    )
+    device = devices.take(options.device)
+    recorder = Recorder("Memory", about(__doc__), command("benchmarks.memory", arguments), options, device)
     axes = {
         "batch": [(batch, replace(run, batch=batch)) for batch in options.batches],
         "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],

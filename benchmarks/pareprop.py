@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.allocation import Allocations
-from benchmarks.arguments import CLASSES, count
+from benchmarks.arguments import CLASSES, add_device, count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -56,6 +56,7 @@ from reproduce.records.benchmarks import (
     Benchmark,
     Comparison,
 )
+from reproduce.running import devices
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -203,9 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
     parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
-    )
+    add_device(parser)
     add_options(parser, "pareprop")
     options = parser.parse_args(arguments)
     for network in options.networks:
@@ -217,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     if options.threads < 2 or options.threads % 2:
         parser.error(f"--threads {options.threads}: PaReprop shares them between two, so they are an even number")
 
-    device = torch.device(options.device)
+    device = devices.take(options.device)
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
     for network in options.networks:
         for batch in options.batches:

@@ -43,7 +43,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchmarks.arguments import NETWORKS, count, method_name, network, network_name
+from benchmarks.arguments import NETWORKS, add_device, count, method_name, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.devices import captured
@@ -51,6 +51,7 @@ from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
 from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.running import devices
 
 TICK, PLAIN = "tick", "autograd step"
 #: An autograd step and, without a graph, the forward of all stages but the head: no tick evaluates less.
@@ -159,9 +160,10 @@ def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int) -> Callable[
     """A function that does a step of a full pipeline: from a recording over `streams` CUDA streams, if above 0."""
     if not streams:
         return partial(pipeline.step, x, y)
-    step = partial(captured.cuda(pipeline, streams=streams).step, x, y)
-    step()
-    return step
+    ticks = captured.cuda(pipeline, streams=streams)
+    while not ticks.recorded:
+        ticks.step(x, y)
+    return partial(ticks.step, x, y)
 
 
 def timed(function: Callable[[], object], device: torch.device) -> float:
@@ -218,9 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--pairs", type=count, default=15, help="pairs timed for each method (default 15)")
     parser.add_argument("--methods", type=method_name, nargs="+", default=["PETRA"], help="to time (default PETRA)")
     parser.add_argument("--channels-last", action="store_true", help="channels-last memory format on both sides")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
-    )
+    add_device(parser)
     parser.add_argument(
         "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         parser.error(f"--captured makes CUDA graphs, and --device is {options.device}: add --device cuda")
 
     torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
+    device = devices.take(options.device)
     rival = None if options.against is None else methods.by_name(options.against)
     other_side = PLAIN if rival is None else f"tick of {rival.title}"
     tick = "A compiled tick" if options.compile else "A tick"

@@ -81,7 +81,7 @@ def partition(
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
     cell = checked(lambda: cell_to_time(settings, repetitions))
-    where = checked(lambda: devices.check(device))
+    where = checked(lambda: devices.take(device))
     for option, file in (("--svg", svg), ("--trace", trace)):
         if file is not None:
             check_writable(file.parent, option)

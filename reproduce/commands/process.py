@@ -54,7 +54,7 @@ def train_here(
         Failure: the cell failed, or cannot be trained as things are.
 
     """
-    where = checked(lambda: devices.check(sharing.local_device(device)))
+    where = checked(lambda: devices.take(sharing.local_device(device)))
     torch.set_num_threads(threads)
     shares = checked(lambda: _shares(cell, processes, partition))
     cell = checked(lambda: sharing.replicated(cell, shares))

@@ -111,16 +111,11 @@ class Trainer:
         if how.compiled:
             compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
-        if how.cuda_graphs:
-            if context.trace is not None:
-                raise UnsupportedError(
-                    "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
-                    "the trace, sees nothing of it; give one of the two"
-                )
-            try:
-                captured.check(self.pipeline)
-            except ValueError as error:
-                raise UnsupportedError(f"--cuda-graphs: {error}") from None
+        if how.cuda_graphs and context.trace is not None:
+            raise UnsupportedError(
+                "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
+                "the trace, sees nothing of it; give one of the two"
+            )
         self._own_stages, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * self.batches)
@@ -140,6 +135,11 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
+        if streams := self._context.how.cuda_graphs:
+            try:
+                self._ticks = captured.cuda(self.pipeline, streams=streams)
+            except ValueError as error:
+                raise UnsupportedError(f"--cuda-graphs: {error}") from None
         while self.epoch < self._cell.epochs:
             self._train_epoch()
             self._end_epoch()
@@ -176,7 +176,7 @@ class Trainer:
                 self._probe.before_step(images, labels)
             if self._context.trace is not None:
                 self._context.trace.before_step(self.pipeline)
-            loss = self._step(laid_out(images), labels)
+            loss = (self._ticks or self.pipeline).step(laid_out(images), labels)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -188,13 +188,6 @@ class Trainer:
                 self._count(loss)
         self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
-
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        """Take one step, from a recording as soon as all steps are alike, if that is wanted."""
-        streams = self._context.how.cuda_graphs
-        if streams and self._ticks is None and captured.CapturedTicks.ready(self.pipeline):
-            self._ticks = captured.cuda(self.pipeline, streams=streams)
-        return (self._ticks or self.pipeline).step(images, labels)
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds

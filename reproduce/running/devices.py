@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check", "check_graphs", "check_there", "choose", "workers"]
+__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "take", "workers"]
 
 
 class DeviceError(ValueError):
@@ -48,12 +48,20 @@ def check_there(name: str) -> None:
         raise DeviceError(f"there is no device {name!r}: this machine has {there} CUDA devices")
 
 
-def check(name: str) -> "torch.device":
-    """The device of this name. Raises: DeviceError: there is none."""
+def take(name: str) -> "torch.device":
+    """The device of this name, from now on the current one of this process: what names no device lands there.
+
+    Raises:
+        DeviceError: there is none.
+
+    """
     check_there(name)
     import torch
 
-    return torch.device(name)
+    device = torch.device("cuda", 0) if name == "cuda" else torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def check_graphs(streams: int, names: Sequence[str]) -> None:

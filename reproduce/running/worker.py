@@ -26,6 +26,7 @@ from reproduce.measures.how import How
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageFullError
+from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.teams.team import UnsupportedError
 
@@ -79,9 +80,7 @@ def main(cells: list[Cell], settings: Settings, number: int, pipe: Connection, s
     """Worker process number `number`, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
     torch.set_num_threads(settings.threads)
-    device = device_of(number, settings)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # so that nothing lands on the first one by default
+    device = devices.take(device_of(number, settings))
 
     def should_stop() -> bool:
         return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more
@@ -93,9 +92,9 @@ def main(cells: list[Cell], settings: Settings, number: int, pipe: Connection, s
     work(cells, settings, report, should_stop, device)
 
 
-def device_of(number: int, settings: Settings) -> torch.device:
-    """The device of worker `number`."""
-    return torch.device(settings.devices[number % len(settings.devices)])
+def device_of(number: int, settings: Settings) -> str:
+    """The name of the device of worker `number`."""
+    return settings.devices[number % len(settings.devices)]
 
 
 def work(
@@ -116,7 +115,7 @@ def work(
         device: to train on; the first of the settings' unless given.
 
     """
-    device = device_of(0, settings) if device is None else device
+    device = devices.take(device_of(0, settings)) if device is None else device
     left = list(range(len(cells)))
     while left:
         held = []

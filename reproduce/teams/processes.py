@@ -47,7 +47,7 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     Args:
         cell: what is to be trained.
         shares: which processes of a replica have which stages.
-        device: of this process.
+        device: of this process; of CUDA the current one, for which NCCL takes it.
         patience: how long another process may be silent before it is taken for lost.
 
     Raises:
@@ -60,8 +60,6 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     if here and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
     nccl_available = dist.is_nccl_available()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
     backend = wiring.backend(device.type, nccl_available=nccl_available)
     rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
     try:

@@ -156,6 +156,7 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
             "there is no network 'revnet19': expected revnet18/34/50, resnet18/34/50 or",
         ),
         (["--network", "chain0"], "there is no network 'chain0'"),
+        (["--device", "cuda:99"], "there is no device 'cuda:99'"),
         (["--pairs", "0"], "argument --pairs: 0: expected a whole number from 1 on"),
         (["--threads", "-1"], "argument --threads: -1: expected a whole number from 1 on"),
     ],

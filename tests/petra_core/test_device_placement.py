@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from petra_core import Pipeline, Stage, methods, models
+from petra_core import CheckpointError, Pipeline, Stage, methods, models
 from petra_core.devices.captured import CapturedTicks
 from petra_core.finite import PendingLosses
 from petra_core.methods import Method
@@ -80,6 +80,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
     """Makes a stream with states that look like those of the host's and the device's generator."""
     stream.state = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
+    stream._first = stream.state
 
 
 def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
@@ -145,9 +146,10 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 
     pipeline = Pipeline(network(), method, accumulation=2, optimizer=sgd)
     [(x, y), *_] = loader().epoch(0)
-    while not CapturedTicks.ready(pipeline):
-        pipeline.step(x, y)
     ticks = CapturedTicks(pipeline, record)
+    while not ticks.recorded:
+        with Watch():
+            ticks.step(x, y)
     pipeline.set_learning_rate(0.5)
     for _ in range(4):
         with Watch():
@@ -177,6 +179,29 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
     with Watch():
         again.step(*batches[0])
         assert again.evaluate(x).device == GPU
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
+    """It was loaded, and broke off the first step, in which the device's own generator had no state."""
+    whole = Pipeline(network(), methods.PETRA, optimizer=sgd, seed=0)
+    batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
+    for x, y in batches:
+        whole.step(x, y)
+    state = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, whole.state_dict())
+    for worker in state["workers"]:
+        worker["random"] = worker["random"][:1]  # of the host's generator alone, as the CPU's streams are
+        for entry in worker["parts"][0]["memory"]:
+            entry["random"] = worker["random"] if drawn else None
+    again = Pipeline(network(), methods.PETRA, optimizer=sgd, seed=0)
+    if drawn:
+        with pytest.raises(CheckpointError, match=r"has drawn random numbers .* on cuda:0 they cannot"):
+            again.load_state_dict(state)
+        return
+    again.load_state_dict(state)
+    assert {len(worker._streams[0].state) for worker in again._workers} == {2}
+    with Watch():
+        again.step(*batches[0])
 
 
 @pytest.mark.parametrize("flip_crop", [False, True])

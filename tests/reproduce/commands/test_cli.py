@@ -73,6 +73,22 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
     assert not list(tmp_path.rglob("config.json"))
 
 
+@pytest.mark.parametrize("command", ["train", "partition"])
+def test_the_device_is_made_the_current_one(tmp_path, monkeypatch, command):
+    """`train --device cuda:1 --cuda-graphs 4` recorded on cuda:0, which had nothing to do."""
+    taken = []
+
+    def set_device(device):
+        taken.append(str(device))
+        raise RuntimeError("far enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    assert str(call(command, "--device", "cuda:1").exception) == "far enough"
+    assert taken == ["cuda:1"]
+
+
 def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
     given = []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce.running import devices
-from reproduce.running.devices import DeviceError, choose, workers
+from reproduce.running.devices import DeviceError, choose, take, workers
 from reproduce.running.worker import Settings, device_of
 
 
@@ -33,6 +33,15 @@ def test_one_worker_a_gpu_or_as_many_as_fit_the_processor():
     assert [workers(("cuda:0", "cuda:1"), jobs, 1, cores=8) for jobs in (None, 4)] == [2, 4]
 
 
+def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
+    """What names no device, the capture of a graph for one, would be on the first."""
+    current = []
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: current.append(str(device)))
+    assert [str(take(name)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:1", "cpu"]
+    assert current == ["cuda:0", "cuda:1"]
+
+
 def test_workers_take_the_devices_in_turn(tmp_path):
     settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
-    assert [str(device_of(number, settings)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [device_of(number, settings) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
