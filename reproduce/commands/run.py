@@ -86,7 +86,7 @@ def run(
 
     Stopped in any way, the same command goes on where it was, and ends with the same records.
 
-    Scales: smoke, small, paper. Several values are joined by commas: --k 1,4.
+    Scales: smoke, small, narrow, paper. Several values are joined by commas: --k 1,4.
     """
     from reproduce.grids.grid import grid_of
 

@@ -1,10 +1,10 @@
-"""Cells that train a network with the settings of the scales `small` and `paper`, by the name of the scale."""
+"""Cells that train a network with the settings of a scale from `small` upwards, by the name of the scale."""
 
 from typing import Any
 
 from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import narrow, paper, small
 
 __all__ = ["cell", "seeds", "settings"]
 
@@ -15,6 +15,8 @@ def settings(
     """The scale's settings for training a network on a data set, or those that differ from them by `own`."""
     if scale == "paper":
         return paper.settings(dataset, network, method, accumulation, seed, **own)
+    if scale == "narrow":
+        return narrow.settings(dataset, network, method, accumulation, seed, **own)
     return small.settings(network, method, accumulation, seed, dataset=dataset, **own)
 
 
@@ -25,4 +27,4 @@ def cell(scale: str, network: str, method: Method, accumulation: int, seed: int 
 
 def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:
     """The seeds of every cell of a data set; none where a scale has no cells of it."""
-    return {"small": small.SEEDS, "paper": paper.SEEDS[dataset]}.get(scale, ())
+    return {"small": small.SEEDS, "narrow": narrow.SEEDS, "paper": paper.SEEDS[dataset]}.get(scale, ())

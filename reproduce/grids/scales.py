@@ -7,6 +7,7 @@ A scale says how close to the paper a result is; results of different scales nev
             nothing about the paper's accuracies
     small   CIFAR-10, narrow networks, few epochs, hours on two cores: differences between methods can be seen; of
             language the same text as at smoke, for longer
+    narrow  the paper's schedule of 300 epochs on CIFAR-10, networks an eighth as wide, a working day of a core a cell
     paper   the paper's settings
 
 How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
@@ -67,6 +68,9 @@ SCALES = {
             {"revvit_micro2": 75.0, "revroberta_micro2": 28.0},
         ),
         Scale("small", "Small: CIFAR-10, narrow networks, a few epochs, hours on two cores"),
+        Scale(
+            "narrow", "Narrow: the paper's schedule on CIFAR-10, networks an eighth as wide, hours a cell on one core"
+        ),
         Scale("paper", "Paper: the paper's networks, data sets and recipe"),
     )
 }
