@@ -46,7 +46,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting = sheet.described(network=True, length=False)
     of_petra = {epochs: found for (way, epochs), found in gap.items() if way == PETRA}
     measured = [f"{points(found)} after {count(e, 'epoch')}" for e, found in of_petra.items() if found.values]
-    yield Sentence(f"PETRA less backpropagation, points of accuracy: {', '.join(measured) or 'no pair yet'}.")
+    where = f"(k = {PETRA.k}, scale “{sheet.scale}”)"
+    yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(measured) or 'no pair yet'}.")
     by_way: dict[str, dict[float, Estimate | None]] = {
         way.title: {epochs: found.estimate for (other, epochs), found in gap.items() if other == way}
         for way in dict.fromkeys(way for way, _ in places)
@@ -104,7 +105,9 @@ def _decided(scale: str, way: Way, epochs: int, gap: Sample) -> str:
     if (scale, way) != ("small", PETRA) or epochs not in rules:
         return ""
     found, limit = gap.estimate, rules[epochs]
-    if found is None or found.low is None or found.high is None:
+    if found is None:
+        return ""
+    if found.low is None or found.high is None:
         return f"after {epochs}: cannot tell"
     if epochs == AGAINST[0]:
         outcome = "against" if found.high < -limit else "not against" if found.low > -limit else "cannot tell"

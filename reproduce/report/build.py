@@ -67,6 +67,7 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
+            claim=overview.claim(sections),
             headlines=heads,
             parts=parts,
             attention=overview.attention(in_order),

@@ -227,7 +227,7 @@ def facet(
             panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
             for layer in beside:
                 layer(panel)
-            panels[1].set(xlabel=xlabel, ylabel=beside_label)
+            panels[1].set(xlabel=xlabel, ylabel=beside_label, xlim=panels[0].get_xlim())
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
             locator = axes.xaxis.get_major_locator()
