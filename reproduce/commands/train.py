@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from petra_core import methods
-from reproduce.cells import catalogue, networks, transformers
+from reproduce.cells import catalogue, networks, rates, transformers
 from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
-from reproduce.cells.rates import RULES
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
@@ -192,8 +191,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     if values["learning_rate"] is None:
         try:
             samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            rule = RULES.get(values["optimizer"], RULES[DEFAULTS.optimizer])  # likewise
-            values["learning_rate"] = rule.rate(samples, values["accumulation"])
+            optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # likewise
+            values["learning_rate"] = rates.rate(optimizer, samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
     return TrainingCell(scale="custom", **values)

@@ -36,12 +36,14 @@ from petra_core.tape import Value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, GradientsCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["GradientQuality", "compare", "exact_gradients", "measure"]
+__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure"]
+
+MEASURES = ("cosine", "norm_ratio", "relative_error")
+PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
 
 Named = Mapping[str, Tensor]
 

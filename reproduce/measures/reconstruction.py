@@ -28,12 +28,14 @@ from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import OF
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["ReconstructionProbe", "measure", "rounding_errors"]
+__all__ = ["CAUSES", "OF", "ReconstructionProbe", "measure", "rounding_errors"]
+
+CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
+OF = ("input", "x", "x_tilde")  # what the error is of
 
 
 def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from petra_core.methods import PETRA
 from reproduce.cells import catalogue
@@ -56,8 +56,7 @@ class StageSize:
     streams: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """Which buffers are held: a row of Table 3."""
 
     input_buffer: bool

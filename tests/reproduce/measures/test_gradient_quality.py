@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
-from reproduce.measures.gradient_quality import GradientQuality, compare
-from reproduce.measures.names import MEASURES, PAIRS
+from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare
 from reproduce.measures.probe import Values
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain

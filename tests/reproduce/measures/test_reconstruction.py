@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
-from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
-from reproduce.measures.reconstruction import ReconstructionProbe, rounding_errors
+from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
