@@ -108,21 +108,6 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
             assert measures[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_delayed_gradients_are_the_delayed_gradient_to_the_bit(k: int) -> None:
-    values = measured(toy_networks()["merged"], methods.DELAYED_GRADIENTS, toys.batches(20), k=k)
-    assert values["method/delayed/relative_error"] == [0.0] * 5
-    assert values["method/end_to_end/relative_error"] == values["delayed/end_to_end/relative_error"]
-    assert min(values["delayed/end_to_end/relative_error"][:-1]) > 1e-3  # type: ignore[type-var]
-
-
-def test_at_the_head_nothing_is_delayed_but_its_input() -> None:
-    for method in PIPELINED:
-        values = measured(toy_networks()["toy"], method, toys.batches(20))
-        assert values["method/delayed/relative_error"][-1] == 0.0
-        assert values["method/end_to_end/relative_error"][-1] > 1e-3  # type: ignore[operator]
-
-
 def test_the_measures_by_hand() -> None:
     a = {"weight": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "bias": torch.tensor([1.0])}
     b = {"weight": torch.tensor([[0.0, 0.0], [0.0, 2.0]]), "bias": torch.tensor([-9.0])}
