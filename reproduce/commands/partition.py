@@ -13,12 +13,11 @@ from petra_core.drawing import gantt
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
-from reproduce.cells import catalogue, networks
-from reproduce.cells.kinds import StageCostCell
+from reproduce.cells import catalogue
 from reproduce.commands import quantities
 from reproduce.commands.common import THREADS, check_writable, checked
 from reproduce.commands.options import GroupedCommand, grouped
-from reproduce.grids import smoke
+from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.records.storage import write_atomically, write_json
@@ -28,14 +27,13 @@ from reproduce.teams.sharing import Shares
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
 )
-DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(cls=GroupedCommand)
 @NETWORK("--model", default=DEFAULTS.model, help="As of `train`.")
-@NETWORK("--stem", show_default="that of the data set, stride1", help="As of `train`.")
-@NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
+@NETWORK("--stem", show_default="as of `train`", help="As of `train`.")
+@NETWORK("--width", type=int, show_default="as of `train`", help="Channels of the first blocks, per stream.")
 @NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
@@ -80,7 +78,7 @@ def partition(
     Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
-    cell = checked(lambda: cell_to_time(settings, repetitions))
+    cell = checked(lambda: balance.of_training(cell_by_hand(settings), repetitions))
     where = checked(lambda: devices.check(device))
     for option, file in (("--svg", svg), ("--trace", trace)):
         if file is not None:
@@ -118,17 +116,6 @@ def _options(plan: Cut, threads: int) -> str:
     shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
     return f"--processes {shares.processes} --partition {shares}{chosen}"
-
-
-def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
-    """The cell of the options, with what they leave open by rule. Raises: CellError: a setting is wrong."""
-    values = dict(settings)
-    dataset = catalogue.by_name(values["dataset"])
-    if values["image_size"] is None:
-        values["image_size"] = dataset.image_size
-    if values["stem"] is None:
-        values["stem"] = networks.default_stem(values["model"], dataset, values["image_size"])
-    return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **values)
 
 
 def stage_lines(found: Balance) -> Iterator[str]:
