@@ -37,17 +37,10 @@ DIGITS = 6  # of the values of single micro-batches: they are drawn, while means
 
 @dataclass
 class FollowedMicroBatch:
-    """A micro-batch that is followed.
-
-    Attributes:
-        micro_batch: its number m.
-        age: ticks since it entered, at the tick to come.
-        values: what has been measured of it so far.
-
-    """
+    """A micro-batch that is followed, with what has been measured of it so far."""
 
     micro_batch: int
-    age: int = 0
+    age: int = 0  # ticks since it entered, at the tick to come
     values: Values = field(default_factory=dict)
 
 

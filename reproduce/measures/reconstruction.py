@@ -91,16 +91,10 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    """A micro-batch with the true inputs of the stages that will reconstruct theirs.
+    """A micro-batch with the true inputs of the stages that will reconstruct theirs."""
 
-    Attributes:
-        front: the input of the stage whose forward comes next; empty once it is at the head.
-        true: the input of every stage that it has reached and whose backward is still to come.
-
-    """
-
-    front: list[Tensor] = field(kw_only=True)
-    true: dict[int, list[Tensor]] = field(default_factory=dict)
+    front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
+    true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 
 
 class ReconstructionProbe(Probe[_Inputs]):

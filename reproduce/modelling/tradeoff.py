@@ -58,16 +58,10 @@ WAYS = (*(Way(method.title, method) for method in methods.ALL), *PIPELINES)
 
 @dataclass(frozen=True)
 class Taken:
-    """What a way takes.
+    """What a way takes."""
 
-    Attributes:
-        seconds: for a micro-batch, in the steady state.
-        peak: bytes on the device that holds most.
-
-    """
-
-    seconds: float
-    peak: int
+    seconds: float  # for a micro-batch, in the steady state
+    peak: int  # bytes on the device that holds most
 
 
 def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:

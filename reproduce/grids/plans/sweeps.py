@@ -13,14 +13,7 @@ PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of a scale: all k of some networks and data sets.
-
-    Attributes:
-        scale: name of the scale.
-        datasets: names of the data sets.
-        depths: of the networks.
-
-    """
+    """The cells of a scale: all k of some networks and data sets."""
 
     scale: str
     datasets: tuple[str, ...]
