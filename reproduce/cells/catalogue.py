@@ -19,42 +19,24 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Description of one data set.
+    """Description of one data set; the numbers are of the official one."""
 
-    Attributes:
-        name: as in commands and cells.
-        title: as in sentences.
-        num_classes: of the official set; of text the values of a token.
-        image_size: height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens.
-        image_sizes: heights and widths that can be had, pixels.
-        train_samples, test_samples: of the official set; 0 if there is none, as of text that differs between machines.
-        loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
-        augmentations: of training that fit the images, the paper's first.
-        stem: of residual networks for these images.
-        mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
-        how_to_get: what a person without the data has to do; empty if it comes with a dependency.
-        downloadable: whether `prepare --download` can get it.
-        weight_decay: the paper's for this data set; of text RoBERTa's.
-        text: whether it is text, to be read by a language model, and not images.
-
-    """
-
-    name: str
-    title: str
-    num_classes: int
-    image_size: int
-    image_sizes: range
-    train_samples: int
+    name: str  # as in commands and cells
+    title: str  # as in sentences
+    num_classes: int  # of text the values of a token
+    image_size: int  # height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens
+    image_sizes: range  # that can be had
+    train_samples: int  # 0 if there is no official number, as of text that differs between machines
     test_samples: int
-    loaders: tuple[str, ...]
-    augmentations: tuple[str, ...]
-    stem: str
-    how_to_get: str
-    mean: Channels | None = None
+    loaders: tuple[str, ...]  # that can deliver it, the preferred one first; FFCV counts only where installed
+    augmentations: tuple[str, ...]  # of training that fit the images, the paper's first
+    stem: str  # of residual networks for these images
+    how_to_get: str  # what a person without the data has to do; empty if it comes with a dependency
+    mean: Channels | None = None  # of each channel, in 0..1; None where `prepare` measures it over the training set
     deviation: Channels | None = None
-    downloadable: bool = False
-    weight_decay: float = 5e-4
-    text: bool = False
+    downloadable: bool = False  # whether `prepare --download` can get it
+    weight_decay: float = 5e-4  # the paper's for this data set; of text RoBERTa's
+    text: bool = False  # to be read by a language model, and not images
 
     def sized(self, size: int) -> str:
         """A sample of that size in words, such as `sequences of 64 bytes`."""

@@ -47,64 +47,42 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell(Cell):
-    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it.
-
-    Attributes:
-        dataset: name of the data set.
-        image_size: height and width of the images, pixels; of text the tokens of a sequence.
-        model: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width,
-            or a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
-        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer
-            `patch<P>`, or `bytes` for text.
-        width: channels of the first blocks, per stream (64 in the paper).
-        method: name of a method in `petra_core.methods`.
-        accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
-        batch_size: samples in a micro-batch.
-        epochs: passes over the training set.
-        warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
-        drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
-        drop_factor: factor of the learning rate at each of `drops`.
-        learning_rate: base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch ·
-            k · R / 256 of R replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
-        momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
-        weight_decay: decay of the parameters of two dimensions or more (not of biases or those of norms).
-        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop`
-            (and flip), or for text `mask`.
-        loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
-        precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
-            the streams stay float32).
-        seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
-        messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
-        replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
-            (`petra_core.distributed.replicas`): R times the samples of an update.
-        optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
-        stage_replicas: of each stage, the processes that take its micro-batches in turn; empty where no stage has
-            several. It makes gradients later (`petra_core.ages`), and so another cell.
-
-    """
+    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
 
     dataset: str
-    image_size: int
+    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
+    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, or a
+    #: transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
     model: str
+    #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
+    #: or `bytes` for text.
     stem: str
-    width: int
+    width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int
-    batch_size: int
+    accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
+    batch_size: int  # samples in a micro-batch
     epochs: int
-    warmup_epochs: float
-    drops: tuple[int, ...]
+    warmup_epochs: float  # of linear warm-up from 0; a fraction is allowed
+    drops: tuple[int, ...]  # epochs at whose beginning the learning rate is multiplied by `drop_factor`
     drop_factor: float
+    #: Base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 of R
+    #: replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
     learning_rate: float
-    momentum: float
-    weight_decay: float
+    momentum: float  # Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999)
+    weight_decay: float  # of the parameters of two dimensions or more (not of biases or those of norms)
+    #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
+    #: text `mask`.
     augmentation: str
-    loader: str
-    precision: str
-    seed: int
-    messages: str = "float32"
+    loader: str  # `ffcv`, `memory` or `torchvision`
+    precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
+    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike
+    messages: str = "float32"  # or `bf16`: what stages send one another is rounded (`petra_core.narrowing`)
+    #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
+    #: (`petra_core.distributed.replicas`): R times the samples of an update.
     replicas: int = 1
-    optimizer: str = "sgd"
+    optimizer: str = "sgd"  # with Nesterov momentum, or `adamw`, which is usual for transformers
+    #: Of each stage, the processes that take its micro-batches in turn; empty where no stage has several. It makes
+    #: gradients later (`petra_core.ages`), and so another cell.
     stage_replicas: tuple[int, ...] = ()
 
     @property
@@ -157,13 +135,9 @@ class ProbedCell(TrainedCell):
     """Train, and follow some micro-batches on their way through the pipeline (`reproduce.measures`).
 
     The training is bitwise that of a `TrainingCell` of the same settings. Its speed is not: it includes the measuring.
-
-    Attributes:
-        probe_every: micro-batches from one that is followed to the next.
-
     """
 
-    probe_every: int
+    probe_every: int  # micro-batches from one that is followed to the next
 
     def _check(self) -> None:
         super()._check()
@@ -200,16 +174,7 @@ class ReconstructionCell(ProbedCell):
 class MeasuredCell(Cell):
     """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
 
-    Attributes:
-        model: as of a `TrainedCell`.
-        stem: as of a `TrainedCell`.
-        image_size: height and width of the images, pixels.
-        width: channels of the first blocks, per stream.
-        method: name of a method in `petra_core.methods`.
-        accumulation: k, 1..32.
-        batch_size: samples in a micro-batch.
-        seed: of the initialisation and the random images.
-
+    The settings are as of a `TrainedCell`; the seed is that of the initialisation and the random images.
     """
 
     model: str
@@ -252,12 +217,7 @@ class ComplexityCell(MeasuredCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedCell(MeasuredCell):
-    """Measure on images and classes like those of a data set, which itself is not needed.
-
-    Attributes:
-        dataset: name of the data set.
-
-    """
+    """Measure on images and classes like those of a data set, which itself is not needed."""
 
     dataset: str
 
@@ -278,16 +238,11 @@ class MemoryCell(ShapedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class StageCostCell(ShapedCell):
-    """Time the forward, the backward and the update of each stage (Table 5).
-
-    Attributes:
-        repetitions: times that each stage's turn is timed, after some that are not.
-
-    """
+    """Time the forward, the backward and the update of each stage (Table 5)."""
 
     kind: ClassVar[str] = "stage_costs"
 
-    repetitions: int
+    repetitions: int  # times that each stage's turn is timed, after some that are not
 
     def _check(self) -> None:
         super()._check()

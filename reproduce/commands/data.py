@@ -23,14 +23,6 @@ from reproduce.records.storage import StorageFullError
 
 SHOWN = 20  # problems of one data set
 
-WORKERS = click.option(
-    "--workers",
-    type=click.IntRange(1),
-    show_default="as many as there are cores",
-    help="Threads that decode (imagenet).",
-)
-
-
 DATA_ROOT = click.option(
     "--data-root",
     "root",
@@ -123,7 +115,12 @@ def _state(dataset: Dataset, root: Path) -> str:
     is_flag=True,
     help="Do not copy the images (144 GB), only list them: for torchvision's loader (imagenet).",
 )
-@WORKERS
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    show_default="as many as there are cores",
+    help="Threads that decode (imagenet).",
+)
 def prepare_command(
     dataset: Dataset,
     source: Path | None,
@@ -173,22 +170,8 @@ def prepare_command(
 @data.command("check")
 @click.argument("datasets", metavar="[NAME]...", type=prepared_dataset, nargs=-1)
 @DATA_ROOT
-@click.option("--source", type=FOLDER, help="Verify the published files in this folder instead; takes one NAME.")
-@WORKERS
-def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, workers: int | None) -> None:
+def check_command(datasets: Sequence[Dataset], root: Path) -> None:
     """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
-    if workers and (source is None or list(datasets) != [IMAGENET]):
-        raise click.UsageError("--workers is for imagenet with --source: nothing else is decoded")
-    if source is not None:
-        if len(datasets) != 1:
-            raise click.UsageError("--source takes one NAME: the data set that is in the folder")
-        from reproduce.data.prepare import Options, verify
-
-        with _errors():
-            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
-            click.echo(f"{source}: the official {datasets[0].title}, whole")
-            _describe(found)
-        return
     chosen = datasets or [
         dataset for name, dataset in catalogue.DATASETS.items() if (root / name / manifest.NAME).exists()
     ]

@@ -22,7 +22,7 @@ from reproduce.records.storage import StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
-from reproduce.running.progress import Observers, TrainingBar
+from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.teams import sharing
 from reproduce.teams.launch import LOST, Failure, first_to_report
 from reproduce.teams.team import ALONE, Team, UnsupportedError
@@ -71,8 +71,6 @@ def train_here(
         click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
-            from reproduce.running.event_files import EventFiles
-
             observers.append(EventFiles(tensorboard))
     with Interrupt() as interrupt:
         context = Context(

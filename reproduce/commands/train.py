@@ -5,16 +5,15 @@ setting, does not wait for it.
 """
 
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from petra_core import methods
-from reproduce.cells import catalogue, networks, transformers
+from reproduce.cells import catalogue, networks, rates, transformers
 from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
-from reproduce.cells.rates import RULES
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
@@ -28,6 +27,7 @@ NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
 )
 DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_rate", "weight_decay")
 
 
 @click.command(cls=GroupedCommand)
@@ -167,15 +167,14 @@ def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> 
 
 
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
-    """A cell of the scale `custom` from the options of `train`, with what they leave open by rule.
+    """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
     Raises:
         CellError: a setting is wrong.
 
     """
-    values = dict(settings)
-    model = values["model"]
-    dataset = catalogue.by_name(values["dataset"])
+    values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
+    model, dataset = values["model"], catalogue.by_name(values["dataset"])
     defaults = {
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
         "width": transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width,
@@ -192,8 +191,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     if values["learning_rate"] is None:
         try:
             samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            rule = RULES.get(values["optimizer"], RULES[DEFAULTS.optimizer])  # likewise
-            values["learning_rate"] = rule.rate(samples, values["accumulation"])
+            optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # likewise
+            values["learning_rate"] = rates.rate(optimizer, samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
-    return TrainingCell(scale="custom", **values)
+    return TrainingCell(**values)

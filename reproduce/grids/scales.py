@@ -25,22 +25,13 @@ __all__ = ["SCALES", "Scale", "by_name"]
 
 @dataclass(frozen=True)
 class Scale:
-    """A degree of closeness to the paper, and the accuracy that is expected of its cells.
+    """A degree of closeness to the paper, and the accuracy that is expected of its cells."""
 
-    Attributes:
-        name: as on the command line, and in every cell.
-        title: for people.
-        target_accuracy: percent that a run is expected to exceed.
-        target_accumulations: values of k at which that is expected; empty: nothing is expected.
-        own_targets: percent that is expected instead, by model.
-
-    """
-
-    name: str
+    name: str  # as on the command line, and in every cell
     title: str
-    target_accuracy: float = 0.0
-    target_accumulations: tuple[int, ...] = ()
-    own_targets: Mapping[str, float] = field(default_factory=dict)
+    target_accuracy: float = 0.0  # percent that a run is expected to exceed
+    target_accumulations: tuple[int, ...] = ()  # values of k at which that is expected; empty: nothing is expected
+    own_targets: Mapping[str, float] = field(default_factory=dict)  # percent that is expected instead, by model
 
     def target(self, cell: TrainedCell) -> float:
         """Percent that is expected of a cell at one of `target_accumulations`."""

@@ -36,12 +36,14 @@ from petra_core.tape import Value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, GradientsCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["GradientQuality", "compare", "exact_gradients", "measure"]
+__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure"]
+
+MEASURES = ("cosine", "norm_ratio", "relative_error")
+PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
 
 Named = Mapping[str, Tensor]
 
@@ -101,21 +103,14 @@ def compare(a: Named, b: Named) -> dict[str, float | None]:
 
 @dataclass
 class _Gradients(FollowedMicroBatch):
-    """A micro-batch with what its gradients will be compared with.
-
-    Attributes:
-        images, labels: the micro-batch.
-        weights: of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
-        delayed: the delayed gradient of each stage whose backward is still to come.
-        end_to_end: the end-to-end gradient of the stage whose backward comes next.
-
-    """
+    """A micro-batch with what its gradients will be compared with."""
 
     images: Tensor = field(kw_only=True)
     labels: Tensor = field(kw_only=True)
+    #: Of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
     weights: list[dict[str, Tensor]] = field(default_factory=list)
-    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    end_to_end: dict[str, Tensor] = field(default_factory=dict)
+    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of each stage whose backward is to come
+    end_to_end: dict[str, Tensor] = field(default_factory=dict)  # of the stage whose backward comes next
 
 
 class GradientQuality(Probe[_Gradients]):

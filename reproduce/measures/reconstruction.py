@@ -28,12 +28,14 @@ from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import OF
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["ReconstructionProbe", "measure", "rounding_errors"]
+__all__ = ["CAUSES", "OF", "ReconstructionProbe", "measure", "rounding_errors"]
+
+CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
+OF = ("input", "x", "x_tilde")  # what the error is of
 
 
 def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
@@ -89,16 +91,10 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    """A micro-batch with the true inputs of the stages that will reconstruct theirs.
+    """A micro-batch with the true inputs of the stages that will reconstruct theirs."""
 
-    Attributes:
-        front: the input of the stage whose forward comes next; empty once it is at the head.
-        true: the input of every stage that it has reached and whose backward is still to come.
-
-    """
-
-    front: list[Tensor] = field(kw_only=True)
-    true: dict[int, list[Tensor]] = field(default_factory=dict)
+    front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
+    true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 
 
 class ReconstructionProbe(Probe[_Inputs]):

@@ -37,25 +37,16 @@ FEW = (None, orders.one_f_one_b)  # the orders that are simulated on many device
 
 @dataclass(frozen=True)
 class RivalOutcome:
-    """Speed, memory and staleness of a rival on a chain.
-
-    Attributes:
-        title: of the rival.
-        efficiency: speed over that of one device that keeps its graphs, divided by the number of devices; over links
-            that take no time, at `BATCH` micro-batches an update.
-        with_4p: the efficiency at four times as many micro-batches an update as there are devices; None: not simulated.
-        over_links: the efficiency at `BATCH` over each of `SIMULATED`.
-        peak: bytes on the device that holds most.
-        delay: micro-batches between forward and backward at device 0 that see another version of the weights.
-
-    """
+    """Speed, memory and staleness of a rival on a chain."""
 
     title: str
+    #: Speed over that of one device that keeps its graphs, divided by the number of devices; over links that take no
+    #: time, at `BATCH` micro-batches an update.
     efficiency: float
-    with_4p: float | None
-    over_links: Mapping[str, float | None]
-    peak: int
-    delay: int
+    with_4p: float | None  # at four times as many micro-batches an update as there are devices; None: not simulated
+    over_links: Mapping[str, float | None]  # the efficiency at `BATCH` over each of `SIMULATED`
+    peak: int  # bytes on the device that holds most
+    delay: int  # micro-batches between forward and backward at device 0 that see another version of the weights
 
 
 class RivalChain:

@@ -26,20 +26,12 @@ Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train on several devices.
-
-    Attributes:
-        title: as tables call it.
-        method: of this engine, whose memory and evaluations it has.
-        order: of a synchronous pipeline, which empties at every update; None: the method's own.
-        chunks: stages of a device that are not neighbours.
-
-    """
+    """A way to train on several devices."""
 
     title: str
-    method: Method
-    order: Order | None = None
-    chunks: int = 1
+    method: Method  # of this engine, whose memory and evaluations it has
+    order: Order | None = None  # of a synchronous pipeline, which empties at every update; None: the method's own
+    chunks: int = 1  # stages of a device that are not neighbours
 
     @property
     def trains_as(self) -> Method:
@@ -58,16 +50,10 @@ WAYS = (*(Way(method.title, method) for method in methods.ALL), *PIPELINES)
 
 @dataclass(frozen=True)
 class Taken:
-    """What a way takes.
+    """What a way takes."""
 
-    Attributes:
-        seconds: for a micro-batch, in the steady state.
-        peak: bytes on the device that holds most.
-
-    """
-
-    seconds: float
-    peak: int
+    seconds: float  # for a micro-batch, in the steady state
+    peak: int  # bytes on the device that holds most
 
 
 def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:

@@ -65,23 +65,14 @@ class RecordError(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """Status of a record, and how far it is.
-
-    Attributes:
-        status: see `Status`.
-        epochs_done: finished epochs.
-        epochs: epochs that a finished record has (0 for kinds without epochs).
-        reason: of a failure: `diverged` or `out of memory`; else empty.
-        detail: of a failure: the error's words; else empty.
-        result: the values in result.json, so that nobody has to read it again; empty if there is none.
-
-    """
+    """Status of a record, and how far it is."""
 
     status: Status
     epochs_done: int = 0
-    epochs: int = 0
-    reason: str = ""
-    detail: str = ""
+    epochs: int = 0  # that a finished record has (0 for kinds without epochs)
+    reason: str = ""  # of a failure: `diverged` or `out of memory`
+    detail: str = ""  # of a failure: the error's words
+    #: The values in result.json, so that nobody has to read it again; empty if there is none.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -98,13 +89,7 @@ class State:
 
 
 class Record:
-    """The folder of one cell.
-
-    Args:
-        path: the folder; need not exist.
-        cell: the cell it is for.
-
-    """
+    """The folder of one cell; it need not exist."""
 
     def __init__(self, path: Path, cell: Cell) -> None:
         self.path = path
@@ -354,16 +339,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Scan:
-    """All that a folder of records holds.
+    """All that a folder of records holds."""
 
-    Attributes:
-        records: those that can be read, done or not, with their states, in order of scale and name.
-        problems: the others.
-
-    """
-
-    records: tuple[tuple[Record, State], ...]
-    problems: tuple[RecordError, ...]
+    records: tuple[tuple[Record, State], ...]  # that can be read, done or not, in order of scale and name
+    problems: tuple[RecordError, ...]  # the others
 
 
 def scan(root: Path = DEFAULT_ROOT) -> Scan:

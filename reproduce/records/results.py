@@ -37,26 +37,15 @@ CellT = TypeVar("CellT", bound=Cell, covariant=True)
 
 @dataclass(frozen=True)
 class Run(Generic[CellT]):
-    """One record.
-
-    Attributes:
-        cell: its configuration.
-        state: how far it is.
-        result: the values of a finished or failed cell; empty while there are none.
-        metrics: finished epochs in order.
-        environments: machines and versions it ran on, in order.
-        codes: versions of the code, in order.
-        patches: the differences that `codes` name, by file name.
-
-    """
+    """One record."""
 
     cell: CellT
     state: State
-    result: dict[str, Any]
-    metrics: tuple[dict[str, Any], ...]
-    environments: tuple[dict[str, Any], ...]
-    codes: tuple[dict[str, Any], ...]
-    patches: dict[str, str]
+    result: dict[str, Any]  # of a finished or failed cell; empty while there is none
+    metrics: tuple[dict[str, Any], ...]  # finished epochs in order
+    environments: tuple[dict[str, Any], ...]  # machines and versions it ran on, in order
+    codes: tuple[dict[str, Any], ...]  # versions of the code, in order
+    patches: dict[str, str]  # the differences that `codes` name, by file name
 
     @property
     def done(self) -> bool:
@@ -71,22 +60,13 @@ class Run(Generic[CellT]):
 
 @dataclass(frozen=True)
 class Results:
-    """Everything under one root.
+    """Everything under one root."""
 
-    Attributes:
-        runs: those that can be read, and the cells that are not run.
-        problems: records that are damaged or foreign.
-        benchmarks: measurements of speed.
-        benchmark_problems: those that cannot be read, and files of asv.
-        history: what asv counted at each commit.
-
-    """
-
-    runs: tuple[Run[Cell], ...]
-    problems: tuple[RecordError, ...]
+    runs: tuple[Run[Cell], ...]  # that can be read, and the cells that are not run
+    problems: tuple[RecordError, ...]  # records that are damaged or foreign
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
-    history: tuple[Tracked, ...] = ()
+    history: tuple[Tracked, ...] = ()  # what asv counted at each commit
 
     def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
         """The runs of one kind of cells (and of no kind derived from it)."""

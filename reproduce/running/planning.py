@@ -29,22 +29,13 @@ HEAD = ("data set", "network", "methods", "k", "seeds", "cells", *COLUMNS, "left
 
 @dataclass(frozen=True)
 class Item:
-    """A cell in the plan.
-
-    Attributes:
-        cell: the cell.
-        state: how far it is; None if its record cannot be read.
-        seconds: that are left of it; None if nothing comparable is recorded.
-        holder: who works on it, if anybody does, or left it locked.
-        problem: why the record cannot be read.
-
-    """
+    """A cell in the plan."""
 
     cell: Cell
-    state: State | None
-    seconds: float | None = None
-    holder: Holder | None = None
-    problem: str = ""
+    state: State | None  # None if its record cannot be read
+    seconds: float | None = None  # that are left of it; None if nothing comparable is recorded
+    holder: Holder | None = None  # who works on it, if anybody does, or left it locked
+    problem: str = ""  # why the record cannot be read
 
     @property
     def locked(self) -> bool:
@@ -70,15 +61,9 @@ Plan = Mapping[str, Sequence[Item]]  # by the exhibit that needs them first, in 
 
 
 def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_failed: bool = False) -> Plan:
-    """The plan for these cells of a scale, from the records under `root`; nothing is changed there.
+    """The plan to run these cells of a scale on such a device, from the records under `root`; nothing is changed there.
 
-    Args:
-        cells: of one scale.
-        scale: its name.
-        root: folder of the records.
-        where: the device that they would be run on.
-        retry_failed: failed cells are to be gone on with.
-
+    With `retry_failed`, failed cells are left to run too.
     """
     speeds = speed.recorded(scan(root).records)
     # A cell with another loader or precision than the grid's stands with the cell that it is a variant of.

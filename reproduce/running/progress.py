@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from torch import Tensor
@@ -120,6 +121,29 @@ class GridBar(_Bar):
         if self._bar is not None:
             self._bar.n = self._finished + sum(share for _, share in self._running.values())
             self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()))
+
+
+class EventFiles(Observer):
+    """Writes every epoch's metrics as scalars of TensorBoard.
+
+    Args:
+        folder: where to; made if it is not there.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second
+
+        self._writer = SummaryWriter(str(folder))
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if name != "epoch" and value is not None:
+                self._writer.add_scalar(name, value, metrics["epoch"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class Observers(Observer):

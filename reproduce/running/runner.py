@@ -30,18 +30,11 @@ from reproduce.running.worker import REPORT_SECONDS, Settings
 
 @dataclass
 class Outcome:
-    """What came of a grid.
+    """What came of a grid."""
 
-    Attributes:
-        states: state of each cell that could be read, in the order of the grid.
-        problems: cells that could not be run or read, with the reason.
-        signal: number of the signal that stopped the run, 0 if none did.
-
-    """
-
-    states: dict[Cell, State] = field(default_factory=dict)
-    problems: dict[Cell, str] = field(default_factory=dict)
-    signal: int = 0
+    states: dict[Cell, State] = field(default_factory=dict)  # of each that could be read, in the order of the grid
+    problems: dict[Cell, str] = field(default_factory=dict)  # of those that could not be run or read, the reason
+    signal: int = 0  # number of the signal that stopped the run, 0 if none did
 
     @property
     def complete(self) -> bool:
@@ -60,11 +53,7 @@ class Outcome:
 def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
     """Run all cells that have no result yet, `settings.jobs` at a time, and say on stderr how it goes.
 
-    Args:
-        cells: the grid.
-        settings: how to run it.
-        retry_failed: run cells again that diverged or ran out of memory.
-
+    With `retry_failed`, cells that diverged or ran out of memory are run again.
     """
     outcome = Outcome()
     todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)

@@ -13,21 +13,12 @@ PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of a scale: all k of some networks and data sets.
-
-    Attributes:
-        scale: name of the scale.
-        datasets: names of the data sets.
-        depths: of the networks.
-        accumulations: values of k, in the order in which they are run.
-        families: of networks.
-
-    """
+    """The cells of a scale: all k of some networks and data sets."""
 
     scale: str
     datasets: tuple[str, ...]
     depths: tuple[int, ...]
-    accumulations: tuple[int, ...]
+    accumulations: tuple[int, ...]  # in the order in which they are run
     families: tuple[str, ...] = ("resnet", "revnet")
 
     def seeds(self, dataset: str) -> tuple[int, ...]:

@@ -7,8 +7,6 @@ from click.testing import CliRunner
 
 from reproduce.cells.catalogue import DATASETS
 from reproduce.commands import data as commands
-from reproduce.commands.common import CORES
-from reproduce.data.errors import DataError
 from tests import fake_data
 
 
@@ -108,38 +106,6 @@ def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     assert "val_1_0.JPEG is missing" in invoke("check", "--data-root", root, code=1)
 
 
-def test_check_of_a_source_says_whether_it_is_official_and_writes_nothing(source, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    text = invoke("check", "cifar10", "--source", source, code=1)
-    assert "this is not the official CIFAR-10: data_batch_1.bin has the SHA-1" in text
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_check_of_an_official_source(source, monkeypatch):
-    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda file, content: [])
-    monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
-    assert f"{source}: the official CIFAR-10, whole" in invoke("check", "cifar10", "--source", source)
-
-
-@pytest.mark.parametrize("arguments", [["cifar10"], ["imagenet"], ["cifar10", "--source", "."]])
-def test_what_decodes_nothing_takes_no_workers(root, arguments):
-    text = invoke("check", *arguments, "--data-root", root, "--workers", 2, code=2)
-    assert "--workers is for imagenet with --source" in text
-
-
-def test_images_of_a_source_are_decoded_by_all_cores_unless_said_otherwise(tmp_path, monkeypatch):
-    asked = []
-
-    def verify(dataset, source, options, progress):
-        asked.append(options.workers)
-        raise DataError(source, "is not read in this test", "")
-
-    monkeypatch.setattr("reproduce.data.prepare.verify", verify)
-    for more in ((), ("--workers", 3)):
-        invoke("check", "imagenet", "--source", tmp_path, *more, code=1)
-    assert asked == [CORES, 3]
-
-
 def test_unreadable_images_can_be_left_out(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
     bad = source / "train" / "n00000001" / "train_1_2.JPEG"
@@ -190,7 +156,6 @@ def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(source, tm
         (["prepare", "imagenet", "--source", "."], 1, "train: there is no such folder"),
         (["check"], 1, "data holds no prepared data set; `data list` shows what there is"),
         (["check", "cifar10"], 1, "holds no prepared data set .no manifest.json."),
-        (["check", "cifar10", "imagenet", "--source", "."], 2, "--source takes one NAME"),
     ],
 )
 def test_wrong_input_says_what_to_do(arguments, code, message, tmp_path, monkeypatch):

@@ -75,12 +75,6 @@ def test_reconstruction_errors_are_in_every_epochs_line(tmp_path):
     assert value["training/input"][1] > value["training/input"][5]
 
 
-def test_with_a_learning_rate_of_zero_reconstruction_only_rounds(tmp_path):
-    record, _ = run(probed(ReconstructionCell, learning_rate=0.0, epochs=2, drops=(), **CHAIN), tmp_path)
-    errors = record.metrics()[-1]["measured"]["training/input"]
-    assert max(error for error in errors if error is not None) < 1e-5
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Outcomes of uninterrupted runs, by name of the cell."""

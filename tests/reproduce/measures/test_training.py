@@ -164,12 +164,14 @@ def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
     assert outcome(tmp_path) == whole("PETRA")
 
 
-def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch):
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch, epoch):
     """Evaluation takes the mean of all replicas' statistics; saved there, it would be what training goes on from."""
-    evaluating = []
+    begun, evaluating = [], []
 
     @contextlib.contextmanager
     def averaged(self, model):
+        begun.append(True)
         evaluating.append(True)
         yield
         evaluating.clear()
@@ -183,8 +185,8 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(Replicas, "averaged_statistics", averaged)
         patch.setattr(training.Trainer, "save", see)
-        with pytest.raises(Stopped, match="in the evaluation after epoch 1 of 3"):
-            run(SMALL, tmp_path, should_stop=lambda: bool(evaluating))
+        with pytest.raises(Stopped, match=f"in the evaluation after epoch {epoch} of 3"):
+            run(SMALL, tmp_path, should_stop=lambda: bool(evaluating) and len(begun) == epoch)
     run(SMALL, tmp_path)
     assert outcome(tmp_path) == whole("PETRA")
 
