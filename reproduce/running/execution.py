@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from petra_core import NonFiniteError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
-from reproduce.measures.machine_memory import give_back
+from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import Record, State, Status
 from reproduce.teams.team import UnsupportedError
@@ -115,9 +116,11 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
     except NonFiniteError as error:
         record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        cause = out_of_memory(error)
+        if cause is None:
             raise
-        record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
+        record.fail("out of memory", str(cause).splitlines()[0] if str(cause) else "MemoryError")
+        traceback.clear_frames(error.__traceback__)  # whose variables hold the pipeline
         give_back(device)  # the next cell shall find the memory that this one could not get
 
 
@@ -183,10 +186,3 @@ def _runner(kind: str) -> Runner:
     module, _, name = RUNNERS[kind].partition(":")
     runner: Runner = getattr(importlib.import_module(module), name)
     return runner
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """CUDA has an exception of its own; the CPU's allocator raises a RuntimeError that only its words tell apart."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -13,6 +13,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from petra_core import methods
 from reproduce.cells.kinds import CellError, TrainingCell
@@ -151,6 +152,31 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     assert process.returncode == 0, said
     assert all(Record.of(cell, tmp_path).state().status is Status.DONE for cell in cells)
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
+
+
+def grid_with_a_broken_device(cells, root):
+    """As `grid`, by workers that break off at the second cell; each notes which cells it was at."""
+
+    def execute(record, context):
+        with (root / str(os.getpid())).open("a") as file:
+            file.write(f"{cells.index(record.cell)}")
+        if record.cell == cells[1]:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return State(Status.DONE, result={"test_accuracy": 90.0})
+
+    worker.execute = execute
+    grid(cells, root, jobs=1)
+
+
+def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
+    """It went on, and made a problem of every cell after that one: the device repeats its error to that process."""
+    with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
+        said = process.said()
+    assert process.returncode == 1
+    assert f"PROBLEM {CELLS[1].slug}: Traceback" in said
+    assert "an illegal memory access was encountered" in said
+    assert "a worker died" not in said
+    assert sorted(file.read_text() for file in tmp_path.iterdir() if file.is_file()) == ["01", "02"]
 
 
 @pytest.mark.slow
