@@ -8,7 +8,6 @@ continued.
 
 import contextlib
 import importlib
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +135,6 @@ def _values(record: Record, context: Context) -> dict[str, Any]:
 @contextlib.contextmanager
 def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
     """Only deterministic kernels, and float32 as float32 unless `tf32`; the flags are as before afterwards."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first CUDA matmul is done
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     # In this mode torch also fills what it allocates, before an operation writes there: one pass over memory more, and
