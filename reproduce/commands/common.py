@@ -34,7 +34,7 @@ DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for Imag
 #: what several threads add up together is added in another order, and a result has then other bits.
 THREADS = 1
 #: Help of --cuda-graphs.
-GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
+GRAPHS = "Record a step once, where it can be, and let the GPU repeat it, stages over so many streams (untried); 0: no."
 #: Help of --compile.
 COMPILED = "Compile what stages evaluate by torch.compile: other rounding, a minute or more to begin with."
 

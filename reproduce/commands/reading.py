@@ -14,10 +14,16 @@ from reproduce.running.planning import Item, Plan
 __all__ = ["kind_of_device", "read_plan"]
 
 
-def kind_of_device(name: str, threads: int) -> Device:
-    """The kind of device that workers of so many threads will record."""
+def kind_of_device(name: str, threads: int, *, cuda_graphs: int = 0, compiled: bool = False) -> Device:
+    """The kind of device that workers of so many threads will record, and how they will train there."""
     return speed.device(
-        {"device": provenance.device_name(name), "processor": provenance.processor(), "threads": threads}
+        {
+            "device": provenance.device_name(name),
+            "processor": provenance.processor(),
+            "threads": threads,
+            "cuda_graphs": cuda_graphs,
+            "compiled": compiled,
+        }
     )
 
 

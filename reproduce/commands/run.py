@@ -124,7 +124,7 @@ def run(
     checked(lambda: devices.check_graphs(cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
-        kind = kind_of_device(where[0], threads)
+        kind = kind_of_device(where[0], threads, cuda_graphs=cuda_graphs, compiled=compiled)
         plan = read_plan(chosen, grid.name, root, kind, workers, retry_failed=retry_failed)
         click.echo(planning.listing(plan) if verbose else planning.table(plan))
         sys.exit(1 if any(item.problem for item in plan.items) else 0)

@@ -16,8 +16,8 @@ class How:
         checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
         data_root: folder of prepared data sets.
         data_workers: threads or processes that decode images; the batches do not depend on it.
-        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
-            steps.
+        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`), where
+            they can be recorded; 0: plain steps.
         compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
 
     """

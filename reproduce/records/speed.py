@@ -1,9 +1,9 @@
 """How long a cell takes, from what comparable cells took: recorded times, never a guess.
 
 Times of another machine or of another network say nothing, so only cells count that agree in all that the work of one
-epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads. Of
-these, those with the same batch size; of cells that have epochs, else those with any. Where there are none, the time
-is unknown.
+epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads; what
+is trained, also with CUDA graphs and compiled alike or without. Of these, those with the same batch size; of cells that
+have epochs, else those with any. Where there are none, the time is unknown.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reproduce.cells.kinds import Cell
+from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.records.record import Record, RecordError, State, Status
 
 __all__ = ["FREE", "Device", "Speeds", "alike", "device", "recorded"]
@@ -24,13 +24,14 @@ FREE = (
 )
 BATCH = "batch_size"
 
-Device = tuple[str, str, int]  # name of the device, of the processor, threads
+Device = tuple[str, str, int, int, bool]  # name of the device, of the processor, threads; CUDA graphs, compiled
 Work = tuple[Device, str]  # and the settings that matter, but the batch size
 
 
 def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
-    return environment["device"], environment["processor"], environment["threads"]
+    machine = environment["device"], environment["processor"], environment["threads"]
+    return *machine, environment.get("cuda_graphs", 0), environment.get("compiled", False)
 
 
 @dataclass
@@ -89,6 +90,8 @@ def _seconds(record: Record, state: State) -> list[float]:
 
 def _work(cell: Cell, where: Device) -> tuple[Work, int]:
     settings, batch = _settings(cell)
+    if not isinstance(cell, TrainedCell):  # nothing of it is recorded or compiled
+        where = *where[:3], 0, False
     return (where, settings), batch
 
 

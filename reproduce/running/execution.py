@@ -157,7 +157,8 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 
 
 def _environment(cell: Cell, context: Context) -> dict[str, Any]:
-    # What is measured without training has nothing to record or compile.
+    # What is measured without training has nothing to record or compile. That a cell which is trained could not be
+    # recorded is known later: this is what was asked for.
     trained = isinstance(cell, TrainedCell)
     chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")

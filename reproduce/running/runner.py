@@ -161,6 +161,7 @@ class _Listener:
         self._running: dict[int, Cell] = {}
         self._ended: set[int] = set()  # workers that are to be followed by another one
         self._harmful: set[int] = set()  # cells over which one ended so
+        self._told: set[str] = set()
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
@@ -197,7 +198,10 @@ class _Listener:
             self._bar.finish(cell.slug, _words(state), worker=number)
 
     def _notice(self, number: int, index: int, text: str) -> None:
-        self._bar.notice(f"NOTE {text}")
+        """Told once: a method that cannot be recorded cannot be in any cell."""
+        if text not in self._told:
+            self._told.add(text)
+            self._bar.notice(f"NOTE {text}")
 
     def _problem(self, number: int, index: int, text: str) -> None:
         """Told once: a data set that is missing is missing for all cells."""

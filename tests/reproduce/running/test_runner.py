@@ -221,6 +221,14 @@ def test_told_to_stop_it_takes_no_other_cell(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_many_cells_have_to_say_is_told_once():
+    told = []
+    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    for index in range(3):
+        listener._notice(0, index, "ticks of DSP cannot be recorded")
+    assert told == ["NOTE ticks of DSP cannot be recorded"]
+
+
 def test_a_finished_grid_starts_no_worker(whole, monkeypatch):
     monkeypatch.setattr(runner, "_supervise", None)
     assert run_grid(CELLS, settings(whole)).exit_code == 0
