@@ -45,7 +45,12 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda"]
+
+
+class UnrecordableError(ValueError):
+    """The ticks of a pipeline cannot be recorded; the message says why. Its own steps can be taken."""
+
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
@@ -68,8 +73,7 @@ class CapturedTicks:
         conductor: does the actions of a recorded tick; None: one after the other.
 
     Raises:
-        ValueError: the method, the optimizer, a hook, a trace or several processes do not allow it; the message says
-            which.
+        UnrecordableError: the method, the optimizer, a hook, a trace or several processes do not allow it.
 
     """
 
@@ -105,9 +109,8 @@ class CapturedTicks:
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
             RuntimeError: the pipeline has done something else since the last step, or an exception broke that off.
-            ValueError: the shape or dtype differs from that of the micro-batches before; or a stage has drawn random
-                numbers, and the steps that would be recorded now cannot be, while those of the pipeline itself can
-                still be taken.
+            UnrecordableError: steps would be recorded from now on, and a stage has drawn random numbers.
+            ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
         pipeline = self._pipeline
@@ -235,20 +238,24 @@ class CapturedTicks:
 
 
 def _check(pipeline: Pipeline) -> None:
-    """See that ticks of the pipeline can be recorded. Raises: ValueError: as for `CapturedTicks`."""
+    """See that ticks of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
-        raise ValueError(
+        raise UnrecordableError(
             f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
     if method.overlapped or pipeline._channel is not None:
-        raise ValueError(f"ticks are recorded of one process that works in order; {method} or a channel is in the way")
+        raise UnrecordableError(
+            f"ticks are recorded of one process that works in order; {method} or a channel is in the way"
+        )
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
-        raise ValueError("hooks and traces are called by Python, which a recorded tick does without; take them off")
+        raise UnrecordableError(
+            "hooks and traces are called by Python, which a recorded tick does without; take them off"
+        )
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
         kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
-        raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
+        raise UnrecordableError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
 def _is_full(pipeline: Pipeline) -> bool:
@@ -261,7 +268,7 @@ def _check_draws_nothing(pipeline: Pipeline) -> None:
     # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
     drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
     if drawing:
-        raise ValueError(
+        raise UnrecordableError(
             f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
             f"without asking the generator for its state, which a recorded tick cannot; set dropout to 0"
         )
@@ -353,13 +360,14 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
     """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
 
     Raises:
-        ValueError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
+        UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
+        ValueError: there is no stream.
 
     """
     devices = {worker.device for worker in pipeline._workers}
     device = min(devices, key=str)
     if len(devices) > 1 or device.type != "cuda":
-        raise ValueError(
+        raise UnrecordableError(
             f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
         )
     if streams < 1:

@@ -97,7 +97,7 @@ def run(
     checked(lambda: devices.check_graphs(how.cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
-        kind = speed.kind_of(where[0], threads)
+        kind = speed.kind_of(where[0], threads, cuda_graphs=how.cuda_graphs, compiled=how.compiled)
         plan = planning.read(chosen, grid.name, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)

@@ -17,11 +17,29 @@ from typing import Any
 
 import torch
 
-__all__ = ["Witness", "available", "give_back"]
+__all__ = ["Witness", "available", "give_back", "out_of_memory"]
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
+#: What errors say that have no type of their own: of the CPU's allocator, the CUDA driver, cuBLAS and cuDNN.
+NO_MEMORY = (
+    *("can't allocate memory", "not enough memory", "out of memory"),
+    *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+)
+
+
+def out_of_memory(error: BaseException) -> BaseException | None:
+    """The error that says that memory could not be had, if `error` is one or arose while one was handled; else None.
+
+    The second is how it comes out of the recording of a CUDA graph: that this cannot be ended is what is said last.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, MemoryError | torch.OutOfMemoryError):
+        if isinstance(found, RuntimeError) and any(words in str(found) for words in NO_MEMORY):
+            break
+        found = found.__context__
+    return found
 
 
 def give_back(device: torch.device) -> None:

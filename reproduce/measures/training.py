@@ -138,8 +138,8 @@ class Trainer:
         if streams := self._context.how.cuda_graphs:
             try:
                 self._ticks = captured.cuda(self.pipeline, streams=streams)
-            except ValueError as error:
-                raise UnsupportedError(f"--cuda-graphs: {error}") from None
+            except captured.UnrecordableError as error:
+                self._step_plainly(error)
         while self.epoch < self._cell.epochs:
             self._train_epoch()
             self._end_epoch()
@@ -176,7 +176,7 @@ class Trainer:
                 self._probe.before_step(images, labels)
             if self._context.trace is not None:
                 self._context.trace.before_step(self.pipeline)
-            loss = (self._ticks or self.pipeline).step(laid_out(images), labels)
+            loss = self._step(laid_out(images), labels)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -188,6 +188,18 @@ class Trainer:
                 self._count(loss)
         self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        if self._ticks is not None:
+            try:
+                return self._ticks.step(images, labels)
+            except captured.UnrecordableError as error:
+                self._step_plainly(error)
+        return self.pipeline.step(images, labels)
+
+    def _step_plainly(self, error: captured.UnrecordableError) -> None:
+        self._ticks = None
+        self._context.observer.notice(f"--cuda-graphs, where steps are plain ones: {error}")
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds

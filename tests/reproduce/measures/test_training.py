@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import gc
 import json
+import weakref
 from collections import Counter
 
 import pytest
@@ -318,8 +320,14 @@ def test_a_trace_of_recorded_steps_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("CUDA out of memory. Tried …"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
-    ids=["cuda", "cpu"],
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried …"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+    ids=["cuda", "cpu", "driver", "cublas", "cudnn"],
 )
 def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_path, monkeypatch, error):
     def fail(*_):
@@ -330,11 +338,36 @@ def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_pat
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
     assert str(error) in record.result()["detail"]
 
+    cause, error = error, torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
+    error.__context__ = cause  # as the end of a capture raises it
+    record.retry()
+    assert run(SMALL, tmp_path)[1].reason == "out of memory"
+    assert str(cause) in record.result()["detail"]
+
     error = RuntimeError("something else")
     record.retry()
     with pytest.raises(RuntimeError, match="something else"):
         run(SMALL, tmp_path)
     assert record.state().status is Status.PARTIAL
+
+
+def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, monkeypatch):
+    """The error held the frames in which the pipeline was, and so all its memory, for as long as it was handled."""
+    pipelines = []
+
+    def fail(pipeline, *_):
+        pipelines.append(weakref.ref(pipeline))
+        raise MemoryError
+
+    def give_back(_):
+        gc.collect()
+        assert pipelines[0]() is None
+        pipelines.append(None)
+
+    monkeypatch.setattr(Pipeline, "step", fail)
+    monkeypatch.setattr("reproduce.running.execution.give_back", give_back)
+    assert run(SMALL, tmp_path)[1].reason == "out of memory"
+    assert pipelines[-1] is None
 
 
 def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):

@@ -52,8 +52,20 @@ def test_other_work_and_other_devices_say_nothing(tmp_path):
     speeds = recorded(tmp_path)
     for change in ({"width": 9}, {"batch_size": 96}, {"method": "DSP"}, {"image_size": 16}, {"precision": "bf16"}):
         assert left(speeds, dataclasses.replace(CELL, **change)) is None
-    for where in (("NVIDIA H200", HERE[1], 1), ("cpu", "another processor", 1), ("cpu", HERE[1], 2)):
-        assert left(speeds, where=where) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"cuda_graphs": 4}, {"compiled": True}],
+    ids=str,
+)
+def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch, other):
+    fake_records.train(CELL, tmp_path, 95.0)
+    where = speed.device(ENVIRONMENT | other)
+    assert left(recorded(tmp_path), where=where) is None
+    monkeypatch.setattr(fake_records, "ENVIRONMENT", ENVIRONMENT | other)
+    fake_records.train(dataclasses.replace(CELL, seed=1), tmp_path, 95.0)
+    assert left(recorded(tmp_path), where=where) == pytest.approx(4 * EPOCH)
 
 
 def test_a_cell_that_moved_between_machines_says_nothing(tmp_path):
@@ -76,6 +88,7 @@ def test_cells_without_epochs_take_their_whole_time(tmp_path):
     record.finish({"wall_seconds": 2.5})
     speeds = recorded(tmp_path)
     assert left(speeds, dataclasses.replace(cell, seed=1)) == 2.5
+    assert left(speeds, cell, where=(*HERE[:3], 4, True)) == 2.5, "nothing of it is recorded or compiled"
     assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
     assert left(speeds, dataclasses.replace(cell, batch_size=64)) is None, "their time grows with the batch"
 

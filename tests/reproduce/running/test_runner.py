@@ -11,6 +11,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from reproduce.grids import small
 from reproduce.measures.how import How
@@ -144,6 +145,31 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
 
 
+def grid_with_a_broken_device(cells, root):
+    """As `grid`, by workers that break off at the second cell; each notes which cells it was at."""
+
+    def execute(record, context):
+        with (root / str(os.getpid())).open("a") as file:
+            file.write(f"{cells.index(record.cell)}")
+        if record.cell == cells[1]:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return State(Status.DONE, result={"test_accuracy": 90.0})
+
+    worker.execute = execute
+    grid(cells, root, jobs=1)
+
+
+def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
+    """It went on, and made a problem of every cell after that one: the device repeats its error to that process."""
+    with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
+        said = process.said()
+    assert process.returncode == 1
+    assert f"PROBLEM {CELLS[1].slug}: Traceback" in said
+    assert "an illegal memory access was encountered" in said
+    assert "a worker died" not in said
+    assert sorted(file.read_text() for file in tmp_path.iterdir() if file.is_file()) == ["01", "02"]
+
+
 @pytest.mark.slow
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
@@ -184,6 +210,14 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
 def test_told_to_stop_it_takes_no_other_cell(tmp_path):
     assert work_here(CELLS, tmp_path, should_stop=lambda: True) == []
     assert not list(tmp_path.iterdir())
+
+
+def test_what_many_cells_have_to_say_is_told_once():
+    told = []
+    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    for index in range(3):
+        listener._notice(0, index, "ticks of DSP cannot be recorded")
+    assert told == ["NOTE ticks of DSP cannot be recorded"]
 
 
 def test_a_finished_grid_starts_no_worker(whole, monkeypatch):

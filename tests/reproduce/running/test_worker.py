@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
+import torch
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import paper, small
@@ -77,3 +78,15 @@ def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
     found = reports(CELLS[:1], tmp_path)
     assert [message[:2] for message in found] == [("notice", 0), ("end", 0)]
     assert "beta" in found[0][2]
+
+
+@pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
+def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch, message):
+    def fail(record, context):
+        raise (torch.AcceleratorError if message.startswith("CUDA") else RuntimeError)(message)
+
+    monkeypatch.setattr(worker, "execute", fail)
+    found = reports(CELLS, tmp_path)
+    kinds = [("broken", 0)] if message.startswith("CUDA") else [("problem", index) for index in range(3)]
+    assert [report[:2] for report in found] == kinds
+    assert message in found[0][2]
