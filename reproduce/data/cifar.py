@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, Dataset
-from reproduce.data.errors import DataError
-from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages, check_labels
+from reproduce.data.errors import DataError, check_labels
+from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 
@@ -114,7 +114,7 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     labels = records[:, label_bytes - 1].astype(np.int64)
-    check_labels(labels.tolist(), 0, dataset.num_classes, path)
+    check_labels(labels.tolist(), 0, dataset.num_classes, path, FIX)
     return Batch(records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE), labels)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.cells.catalogue import IMAGENET32
-from reproduce.data.errors import DataError
-from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages, check_labels
+from reproduce.data.errors import DataError, check_labels
+from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages
 
 TRAIN = [f"train_data_batch_{number}.npz" for number in range(1, 11)]
 TEST = "val_data.npz"
@@ -68,7 +68,7 @@ def read_batch(content: bytes, path: Path) -> Batch:
         raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
     if labels is None or labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
         raise DataError(path, f"'labels' is {_words(labels)}, expected integers [{len(pixels)}]", FIX)
-    check_labels(labels.tolist(), 1, IMAGENET32.num_classes, path)
+    check_labels(labels.tolist(), 1, IMAGENET32.num_classes, path, FIX)
     if mean is not None and (mean.dtype.kind != "f" or mean.shape != (PIXELS,)):
         raise DataError(path, f"'mean' is {_words(mean)}, expected float [{PIXELS}]", FIX)
     return Batch(pixels.reshape(-1, 3, SIDE, SIDE), labels.astype(np.int64) - 1, mean)

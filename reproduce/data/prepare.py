@@ -20,7 +20,6 @@ import filelock
 from reproduce.cells.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.image_folder import ImageFolder
 from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
@@ -43,12 +42,12 @@ class Source(Protocol):
         """Verify everything, write nothing."""
         ...
 
-    def bytes_to_write(self, findings: Findings) -> int:
-        """How many, about."""
+    def bytes_to_write(self) -> int:
+        """How many, about, after `examine`."""
         ...
 
-    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
-        """Write the files of the prepared data set; `progress` is told of images."""
+    def write(self, folder: Path, progress: Progress) -> None:
+        """Write the files of the prepared data set, after `examine`; `progress` is told of images."""
         ...
 
 
@@ -82,6 +81,8 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> Source:
     if not source.is_dir():
         raise DataError(source, "there is no such folder", dataset.how_to_get)
     if dataset is IMAGENET:
+        from reproduce.data.image_folder import ImageFolder  # torchvision takes seconds to import
+
         skip, beton = options.skip_unreadable, options.beton
         return ImageFolder(dataset, source, beton=beton, skip_unreadable=skip, workers=options.workers)
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
@@ -131,7 +132,7 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
             if findings.fingerprint != there.findings.fingerprint:
                 raise DataError(target, f"it was prepared before, from other files than {source} holds now", REPLACE)
             return there, False
-        needed, free = opened.bytes_to_write(findings), shutil.disk_usage(target.parent).free
+        needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(
                 root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Make room for it"
@@ -140,7 +141,7 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         partial.mkdir()
         try:
             with bar("converting", sum(split.samples for split in findings.splits.values()), "images") as progress:
-                findings = opened.write(partial, findings, progress)
+                opened.write(partial, progress)
             made = Manifest(
                 dataset=dataset.name,
                 source=str(source),

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,8 @@ class SmallImages:
     unit = "files"
 
     def __init__(self, dataset: Dataset, files: Sequence[BatchFile]) -> None:
-        self._dataset = dataset
-        self._files = files
+        self._dataset, self._files = dataset, files
+        self._histograms = {split: np.zeros(dataset.num_classes, np.int64) for split in SPLITS}
 
     def steps(self) -> int:
         """Files that `examine` goes through."""
@@ -79,8 +79,8 @@ class SmallImages:
             DataError: a file is damaged or its labels are out of range.
 
         """
-        counts = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
-        total, squares = np.zeros(PIXELS, np.uint64), np.zeros(3, np.uint64)
+        levels = np.zeros((3, 256), np.int64)  # values of the training set's pixels in each channel
+        total = np.zeros(PIXELS, np.uint64)
         means: list[NDArray[np.floating]] = []
         wrong: list[str] = []
         fingerprint = hashlib.sha256()
@@ -89,60 +89,54 @@ class SmallImages:
             fingerprint.update(hashlib.sha256(content).digest())
             wrong += _wrong_checksum(file, content)
             batch = file.read(content, file.path)
-            counts[file.split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
+            self._histograms[file.split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
             if file.split == "train":
-                flat = batch.pixels.reshape(-1, PIXELS)
-                total += flat.sum(0, dtype=np.uint64)
-                squares += _sum_of_squares(flat)
+                total += batch.pixels.reshape(-1, PIXELS).sum(0, dtype=np.uint64)
+                levels += [np.bincount(batch.pixels[:, c].ravel(), minlength=256) for c in range(3)]
                 means += [batch.mean] if batch.mean is not None else []
             progress(1)
-        splits = {split: Split(int(count.sum()), tuple(count.tolist())) for split, count in counts.items()}
-        mean, deviation = _statistics(total, squares, splits["train"].samples)
         if wrong and len(wrong) < len(self._files):
             wrong[-1] += f" (the other {len(self._files) - len(wrong)} files are the official ones)"
-        deviations = (
-            *wrong,
-            *_count_deviations(self._dataset, splits),
-            *_mean_deviation(means, total, splits["train"].samples),
-        )
+        splits = {split: Split(int(count.sum()), tuple(count.tolist())) for split, count in self._histograms.items()}
+        values, pixels = np.arange(256), splits["train"].samples * SIDE * SIDE
+        mean = levels @ values / pixels  # the sums are exact
+        deviation = np.sqrt(levels @ values**2 / pixels - mean**2)
+        wrong += _count_deviations(self._dataset, splits) + _mean_deviation(means, total, splits["train"].samples)
         return Findings(
             splits=splits,
-            mean=mean,
-            deviation=deviation,
+            mean=tuple((mean / 255).tolist()),
+            deviation=tuple((deviation / 255).tolist()),
             fingerprint=fingerprint.hexdigest(),
-            deviations=deviations,
+            deviations=tuple(wrong),
         )
 
-    def bytes_to_write(self, findings: Findings) -> int:
+    def bytes_to_write(self) -> int:
         """How many, about."""
-        return sum(split.samples for split in findings.splits.values()) * PIXELS
+        return PIXELS * sum(int(histogram.sum()) for histogram in self._histograms.values())
 
-    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
+    def write(self, folder: Path, progress: Progress) -> None:
         """Write `train.beton` and `test.beton` into `folder`; `progress` is told of images.
-
-        Returns:
-            The findings, as they were.
 
         Raises:
             DataError: the files are no longer those that were examined.
-            StorageFullError: no room.
+            OSError: no room.
 
         """
         for split in SPLITS:
-            write_beton(folder / f"{split}.beton", self._gather(split, findings.splits[split]), progress=progress)
-        return findings
+            write_beton(folder / f"{split}.beton", self._gather(split), progress=progress)
 
-    def _gather(self, name: str, split: Split) -> RawImages:
+    def _gather(self, split: str) -> RawImages:
         """A training or test set in one piece, without a second copy of it."""
-        pixels = np.empty((split.samples, 3, SIDE, SIDE), np.uint8)
-        labels = np.empty(split.samples, np.int64)
+        histogram = self._histograms[split]
+        labels = np.empty(histogram.sum(), np.int64)
+        pixels = np.empty((len(labels), 3, SIDE, SIDE), np.uint8)
         place = 0
-        for batch in self._batches(name):
+        for batch in self._batches(split):
             part = slice(place, place := place + len(batch.labels))
-            if place > split.samples:
+            if place > len(labels):
                 break
             pixels[part], labels[part] = batch.pixels, batch.labels
-        if place != split.samples or np.bincount(labels, minlength=len(split.histogram)).tolist() != [*split.histogram]:
+        if place != len(labels) or (np.bincount(labels, minlength=len(histogram)) != histogram).any():
             folder = self._files[0].path.parent
             raise DataError(folder, "its files changed while they were read", "Let nothing write there and try again")
         return RawImages(pixels, labels)
@@ -151,38 +145,6 @@ class SmallImages:
         for file in self._files:
             if file.split == split:
                 yield file.read(file.path.read_bytes(), file.path)
-
-
-def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path) -> None:
-    """Labels as they are in the file are first … first + num_classes - 1.
-
-    Raises:
-        DataError: one is not; names the first that is not.
-
-    """
-    wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
-    if wrong:
-        raise DataError(
-            path,
-            f"image {wrong[0]} has the label {labels[wrong[0]]}, expected {first}..{first + num_classes - 1} "
-            f"({len(wrong)} such labels)",
-            FIX,
-        )
-
-
-def _sum_of_squares(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Of each channel, exactly: counts of the 256 values; [N, 3072] -> [3]."""
-    values = np.arange(256, dtype=np.uint64) ** np.uint64(2)
-    channels = flat.reshape(-1, 3, SIDE * SIDE)
-    return np.array([np.bincount(channels[:, c].ravel(), minlength=256).astype(np.uint64) @ values for c in range(3)])
-
-
-def _statistics(total: NDArray[np.uint64], squares: NDArray[np.uint64], samples: int) -> tuple[Any, Any]:
-    """Mean and standard deviation of each channel in 0..1, from exact sums."""
-    values = samples * SIDE * SIDE
-    mean = total.reshape(3, -1).sum(1) / values
-    variance = squares / values - mean**2
-    return tuple((mean / 255).tolist()), tuple((np.sqrt(variance) / 255).tolist())
 
 
 def _wrong_checksum(file: BatchFile, content: bytes) -> list[str]:

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 from torchvision import datasets
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from reproduce.cells.catalogue import IMAGENET
 from reproduce.data.beton import Beton
 from reproduce.data.errors import DataError
-from reproduce.data.image_folder import EXTENSIONS, ImageFile, ImageFolder, changed, read_list
+from reproduce.data.image_folder import ImageFolder
+from reproduce.data.manifest import ImageFile, read_list
 from tests import fake_data
 
 
@@ -26,7 +26,8 @@ def write(source, folder, **options):
     """What `write` leaves: the findings, and the names of the training files."""
     images = ImageFolder(IMAGENET, source, **options)
     folder.mkdir()
-    findings = images.write(folder, images.examine(lambda _: None), lambda _: None)
+    findings = images.examine(lambda _: None)
+    images.write(folder, lambda _: None)
     return findings, read_list(folder / "train.jsonl")
 
 
@@ -49,10 +50,6 @@ def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, t
     beton = Beton(tmp_path / "out" / "train.beton")
     assert beton.labels.tolist() == [file.label for file in train]
     assert findings.splits["test"].samples == len(Beton(tmp_path / "out" / "test.beton")) == 6
-
-
-def test_the_list_of_extensions_is_torchvisions():
-    assert EXTENSIONS == IMG_EXTENSIONS
 
 
 def test_kinds_and_sizes_of_images_are_told(source):
@@ -140,17 +137,6 @@ def test_validation_images_that_are_not_sorted_into_classes_are_seen(source):
         examine(source)
 
 
-def test_progress_is_told_of_every_image(source, tmp_path):
-    for beton in (True, False):
-        images = ImageFolder(IMAGENET, source, beton=beton)
-        steps = []
-        findings = images.examine(steps.append)
-        assert sum(steps) == images.steps() == 18
-        (tmp_path / str(beton)).mkdir()
-        images.write(tmp_path / str(beton), findings, steps.append)
-        assert sum(steps) == 36
-
-
 def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
     _, train = write(source, tmp_path / "out", beton=False)
     assert train[0] == ImageFile(
@@ -159,13 +145,3 @@ def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
     truncate(tmp_path / "out" / "train.jsonl", 0.51)
     with pytest.raises(DataError, match=r"train.jsonl: is damaged"):
         read_list(tmp_path / "out" / "train.jsonl")
-
-
-def test_files_that_changed_since_they_were_listed_are_named(source, tmp_path):
-    _, train = write(source, tmp_path / "out", beton=False)
-    assert changed(source, train) == []
-    (source / train[1].path).unlink()
-    truncate(source / train[4].path)
-    missing, other = changed(source, train)
-    assert missing == f"{source / train[1].path} is missing"
-    assert other.endswith(f"its record says {train[4].bytes:,}")
