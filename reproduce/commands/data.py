@@ -192,7 +192,7 @@ def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, 
         from reproduce.data.prepare import Options, verify
 
         with _errors():
-            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
+            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)
             click.echo(f"{source}: the official {datasets[0].title}, whole")
             _describe(found)
         return

@@ -64,10 +64,7 @@ class ImageFolder:
                 )
         self._classes = train
         self._files = {split: list(_files(source, folder, train)) for split, folder in FOLDERS.items()}
-
-    def steps(self) -> int:
-        """Images that `examine` goes through."""
-        return sum(map(len, self._files.values()))
+        self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
         """Decode every file; `progress` is told of images.

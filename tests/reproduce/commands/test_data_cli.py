@@ -119,7 +119,7 @@ def test_check_of_a_source_says_whether_it_is_official_and_writes_nothing(source
 
 
 def test_check_of_an_official_source(source, monkeypatch):
-    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda file, content: [])
+    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda *_: [])
     monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
     assert f"{source}: the official CIFAR-10, whole" in invoke("check", "cifar10", "--source", source)
 

@@ -6,6 +6,7 @@ import os
 import pickle
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 
@@ -110,7 +111,7 @@ def test_the_reason_is_recorded_and_goes_with_results(source, root):
 
 
 def test_official_data_need_no_reason_and_keep_none(source, root, monkeypatch):
-    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda file, content: [])
+    monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda *_: [])
     monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
     made, _ = prepare(CIFAR10, source, root, WHY, bar)
     assert made.official
@@ -118,7 +119,7 @@ def test_official_data_need_no_reason_and_keep_none(source, root, monkeypatch):
 
 
 def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10):
-    found = verify(CIFAR10, real_cifar10, WHY, bar)[1]
+    found = verify(CIFAR10, real_cifar10, WHY, bar)
     assert found.splits["train"].histogram == (5000,) * 10
     assert found.splits["test"].histogram == (1000,) * 10
     assert [round(value, 3) for value in found.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
@@ -311,7 +312,10 @@ def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
 
 def test_a_second_process_is_told_to_wait(source, root):
     root.mkdir()
-    with module._alone(root / "cifar10"), pytest.raises(DataError, match="another process prepares this data set"):
+    with (
+        filelock.FileLock(root / ".cifar10.lock"),
+        pytest.raises(DataError, match="another process prepares this data set"),
+    ):
         prepare(CIFAR10, source, root, WHY, bar)
     prepare(CIFAR10, source, root, WHY, bar)
 
