@@ -17,7 +17,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
 from tests.conftest import ROOT
-from tests.fake_data import assert_same_batches
+from tests.fake_data import assert_same_batches, image_folder
 
 if find_spec("ffcv") is None:
     pytest.skip("FFCV is not installed", allow_module_level=True)
@@ -40,11 +40,6 @@ def in_memory(augment: bool) -> InMemory:
     return InMemory(pixels_and_labels(), SMALL, augment=augment)
 
 
-def photograph(height: int, width: int, seed: int) -> Image.Image:
-    coarse = np.random.default_rng(seed).integers(256, size=(5, 6, 3), dtype=np.uint8)
-    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-
-
 @pytest.fixture(scope="module")
 def raw_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("raw") / "raw.beton"
@@ -54,14 +49,10 @@ def raw_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> JpegFiles:
-    """Twelve files of several sizes; every fourth is grey, one has bytes in it that libjpeg warns of."""
-    folder = tmp_path_factory.mktemp("jpegs")
-    paths = [folder / f"{number}.JPEG" for number in range(12)]
-    for number, path in enumerate(paths):
-        image = photograph(60 + 17 * number, 200 - 11 * number, number)
-        (image.convert("L") if number % 4 == 3 else image).save(path, quality=95)
-    data = paths[5].read_bytes()
-    paths[5].write_bytes(data[:20] + b"extraneous" + data[20:])  # after the first of its headers
+    """Twelve files of several sizes and modes, one with bytes in it that libjpeg warns of."""
+    paths = sorted((image_folder(tmp_path_factory.mktemp("jpegs")) / "train").rglob("*.JPEG"))
+    data = paths[4].read_bytes()
+    paths[4].write_bytes(data[:20] + b"extraneous" + data[20:])  # after the first of its headers
     return JpegFiles(paths, [number % CLASSES for number in range(12)])
 
 
@@ -118,30 +109,22 @@ def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> Non
     loader.close()
 
 
-def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: JpegFiles) -> None:
-    [(images, labels)] = jpeg_loader(jpeg_file, 12).epoch(0)
+@pytest.mark.parametrize("augment", [True, False])
+def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: JpegFiles, augment: bool) -> None:
+    source = FfcvFile(jpeg_file, LARGE, augment=augment)
+    [(images, labels)] = Loader(source, 12, seed=0).epoch(0)
     file, hashes = Beton(jpeg_file), sample_hashes(0, 0, AUGMENTATION, 12)
-    boxes, flips = random_resized_crops(hashes, file.heights, file.widths), mirrored(hashes)
-    assert 0 < flips.sum() < 12
+    boxes = (random_resized_crops(hashes, file.heights, file.widths), centre_crops(file.heights, file.widths))
+    flips = mirrored(hashes) & augment
+    assert 0 < mirrored(hashes).sum() < 12
     for image, label, sample in zip(images, labels, sample_order(0, 0, 12), strict=True):
-        top, left, height, width = boxes[sample]
-        with Image.open(jpegs.paths[sample]) as source:
-            crop = source.convert("RGB").crop((left, top, left + width, top + height))
+        top, left, height, width = boxes[not augment][sample]
+        with Image.open(jpegs.paths[sample]) as picture:
+            crop = picture.convert("RGB").crop((left, top, left + width, top + height))
         expected = np.array(crop.resize((64, 64), Image.Resampling.BILINEAR))
         expected = expected[:, ::-1] if flips[sample] else expected
         assert abs(image.permute(1, 2, 0).numpy() - expected).mean() < 2  # of 255: another decoder
         assert label == jpegs.labels[sample]
-
-
-def test_evaluation_of_jpeg_files_reads_the_centre(jpeg_file: Path, jpegs: JpegFiles) -> None:
-    images = torch.cat([images for images, _ in evaluation(jpeg_file, 5)])
-    file = Beton(jpeg_file)
-    boxes = centre_crops(file.heights, file.widths)
-    for image, path, (top, left, height, width) in zip(images, jpegs.paths, boxes, strict=True):
-        with Image.open(path) as source:
-            crop = source.convert("RGB").crop((left, top, left + width, top + height))
-        expected = np.array(crop.resize((64, 64), Image.Resampling.BILINEAR))
-        assert abs(image.permute(1, 2, 0).numpy() - expected).mean() < 2
 
 
 # --- FFCV's traps
@@ -278,7 +261,7 @@ def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     [(expected, _)] = evaluation(jpeg_file, 12)
     assert labels[:, 0].tolist() == list(jpegs.labels)
     # Its filter is another, and its crop's side is rounded down, ours to the nearest.
-    assert abs(torch.from_numpy(images).permute(0, 3, 1, 2) - expected).mean() < 2
+    assert abs(torch.from_numpy(images).permute(0, 3, 1, 2) - expected).mean() < 3
 
 
 # --- what is refused
@@ -293,10 +276,3 @@ def test_labels_out_of_range(raw_file: Path) -> None:
 def test_images_of_another_size(raw_file: Path) -> None:
     with pytest.raises(DataError, match="its images have 12 x 12 pixels, expected 64 x 64"):
         evaluation(raw_file, 8)
-
-
-def test_a_damaged_file(tmp_path: Path, raw_file: Path) -> None:
-    path = tmp_path / "half.beton"
-    path.write_bytes(raw_file.read_bytes()[:-1000])
-    with pytest.raises(DataError, match=r"half\.beton: not a whole \.beton file"):
-        raw_loader(path)

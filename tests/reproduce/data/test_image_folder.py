@@ -36,12 +36,11 @@ def truncate(path, share=0.5):
     path.write_bytes(content[: int(share * len(content))])
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, tmp_path, workers):
+def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, tmp_path):
     (source / "train" / "n00000001" / "notes.txt").write_text("no image")
     (source / "train" / ".cache").mkdir()
     (source / "train" / "n00000001" / "train_1_1.JPEG").rename(source / "train" / "n00000001" / "Z.jpg")
-    findings, train = write(source, tmp_path / "out", workers=workers)
+    findings, train = write(source, tmp_path / "out", workers=3)
     theirs = datasets.ImageFolder(str(source / "train"), allow_empty=True)
     skipped_folder = theirs.class_to_idx[".cache"]  # it is a class to torchvision, and comes first
     assert skipped_folder == 0
@@ -67,21 +66,19 @@ def test_it_is_known_not_to_be_the_whole(source):
 
 def test_the_fingerprint_knows_names_and_sizes(source):
     before = examine(source).fingerprint
-    assert examine(source, beton=False).fingerprint == before
     file = source / "val" / "n00000000" / "val_0_0.JPEG"
     file.write_bytes(file.read_bytes() + b"\0")
     assert examine(source).fingerprint != before
 
 
-@pytest.mark.parametrize("beton", [True, False])
-@pytest.mark.parametrize("share", [0, 0.2, 0.9])
-def test_unreadable_images_are_all_named_with_their_paths(source, tmp_path, beton, share):
+@pytest.mark.parametrize("share", [0, 0.9])
+def test_unreadable_images_are_all_named_with_their_paths(source, share):
     bad = [source / "train" / "n00000001" / "train_1_2.JPEG", source / "val" / "n00000002" / "val_2_1.JPEG"]
     for path in bad:
         truncate(path, share)
     message = rf"2 of 18 images cannot be read: {bad[0]} \(.+\), {bad[1]} \(.+\)\. .*--skip-unreadable"
     with pytest.raises(DataError, match=message):
-        write(source, tmp_path / "out", beton=beton)
+        examine(source)
 
 
 @pytest.mark.parametrize("beton", [True, False])
@@ -110,7 +107,7 @@ def test_a_class_whose_images_are_all_left_out_is_named(source):
     for file in (source / "val" / "n00000001").iterdir():
         truncate(file)
     with pytest.raises(DataError, match="val: 1 classes are without images: n00000001"):
-        examine(source, beton=False, skip_unreadable=True)
+        examine(source, skip_unreadable=True)
 
 
 @pytest.mark.parametrize(("here", "there"), [("train", "val"), ("val", "train")])
@@ -120,10 +117,9 @@ def test_a_class_that_only_one_of_both_has_is_named(source, here, there):
         examine(source)
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_missing_folder_says_how_to_get_imagenet(source, split):
-    shutil.rmtree(source / split)
-    with pytest.raises(DataError, match=f"{split}: there is no such folder.*image-net.org.*ILSVRC2012_img_train.tar"):
+def test_a_missing_folder_says_how_to_get_imagenet(source):
+    shutil.rmtree(source / "val")
+    with pytest.raises(DataError, match=r"val: there is no such folder.*image-net.org.*ILSVRC2012_img_train.tar"):
         examine(source)
 
 

@@ -1,7 +1,6 @@
 """ImageNet32 in its true format, and what can be wrong with it."""
 
 import io
-import os
 import pickle
 import random
 from pathlib import Path
@@ -50,10 +49,9 @@ def test_missing_files_are_named(tmp_path):
         imagenet32.find(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train_data_batch_1", "Imagenet32_train", "val_data"])
-def test_the_version_in_pickles_is_recognised_and_not_read(name, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(DataError, match=rf"val_data.npz are not here; {name} is of the version in pickles.*_npz.zip"):
+def test_the_version_in_pickles_is_recognised_and_not_read(tmp_path):
+    (tmp_path / "val_data").mkdir()
+    with pytest.raises(DataError, match=r"val_data.npz are not here; val_data is of the version in pickles.*_npz.zip"):
         imagenet32.find(tmp_path)
 
 
@@ -82,8 +80,7 @@ def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path, dtype):
     assert sentence == "the files state another mean image than their 52 have (off by 0.0192 of 255)"
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.dtype(">i4")])
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize(("save", "dtype"), [(np.savez, np.uint16), (np.savez_compressed, np.dtype(">i4"))])
 def test_arrays_are_read_however_they_are_stored(save, dtype):
     batch = imagenet32.read_batch(stored({"labels": GOOD["labels"].astype(dtype)}, save), Path("val_data.npz"))
     np.testing.assert_array_equal(batch.pixels.reshape(4, -1), GOOD["data"])
@@ -94,19 +91,14 @@ def test_arrays_are_read_however_they_are_stored(save, dtype):
     ("change", "problem"),
     [
         ({"labels": np.array([1, 0, 500, 1])}, r"image 1 has the label 0, expected 1\.\.1000 \(1 such labels\)"),
-        ({"labels": np.array([1, 1001, 500, 1])}, r"image 1 has the label 1001, expected 1\.\.1000"),
         ({"labels": np.array([1, 2])}, r"'labels' is int64 \[2\], expected integers \[4\]"),
-        ({"labels": np.array([1.0, 2, 3, 4])}, r"'labels' is float64 \[4\]"),
         ({"labels": np.array("abcd")}, "'labels' is <U4"),
         (
             {"data": random_pixels(4).reshape(4, 3, 32, 32)},
             r"'data' is uint8 \[4, 3, 32, 32\], expected uint8 \[N, 3072",
         ),
-        ({"data": random_pixels(4)[:, 1:]}, r"'data' is uint8 \[4, 3071\]"),
         ({"data": random_pixels(4).astype(np.float32)}, r"'data' is float32 \[4, 3072\]"),
         ({"mean": np.zeros(7)}, r"'mean' is float64 \[7\], expected float \[3072\]"),
-        ({"mean": np.array("none")}, r"'mean' is <U4"),
-        ({"labels": np.array(os.system)}, "not a whole archive of numpy's .*allow_pickle=False"),
     ],
 )
 def test_other_contents_are_refused(change, problem):
@@ -136,14 +128,6 @@ def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
         with pytest.raises(DataError, match=r"not a whole archive of numpy's \(.*(not a zip file|allow_pickle=False)"):
             imagenet32.read_batch(content, Path("val_data.npz"))
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_truncated_file_is_named(tmp_path):
-    fake_data.imagenet32(tmp_path)
-    path = tmp_path / "train_data_batch_10.npz"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match=r"train_data_batch_10.npz: not a whole archive of numpy's"):
-        imagenet32.find(tmp_path).examine(lambda _: None)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from petra_core import CheckpointError
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
-from reproduce.cells.kinds import CellError
 from reproduce.commands.cli import main
 from reproduce.data import sources
 from reproduce.data.errors import DataError
@@ -90,12 +89,6 @@ def test_imagenet_comes_in_the_size_that_the_cell_asks_for(imagenet_root, loader
     data.train.close()
 
 
-def test_digits_need_no_preparation(tmp_path):
-    data = open_data(TRAINING, CPU, tmp_path / "nothing")
-    assert data.provenance["official"]
-    assert data.test.samples == 360
-
-
 # --- not prepared, not whole, not for this loader
 
 
@@ -156,26 +149,6 @@ def test_images_that_were_only_listed_are_not_for_ffcv(tmp_path):
         open_data(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), CPU, tmp_path / "data")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dataset": "cifr10"}, "did you mean cifar10"),
-        ({"image_size": 224}, "image_size must be 32 for cifar10, got 224"),
-        ({"loader": "torchvision"}, "loader must be ffcv or memory for cifar10, got 'torchvision'"),
-        ({"augmentation": "random_resized_crop"}, "augmentation must be flip_crop or none for cifar10"),
-        ({"batch_size": 50_001}, "batch_size 50001 exceeds the 50000 training samples of cifar10"),
-        ({"dataset": "imagenet"}, "image_size must be|augmentation must be random_resized_crop or none for imagenet"),
-    ],
-)
-def test_cells_that_no_loader_can_serve_are_refused(change, message):
-    with pytest.raises(CellError, match=message):
-        dataclasses.replace(CELL, **change)
-
-
-def test_a_cell_has_one_name_for_a_data_set():
-    assert dataclasses.replace(CELL, dataset="CIFAR-10") == CELL
-
-
 # --- training
 
 
@@ -232,10 +205,3 @@ def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):
     assert result.exit_code == 0, result.output
     cell = Record.load(tmp_path / "run").cell
     assert (cell.stem, cell.image_size, cell.augmentation) == ("cifar", 32, "flip_crop")
-
-
-def test_train_by_hand_without_the_data_says_how_to_get_them(tmp_path):
-    arguments = ["train", "--dataset", "cifar10", "--data-root", str(tmp_path), "--output", str(tmp_path / "run")]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 1
-    assert "python -m reproduce data prepare cifar10" in result.output

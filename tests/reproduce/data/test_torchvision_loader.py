@@ -13,7 +13,7 @@ from reproduce.data.crops import mirrored, random_resized_crops
 from reproduce.data.loader import BatchFormat, Evaluation, Loader
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
 from reproduce.data.torchvision_loader import ImageFiles
-from tests.fake_data import assert_same_batches
+from tests.fake_data import assert_same_batches, image_folder
 
 # DataLoader forks, and Python 3.12 warns of that wherever there is a second thread.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -25,13 +25,8 @@ BYTES = BatchFormat(num_classes=5, image_size=SIZE, mean=(0.0,) * 3, deviation=(
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> JpegFiles:
     """Files of several sizes and modes."""
-    folder = tmp_path_factory.mktemp("images")
-    paths = [folder / f"{number}.JPEG" for number in range(FILES)]
-    for number, path in enumerate(paths):
-        coarse = np.random.default_rng(number).integers(256, size=(5, 6, 3), dtype=np.uint8)
-        image = Image.fromarray(coarse).resize((60 + 13 * number, 190 - 11 * number), Image.Resampling.BICUBIC)
-        image.convert(("RGB", "L", "CMYK", "RGB")[number % 4]).save(path, quality=95)
-    return JpegFiles(paths, [number % 5 for number in range(FILES)])
+    folder = image_folder(tmp_path_factory.mktemp("images")) / "train"
+    return JpegFiles(sorted(folder.rglob("*.JPEG")), [number % 5 for number in range(FILES)])
 
 
 def loader(files: JpegFiles, batch_size: int = 5, seed: int = 0, workers: int = 0) -> Loader:
@@ -83,8 +78,8 @@ def test_evaluation_is_that_of_torchvision_s_examples(files: JpegFiles, batch_si
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unreadable_file_is_named(tmp_path: Path, files: JpegFiles, workers: int) -> None:
     broken = tmp_path / "broken.JPEG"
-    broken.write_bytes(Path(files.paths[0]).read_bytes()[:-100])
-    with_it = JpegFiles([*files.paths[:3], broken], [0, 1, 2, 3])
+    broken.write_bytes(files.paths[1].read_bytes()[:-100])
+    with_it = JpegFiles([*files.paths[1:4], broken], [0, 1, 2, 3])
     with pytest.raises(UnreadableImageError, match=r"broken\.JPEG: cannot be read as an image \(.+\)") as caught:
         list(evaluation(with_it, 2, workers))
     assert caught.value.path == broken
