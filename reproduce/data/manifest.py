@@ -167,14 +167,10 @@ def sha256(path: Path, progress: Progress = lambda _: None) -> str:
 
 
 def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Progress = lambda _: None) -> list[str]:
-    """In what the files are not those that the manifest records: none, one or more sentences.
+    """In what the files in `folder` are not those that their manifest records: none, one or more sentences.
 
-    Args:
-        folder: where they lie.
-        manifest: of that folder.
-        contents: read them whole and compare SHA-256; otherwise only that they are there and how large they are.
-        progress: is told of the bytes read.
-
+    With `contents` they are read whole, `progress` is told of the bytes, and SHA-256 compared; otherwise only that they
+    are there and how large they are.
     """
     found = []
     for name, recorded in manifest.files.items():

@@ -59,21 +59,20 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
     if cell.dataset == PYDOC.name:
         return _pydoc(cell, device)
     augment, large = cell.augmentation != "none", cell.dataset == IMAGENET.name
-    batch_format = partial(BatchFormat, image_size=cell.image_size, device=device)
+    sized = partial(BatchFormat, image_size=cell.image_size, device=device)
     if cell.dataset == DIGITS.name:
-        images = _digits(cell.image_size)
-        form = batch_format(num_classes=DIGITS.num_classes, mean=images.mean, deviation=images.deviation)
-        train: Source = InMemory(images.train, form, augment=augment)
-        test: Source = InMemory(images.test, form)
-        provenance = manifest.built_in(DIGITS.name)
+        images, provenance = _digits(cell.image_size), manifest.built_in(DIGITS.name)
+        batch_format = sized(num_classes=DIGITS.num_classes, mean=images.mean, deviation=images.deviation)
+        train: Source = InMemory(images.train, batch_format, augment=augment)
+        test: Source = InMemory(images.test, batch_format)
     else:
         folder = root.resolve() / cell.dataset
         found = _verified(folder)
         findings, provenance = found.findings, found.provenance()
-        form = batch_format(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
-        train = _open(folder, found, "train", cell.loader, form, augment, workers)
+        batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
+        train = _open(folder, found, "train", cell.loader, batch_format, augment, workers)
         # Whatever the loader of the training set, a test set of small images lies in memory.
-        test = _open(folder, found, "test", cell.loader if large else MEMORY, form, False, workers)
+        test = _open(folder, found, "test", cell.loader if large else MEMORY, batch_format, False, workers)
     evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else EVALUATION_BATCH)
     return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
 
