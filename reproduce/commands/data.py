@@ -18,7 +18,7 @@ from reproduce.cells.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.commands.common import CORES, FOLDER
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, Manifest, Progress
+from reproduce.data.manifest import Findings, Manifest, Progress
 from reproduce.records.storage import StorageFullError
 
 SHOWN = 20  # problems of one data set
@@ -194,10 +194,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         with progress_bar(dataset.name, sum(file.bytes for file in there.files.values()), "B") as progress:
             problems += manifest.problems(folder, there, contents=True, progress=progress)
         if not problems and not there.has_beton:  # what it lists lies elsewhere
-            from reproduce.data.image_folder import changed, read_list
-
-            for split in SPLITS:
-                problems += changed(Path(there.source), read_list(folder / f"{split}.jsonl"))
+            problems += manifest.changed(folder, there)
     except DataError as error:
         problems = [str(error)]
     if not problems:

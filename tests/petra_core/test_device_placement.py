@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ from petra_core.devices.captured import CapturedTicks
 from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
-from reproduce.data import loader as loader_module
-from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
+from reproduce.data.beton import RawImages
+from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
 
 pytestmark = pytest.mark.convolutions
 
@@ -64,17 +65,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In its scope new tensors are fake."""
     for name in ("petra_core.models.revnet", "petra_core.checks"):  # the first is also the name of a function
         monkeypatch.setattr(sys.modules[name], "check_residual", lambda residual: None)
-    monkeypatch.setattr(Images, "__post_init__", lambda images: None)
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
     monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
     monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
-    loader_module._on_device.cache_clear()
     with FakeTensorMode():
         yield
-    loader_module._on_device.cache_clear()  # what is kept there is fake
 
 
 def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
@@ -101,13 +99,14 @@ def revnet() -> list[Stage]:
         return models.revnet(18, num_classes=10, width=2)
 
 
-def loader(**settings: Any) -> MemoryLoader:
-    return MemoryLoader(images(24), 4, seed=0, **settings)
+def loader(augment: bool = False) -> Loader:
+    return Loader(images(24, augment), 4, seed=0)
 
 
-def images(number: int) -> Images:
-    pixels, labels = torch.zeros(number, 3, 32, 32, dtype=torch.uint8), torch.zeros(number, dtype=torch.int64)
-    return Images(pixels, labels, 10, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).to(GPU)
+def images(number: int, augment: bool = False) -> InMemory:
+    form = BatchFormat(num_classes=10, image_size=32, mean=(0.5,) * 3, deviation=(0.2,) * 3, device=GPU)
+    raw = RawImages(np.zeros((number, 3, 32, 32), np.uint8), np.zeros(number, np.int64))
+    return InMemory(raw, form, augment=augment)
 
 
 def sgd(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -224,9 +223,9 @@ def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
         again.step(*batches[0])
 
 
-@pytest.mark.parametrize("flip_crop", [False, True])
-def test_batches_are_made_on_the_device(gpu: None, flip_crop: bool) -> None:
-    batches = loader(flip_crop=flip_crop).epoch(0)
+@pytest.mark.parametrize("augment", [False, True])
+def test_batches_are_made_on_the_device(gpu: None, augment: bool) -> None:
+    batches = loader(augment).epoch(0)
     next(batches)  # an epoch's order and crops come from the host, and once for all the mean of channels
     with Watch():
         for x, y in batches:
@@ -234,7 +233,7 @@ def test_batches_are_made_on_the_device(gpu: None, flip_crop: bool) -> None:
 
 
 def test_test_batches_are_made_on_the_device(gpu: None) -> None:
-    batches = iter(EvaluationBatches(images(14), 4))
+    batches = iter(Evaluation(images(14), 4))
     next(batches)
     with Watch():
         assert [(x.device, y.device) for x, y in batches] == [(GPU, GPU)] * 3

@@ -16,7 +16,7 @@ from petra_core.finite import PendingLosses
 from petra_core.methods import ALL
 from petra_core.models import sequential
 from reproduce.cells import networks
-from reproduce.data.digits import digits
+from reproduce.data.sources import open_data
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
@@ -114,10 +114,10 @@ def test_the_model_left_behind_is_the_plain_network_with_the_recorded_accuracy(t
     record, _ = run(SMALL, tmp_path)
     plain = sequential(networks.build(SMALL, 10))
     plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
-    test = digits(8).test
+    (batch,) = open_data(SMALL, torch.device("cpu")).test
     with torch.no_grad():
-        predicted = plain.eval()(test.normalised(test.pixels)).argmax(1)
-    assert 100 * (predicted == test.labels).double().mean().item() == pytest.approx(record.result()["test_accuracy"])
+        predicted = plain.eval()(batch[0]).argmax(1)
+    assert 100 * (predicted == batch[1]).double().mean().item() == pytest.approx(record.result()["test_accuracy"])
 
 
 @pytest.mark.parametrize(
