@@ -242,7 +242,6 @@ def test_provenance_names_code_machine_and_command_of_every_cell(tree: Element) 
     assert row["state"] == "done"
     assert row["code"] == "C2"
     assert row["environment"] == "E1"
-    assert row["loader"] == "memory"
     assert row["command"].startswith("python -m reproduce train --dataset digits ")  # seed 1 is in no grid
     assert row["command"].endswith(" --seed 1")
     of_grid = digits_cell("revnet18", methods.PETRA, 4, 0).name
