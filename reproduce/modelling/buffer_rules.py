@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from petra_core.methods import PETRA
+from petra_core.methods import PETRA, Method
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 
@@ -65,6 +65,11 @@ class BufferRule:
 CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
 PUBLISHED_RULE = BufferRule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=False)
+
+
+def configuration_of(method: Method) -> Configuration:
+    """What a method buffers of stages that can be inverted."""
+    return Configuration(input_buffer=not method.reconstructs, parameter_buffer=method.stashes_weights)
 
 
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:

@@ -119,7 +119,7 @@ def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", w
 
 
 def amounts(
-    names: Mapping[str, str], of: Callable[[Any], Mapping[str, float]], digits: int, *, group: str = ""
+    names: Mapping[Any, str], of: Callable[[Any], Mapping[Any, float]], digits: int, *, group: str = ""
 ) -> Field:
     """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
     heads = [Column(name, group=group) for name in names.values()]
