@@ -224,5 +224,4 @@ def claims_finding(
     """The line of the summary: the statement, and claim by claim what our data say."""
     said = {words: claim.outcome for words, claim in found}
     if said:
-        words = f"{title}. Stated is {statement.quoted}; {'; '.join(said)}."
-        yield Finding(words, statements.tone(scale, said.values()))
+        yield statements.finding(title, scale, statement, "; ".join(said), said.values())
