@@ -6,7 +6,7 @@ compared within a run: the same micro-batches at the same weights.
 """
 
 from reproduce.cells import networks
-from reproduce.cells.kinds import MeasuredCell, TrainedCell
+from reproduce.cells.kinds import TrainedCell
 from reproduce.records.frames import Frame, Sheet, weighted
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "gains",
     "in_parts",
     "kinds",
+    "kinds_of",
     "over_stages",
     "profiles",
 ]
@@ -28,7 +29,7 @@ CLOSENESS = {"cosine": 1, "relative_error": -1}
 FEWEST = 3  # micro-batches in a part of the training: single ones differ much
 
 
-def kinds(cell: TrainedCell | MeasuredCell) -> str:
+def kinds(cell: TrainedCell) -> str:
     """The kind of every stage of the cell's network, a letter each.
 
     K keeps its input; E is reversible, and evaluates F at an exact input all the same; R is reversible, and evaluates F
@@ -40,6 +41,12 @@ def kinds(cell: TrainedCell | MeasuredCell) -> str:
     return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
 
 
+def kinds_of(sheet: Sheet) -> dict[str, str]:
+    """The kinds of the stages of every network of a sheet, by the network's title."""
+    cells = {networks.title_of(cell): cell for cell in sheet.planned if isinstance(cell, TrainedCell)}
+    return {network: kinds(cell) for network, cell in cells.items()}
+
+
 def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
     """What the probes of a sheet wrote down.
 
@@ -49,8 +56,7 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
 
     """
     lines = sheet.lines(single=single)
-    cells = {networks.title_of(cell): cell for cell in sheet.planned if isinstance(cell, TrainedCell)}
-    of = {network: kinds(cell) for network, cell in cells.items()}
+    of = kinds_of(sheet)
     stages = [(network, stage) for network, letters in of.items() for stage in range(len(letters))]
     structure = Frame(stages, columns=["network", "stage"]).assign(
         kind=[of[network][stage] for network, stage in stages],

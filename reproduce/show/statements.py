@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from reproduce import published
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Finding, Tone
+from reproduce.show.content import Entry, Finding, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
+
+#: Beside ours where the paper's values are not at hand.
+UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
 
 
 class Outcome(enum.Enum):
@@ -103,6 +106,12 @@ def finding(title: str, scale: str, statement: Statement, said: str, outcomes: I
     alarms = scale == "paper" and Outcome.DISAGREE in made
     tone = Tone.ALERT if alarms else Tone.MISSING if made == {Outcome.CANNOT_TELL} else Tone.PLAIN
     return Finding(f"{title}. Stated is {statement.quoted}; {said}.", tone)
+
+
+def judged_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:
+    """What a statement is about, in points of accuracy, and what follows."""
+    shown = estimate(difference, 2, sign=True) if difference else missing("no pair")
+    return [shown, outcome_entry(outcome)]
 
 
 def outcome_entry(outcome: Outcome) -> Entry:
