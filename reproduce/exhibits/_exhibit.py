@@ -22,11 +22,8 @@ from reproduce.cells import catalogue
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show import statements
 from reproduce.show.content import (
     Block,
-    Column,
-    Entry,
     Figure,
     Finding,
     Listing,
@@ -34,23 +31,15 @@ from reproduce.show.content import (
     Standing,
     Table,
     Tone,
-    missing,
-    text,
 )
-from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.statements import Outcome, Statement, outcome_entry
-from reproduce.show.statistics import Estimate
 from reproduce.words import conjunction, count
 
 __all__ = [
-    "Claim",
     "Coverage",
     "Exhibit",
     "Folded",
     "Sentence",
     "Shown",
-    "claims",
-    "claims_finding",
     "commands",
     "section",
     "sheets",
@@ -175,54 +164,3 @@ def _standing(exhibit: Exhibit, every: Sequence[Sheet], findings: Sequence[Findi
     if all(sheet.done.empty for sheet in every if sheet.scale == "paper"):
         return Standing.SMALL_SCALE
     return Standing.DIFFERS if any(finding.tone is Tone.ALERT for finding in findings) else Standing.REPRODUCED
-
-
-# --- what the paper states
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What our data say to a statement of the paper about one subject.
-
-    Attributes:
-        subject: such as a network.
-        estimates: what was looked at, by its name.
-        outcome: what follows.
-
-    """
-
-    subject: str
-    estimates: dict[str, Estimate | None]
-    outcome: Outcome
-
-
-def claims(
-    statement: Statement, found: Iterable[Claim], *, key: str, subject: str, caption: str, note: str
-) -> Iterator[Shown]:
-    """The table of a statement and what our data say to it, a row a claim."""
-    found = list(found)
-    names = list(found[0].estimates)
-    columns = [Column(subject, numeric=False), Column("stated", numeric=False), *map(Column, names)]
-    columns.append(Column("our data", numeric=False))
-
-    def row(claim: Claim) -> list[Entry]:
-        entries = [estimate_entry(e, 2, sign=True) if e else missing("no pair") for e in claim.estimates.values()]
-        return [text(claim.subject), statement.entry, *entries, outcome_entry(claim.outcome)]
-
-    yield Table(
-        key=f"{key}-statement",
-        caption=f"The paper's statement, and what these runs say ({caption}).",
-        columns=columns,
-        rows=[row(claim) for claim in found],
-        notes=(note,),
-    )
-
-
-def claims_finding(
-    title: str, scale: str, statement: Statement, found: Iterable[tuple[str, Claim]]
-) -> Iterator[Finding]:
-    """The line of the summary: the statement, and claim by claim what our data say."""
-    said = {words: claim.outcome for words, claim in found}
-    if said:
-        words = f"{title}. Stated is {statement.quoted}; {'; '.join(said)}."
-        yield Finding(words, statements.tone(scale, said.values()))

@@ -362,17 +362,16 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
     def line(panel: Panel) -> None:
         for look, part in panel.by_hue():
             values = part.groupby(panel.x)[panel.y]
-            sns.lineplot(
-                x=values.mean().index,
-                y=values.mean().to_numpy(),
+            means = values.mean()
+            panel.axes.plot(
+                means.index,
+                means.to_numpy(),
                 color=look.colour,
                 linestyle=look.linestyle,
                 linewidth=width,
                 marker=look.marker if marked else "",
                 markersize=2.5,
                 markeredgewidth=0,
-                legend=False,
-                ax=panel.axes,
             )
             if band:
                 ends = DataFrame([(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"])

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from reproduce import published
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Tone
+from reproduce.show.content import Entry, Finding, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
+
+#: Beside ours where the paper's values are not at hand.
+UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
 
 
 class Outcome(enum.Enum):
@@ -94,9 +97,21 @@ def is_not_below(difference: Estimate | None) -> bool | None:
     return False if difference.high < 0 else None
 
 
-def tone(scale: str, outcomes: Iterable[Outcome]) -> Tone:
-    """Of a finding: only at the paper's own scale is it alarming to disagree with the paper."""
-    return Tone.ALERT if scale == "paper" and Outcome.DISAGREE in outcomes else Tone.PLAIN
+def finding(title: str, scale: str, statement: Statement, said: str, outcomes: Iterable[Outcome]) -> Finding:
+    """The line of the summary: the statement, and what is said to it.
+
+    Only at the paper's own scale is it alarming to disagree with the paper.
+    """
+    made = set(outcomes)
+    alarms = scale == "paper" and Outcome.DISAGREE in made
+    tone = Tone.ALERT if alarms else Tone.MISSING if made == {Outcome.CANNOT_TELL} else Tone.PLAIN
+    return Finding(f"{title}. Stated is {statement.quoted}; {said}.", tone)
+
+
+def judged_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:
+    """What a statement is about, in points of accuracy, and what follows."""
+    shown = estimate(difference, 2, sign=True) if difference else missing("no pair")
+    return [shown, outcome_entry(outcome)]
 
 
 def outcome_entry(outcome: Outcome) -> Entry:

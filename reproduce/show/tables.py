@@ -152,9 +152,14 @@ def estimated(
     return entry(name, shown, group=group, hint=hint)
 
 
-def mean(name: str, of: Callable[[Any], Sample], digits: int = 2, *, group: str = "", hint: str = "") -> Field:
-    """A column of means ± half the 95 % interval (seeds); without values how far the runs are."""
-    return entry(name, lambda row: mean_entry(of(row), digits), group=group, hint=hint)
+def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, group: str = "", hint: str = "") -> Field:
+    """A column of means ± half the 95 % interval (seeds); without values how far the runs are; None is nothing."""
+
+    def shown(row: Any) -> Entry:
+        sample = of(row)
+        return missing("") if sample is None else mean_entry(sample, digits)
+
+    return entry(name, shown, group=group, hint=hint)
 
 
 def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
@@ -178,7 +183,7 @@ def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str 
 
 def judged(
     name: str,
-    of: Callable[[Any], Judgement | str | None],
+    of: Callable[[Any], Judgement | list[Entry] | str | None],
     *,
     digits: int = 2,
     group: str = "",
@@ -190,7 +195,7 @@ def judged(
     Args:
         name: of the difference.
         of: the judgement; None: there is none to be made, as of what the others are compared with; words: likewise, and
-            they stand there.
+            they stand there. A pair of entries is left as it is.
         digits: decimals.
         group: common head of both.
         hint: of the difference.
@@ -202,6 +207,8 @@ def judged(
         judgement = of(row)
         if isinstance(judgement, Judgement):
             return judged_entries(judgement, digits)
+        if isinstance(judgement, list):
+            return judgement
         return [missing(without if judgement is None else judgement), missing("")]
 
     return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries)

@@ -64,11 +64,19 @@ def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
         statements.of("table1")
 
 
-def test_only_at_the_papers_scale_is_it_alarming_to_disagree() -> None:
-    outcomes = [Outcome.AGREE, Outcome.DISAGREE]
-    assert statements.tone("paper", outcomes) is Tone.ALERT
-    assert statements.tone("small", outcomes) is Tone.PLAIN
-    assert statements.tone("paper", [Outcome.AGREE, Outcome.CANNOT_TELL]) is Tone.PLAIN
+@pytest.mark.parametrize(
+    ("scale", "outcomes", "tone"),
+    [
+        ("paper", [Outcome.AGREE, Outcome.DISAGREE], Tone.ALERT),  # only at the paper's own scale it is alarming
+        ("small", [Outcome.AGREE, Outcome.DISAGREE], Tone.PLAIN),
+        ("paper", [Outcome.AGREE, Outcome.CANNOT_TELL], Tone.PLAIN),
+        ("paper", [Outcome.CANNOT_TELL], Tone.MISSING),
+    ],
+)
+def test_a_finding_is_alarming_where_it_is_against_the_paper(scale: str, outcomes: list[Outcome], tone: Tone) -> None:
+    found = statements.finding("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
+    assert found.tone is tone
+    assert found.text.startswith("Figure 4. Stated is “the gap")
 
 
 def test_outcomes_are_told_apart_by_words_and_tone() -> None:

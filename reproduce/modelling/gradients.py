@@ -1,0 +1,113 @@
+"""How good PETRA's gradients are, stage by stage, as frames made of what probes wrote down.
+
+Averaging all of it at once, over epochs, seeds and stages, gives one number and hides that seeds are few and epochs
+unlike. Here a run comes to a value a stage, or a value a stage and a part of the training, and what is compared is
+compared within a run: the same micro-batches at the same weights.
+"""
+
+from reproduce.cells import networks
+from reproduce.cells.kinds import TrainedCell
+from reproduce.records.frames import Frame, Sheet, weighted
+
+__all__ = [
+    "BETWEEN",
+    "CLOSENESS",
+    "DELAYED",
+    "METHOD",
+    "comparisons",
+    "gains",
+    "in_parts",
+    "kinds",
+    "kinds_of",
+    "over_stages",
+    "profiles",
+]
+
+METHOD, DELAYED, BETWEEN = "method/end_to_end", "delayed/end_to_end", "method/delayed"
+#: Measures of closeness, with the sign of a gain. A norm ratio is none: a gradient of the right length may be wrong.
+CLOSENESS = {"cosine": 1, "relative_error": -1}
+FEWEST = 3  # micro-batches in a part of the training: single ones differ much
+
+
+def kinds(cell: TrainedCell) -> str:
+    """The kind of every stage of the cell's network, a letter each.
+
+    K keeps its input; E is reversible, and evaluates F at an exact input all the same; R is reversible, and evaluates F
+    at a reconstructed one. One stream of a reversible stage's output is a copy of the one that F took, so F is
+    evaluated at an exact input wherever the stage above keeps its own.
+    """
+    keeps = [not stage.invertible for stage in networks.outlined(cell, num_classes=10)]
+    above = [*keeps[1:], True]
+    return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
+
+
+def kinds_of(sheet: Sheet) -> dict[str, str]:
+    """The kinds of the stages of every network of a sheet, by the network's title."""
+    cells = {networks.title_of(cell): cell for cell in sheet.planned if isinstance(cell, TrainedCell)}
+    return {network: kinds(cell) for network, cell in cells.items()}
+
+
+def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
+    """What the probes of a sheet wrote down.
+
+    Returns:
+        The sheet's lines (`single`: of micro-batches one by one) with `study` (network and k), `pair` (of gradients),
+        `measure`, and the stage's `kind` and whether it is the `head`.
+
+    """
+    lines = sheet.lines(single=single)
+    of = kinds_of(sheet)
+    stages = [(network, stage) for network, letters in of.items() for stage in range(len(letters))]
+    structure = Frame(stages, columns=["network", "stage"]).assign(
+        kind=[of[network][stage] for network, stage in stages],
+        head=[stage == len(of[network]) - 1 for network, stage in stages],
+    )
+    names = {name: name.rpartition("/") for name in lines["measure"].unique()}
+    lines = lines.assign(
+        study=lines["network"] + ", k = " + lines["k"].astype(str),
+        pair=lines["measure"].map({name: pair for name, (pair, _, _) in names.items()}),
+        measure=lines["measure"].map({name: measure for name, (_, _, measure) in names.items()}),
+    )
+    return lines.merge(structure, on=["network", "stage"], how="left")
+
+
+def profiles(lines: Frame, *over: str) -> Frame:
+    """The mean of each measure over micro-batches: a row a run, pair, measure and stage (and what it is `over`)."""
+    return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
+
+
+def in_parts(lines: Frame, epochs: int, most: int) -> Frame:
+    """Profiles in equal parts of the training, which are in the columns `begin` and `end`, epochs.
+
+    No part is shorter than an epoch, unless every record of the study has its micro-batches one by one; then none is so
+    short that fewer than `FEWEST` of them are in it.
+
+    Args:
+        lines: of `comparisons`, single micro-batches where records have them.
+        epochs: of the training.
+        most: parts of a study, at most.
+
+    """
+    single = lines.groupby("study")["weight"].max() == 1
+    probes = lines.groupby(["study", "cell", "epoch"])["point"].nunique().groupby("study").max()
+    parts = lines["study"].map((probes * epochs // FEWEST).where(single, epochs).clip(1, most))
+    number = (lines["point"] * parts / epochs).astype(int)
+    return profiles(lines.assign(begin=number * epochs / parts, end=(number + 1) * epochs / parts), "begin", "end")
+
+
+def gains(values: Frame) -> Frame:
+    """By how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, below the head.
+
+    The head's forward and backward are of one tick: there both are the same gradient.
+    """
+    close = values[values["measure"].isin(list(CLOSENESS)) & ~values["head"]]
+    ours, delayed = (close[close["pair"] == pair].drop(columns="pair") for pair in (METHOD, DELAYED))
+    both = ours.merge(delayed, on=[name for name in ours.columns if name != "value"], suffixes=("", "_delayed"))
+    difference = (both["value"] - both["value_delayed"]) * both["measure"].map(CLOSENESS)
+    return both.assign(value=difference).drop(columns="value_delayed")
+
+
+def over_stages(values: Frame) -> Frame:
+    """The means of the stages below the head."""
+    by = [name for name in values.columns if name not in ("stage", "kind", "head", "value")]
+    return values[~values["head"]].groupby(by, sort=False)["value"].mean().reset_index()

@@ -1,0 +1,79 @@
+"""Structure of the networks as the engine runs it; parts of the training; gains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from petra_core import methods
+from reproduce.cells import networks
+from reproduce.cells.kinds import GradientsCell
+from reproduce.exhibits._exhibit import sheets
+from reproduce.grids.plans import gradients as plan
+from reproduce.measures.reconstruction import ReconstructionProbe
+from reproduce.modelling import gradients
+from reproduce.modelling.gradients import DELAYED, METHOD
+from reproduce.records import results
+from reproduce.records.frames import DataFrame, Frames
+from tests import fake_probes, toys
+
+CELLS = {c.model: c for c in plan.cells("small") if isinstance(c, GradientsCell) and (c.accumulation, c.seed) == (1, 0)}
+
+
+@pytest.mark.convolutions
+@pytest.mark.parametrize(("model", "kinds"), [("revnet18", "KREKEKEKEK"), ("chain8", "KRRRRRRREK")])
+def test_kinds_of_stages_are_what_the_engine_reconstructs(model: str, kinds: str) -> None:
+    assert gradients.kinds(CELLS[model]) == kinds
+    torch.manual_seed(0)
+    data = [(torch.randn(2, 3, 16, 16), torch.randint(10, (2,))) for _ in range(22)]
+    stages = networks.build(CELLS[model], num_classes=10)
+    errors = toys.measured(ReconstructionProbe(every=1), stages, methods.PETRA, data, rate=0.01)["training/x"]
+    assert "".join("K" if e is None else "R" if e else "E" for e in errors) == kinds
+
+
+def parts(root: Path, most: int) -> DataFrame:
+    sheet = next(sheet for sheet in sheets(Frames(results.read(root)), "figure6") if sheet.begun)
+    return gradients.in_parts(gradients.comparisons(sheet, single=True), sheet.example.epochs, most)
+
+
+def falling(pair: str, measure: str, stage: int, epoch: int) -> float:
+    return 1.0 - 0.1 * epoch
+
+
+def test_a_record_with_means_only_has_a_part_an_epoch(tmp_path: Path) -> None:
+    zero, one, *_ = (cell for cell in plan.cells("small") if isinstance(cell, GradientsCell))
+    fake_probes.measure(zero, tmp_path, falling, singly=True, probes=31)
+    fake_probes.measure(one, tmp_path, falling, epochs=2)
+    found = parts(tmp_path, 24)
+    known = {tuple(ends): sorted(own["seed"].unique()) for ends, own in found.groupby(["begin", "end"])}
+    assert known == {(0, 1): [0, 1], (1, 2): [0, 1], (2, 3): [0]}
+    of_one = found[(found["seed"] == 0) & (found["stage"] == 0) & (found["pair"] == METHOD)]
+    assert list(of_one[of_one["measure"] == "cosine"]["value"]) == pytest.approx([0.9, 0.8, 0.7])
+
+
+@pytest.mark.parametrize(("probes", "count"), [(31, 24), (8, 8), (2, 2), (1, 1)])
+def test_micro_batches_one_by_one_make_finer_parts(probes: int, count: int, tmp_path: Path) -> None:
+    fake_probes.measure(CELLS["revnet18"], tmp_path, falling, singly=True, probes=probes)
+    found = parts(tmp_path, 24)
+    assert found["begin"].nunique() == count
+    assert (found["begin"].min(), found["end"].max()) == (0, CELLS["revnet18"].epochs)
+
+
+def profile(ours: Sequence[float | None], delayed: Sequence[float | None], measure: str) -> DataFrame:
+    """The last stage is the head."""
+    rows = [
+        {"seed": 0, "stage": stage, "head": stage == len(ours) - 1, "pair": pair, "measure": measure, "value": value}
+        for pair, values in ((METHOD, ours), (DELAYED, delayed))
+        for stage, value in enumerate(values)
+    ]
+    return DataFrame(rows).astype({"value": float})
+
+
+def test_a_gain_is_positive_where_petra_is_closer_and_the_head_has_none() -> None:
+    cosine = gradients.gains(profile([0.9, 0.5, None, 1.0], [0.7, 0.6, 0.5, 1.0], "cosine"))
+    assert list(cosine["value"]) == pytest.approx([0.2, -0.1, float("nan")], nan_ok=True)
+    error = gradients.gains(profile([0.2, 1.5, 1.0, 0.0], [0.5, 1.0, 1.0, 0.0], "relative_error"))
+    assert list(error["value"]) == pytest.approx([0.3, -0.5, 0.0])
+    assert gradients.gains(profile([1.1, 1.0], [1.0, 1.0], "norm_ratio")).empty
+    assert list(gradients.over_stages(cosine)["value"]) == pytest.approx([0.05])  # of what is defined
