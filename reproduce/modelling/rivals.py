@@ -124,18 +124,14 @@ class RivalChain:
         ]
 
     def _synchronous(self, rival: Rival) -> RivalOutcome:
-        is_small = self.devices < MANY
-        timeline = self._timeline(rival, BATCH, INSTANT)
-        histories = holding(timeline, self._footprints(rival))
+        many = self.devices >= MANY
+        [(efficiency, timeline), *slower] = self._batch(rival, BATCH, INSTANT, *(() if many else SIMULATED.values()))
         return RivalOutcome(
             rival.title,
-            self._efficiency(rival, BATCH, timeline),
-            self._efficiency(rival, 4 * self.devices, None) if is_small else None,
-            {
-                name: self._efficiency(rival, BATCH, self._timeline(rival, BATCH, link)) if is_small else None
-                for name, link in SIMULATED.items()
-            },
-            max(history.peak for history in histories),
+            efficiency,
+            None if many else self._batch(rival, 4 * self.devices, INSTANT)[0][0],
+            dict.fromkeys(SIMULATED) | {name: found for name, (found, _) in zip(SIMULATED, slower, strict=False)},
+            max(history.peak for history in holding(timeline, self._footprints(rival))),
             0,
         )
 
@@ -175,17 +171,14 @@ class RivalChain:
             0,
         )
 
-    def _efficiency(self, rival: Rival, batch: int, timeline: Timeline | None) -> float:
-        """The efficiency of one batch from an empty pipeline to an empty one, update included."""
-        timeline = timeline or self._timeline(rival, batch, INSTANT)
-        batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return self._work(batch) / self.devices / (timeline.seconds / batch)
-
-    def _timeline(self, rival: Rival, batch: int, link: Link) -> Timeline:
+    def _batch(self, rival: Rival, batch: int, *links: Link) -> list[tuple[float, Timeline]]:
+        """One batch over each of the links, from an empty pipeline to an empty one: its efficiency, update included."""
         assert rival.order is not None
         costs = self._costs(rival)
         batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return simulate(rival.order(costs, (1,) * len(costs), batch), link)
+        operations = rival.order(costs, (1,) * len(costs), batch)
+        timelines = [simulate(operations, link) for link in links]
+        return [(self._work(batch) / self.devices / (played.seconds / batch), played) for played in timelines]
 
     def _costs(self, rival: Rival) -> tuple[Cost, ...]:
         if rival.chunks > 1:
