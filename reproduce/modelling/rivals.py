@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from petra_core import methods
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import holding
-from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, simulate
 from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
-from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
+from reproduce.modelling.tradeoff import PIPELINES, Order, Way, costs_of
 
 __all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
@@ -146,7 +147,7 @@ class RivalChain:
         assert rival.order is not None
         costs = self._costs(rival)
         batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return simulate(rival.order(costs, (1,) * len(costs), batch), link)
+        return simulate(_ordered(rival.order, costs, batch), link)
 
     def _costs(self, rival: Way) -> tuple[Cost, ...]:
         costs = costs_of(rival.method, self.blocks, [True] * len(self.blocks))
@@ -167,3 +168,8 @@ class RivalChain:
 
     def _row(self, stages: Sequence[T]) -> tuple[T, ...]:
         return (stages[0], *[stages[1]] * (2 * self.devices - 2), stages[-1])
+
+
+@lru_cache(maxsize=1)  # the next question is of the same run over another link
+def _ordered(order: Order, costs: tuple[Cost, ...], batch: int) -> list[list[Operation]]:
+    return order(costs, (1,) * len(costs), batch)

@@ -19,7 +19,7 @@ from petra_core.shares import runs
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.modelled import keeping_graphs
 
-__all__ = ["PIPELINES", "WAYS", "Taken", "Way", "costs_of", "front", "taken"]
+__all__ = ["PIPELINES", "WAYS", "Order", "Taken", "Way", "costs_of", "front", "taken"]
 
 Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
 

@@ -5,7 +5,7 @@ from reproduce.cells.kinds import Cell
 from reproduce.grids import paper, recipes
 
 COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
-REFERENCE_RATES = (0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
+REFERENCE_RATES = (0.0015, 0.00625, 0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
 GRIDS = {"small": (1, (0.0, 0.5)), "paper": (10, (0.0, 5.0))}  # epochs, and those of warm-up
 
 
