@@ -64,19 +64,15 @@ def test_list_knows_a_data_set_under_a_wrong_name(prepared, root):
     assert "cifar100 holds cifar10, not cifar100" in invoke("list", "--data-root", root)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "other content", "manifest"])
+@pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
 def test_check_and_list_find_damage(prepared, root, damage):
     path = root / "cifar10" / "train.beton"
     content = bytearray(path.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    elif damage == "truncate":
-        path.write_bytes(content[:-1])
     elif damage == "remove":
         path.unlink()
-    elif damage == "other content":
-        path.write_bytes((root / "cifar10" / "test.beton").read_bytes())
     else:
         path = root / "cifar10" / "manifest.json"
         path.write_text(path.read_text()[:100])

@@ -67,7 +67,6 @@ def test_the_papers_exhibits_are_complete_at_its_scale() -> None:
         for k in ks
     )
     assert (cells[0].model, cells[0].method, cells[0].accumulation) == ("revnet18", "PETRA", 2)  # the authors' k first
-    assert set(figure4.cells("paper")) == {cell for cell in cells if cell.model == "revnet18"}
     ablation = of_training(table4.cells("paper"))
     assert len(ablation) == 2 * 3 * 4 * 3
     assert {(c.dataset, c.model, c.method, c.accumulation) for c in ablation} == {
