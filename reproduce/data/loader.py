@@ -145,16 +145,16 @@ class MemoryLoader:
             raise ValueError(f"batch_size {batch_size} is larger than the data set ({self.samples} samples)")
         self._images = images
         self._seed = seed
-        self._padded = torch.nn.functional.pad(images.pixels, (PADDING,) * 4) if flip_crop else None
+        self._flip_crop = flip_crop
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """See `Loader`; on the images' device."""
         device = self._images.labels.device
         order = torch.from_numpy(sample_order(self._seed, epoch, self.samples)).to(device)
         pixels_of = (
-            self._images.pixels.__getitem__
-            if self._padded is None
-            else _Crops(self._padded, sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
+            _Crops(self._images.pixels, sample_hashes(self._seed, epoch, AUGMENTATION, self.samples))
+            if self._flip_crop
+            else self._images.pixels.__getitem__
         )
         for batch in batch_numbers(self.batches, start, step):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
@@ -190,22 +190,25 @@ class EvaluationBatches:
 class _Crops:
     """The crops of one epoch: a random place after padding, then a random flip, read for a whole batch at once."""
 
-    def __init__(self, padded: Tensor, hashes: Hashes) -> None:
-        """Of padded pixels [N, C, H + 2P, W + 2P] and one hash a sample."""
+    def __init__(self, pixels: Tensor, hashes: Hashes) -> None:
+        """Of pixels [N, C, H, W] and one hash a sample."""
         tops, lefts = padded_crops(hashes, PADDING)
-        self._padded = padded
-        self._flips = torch.from_numpy(mirrored(hashes)).to(padded.device)
-        self._tops = torch.from_numpy(tops).to(padded.device)
-        self._lefts = torch.from_numpy(lefts).to(padded.device)
+        self._pixels = pixels
+        self._flips = torch.from_numpy(mirrored(hashes)).to(pixels.device)
+        self._tops = torch.from_numpy(tops).to(pixels.device)
+        self._lefts = torch.from_numpy(lefts).to(pixels.device)
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """The crops of the chosen samples: int64 [B] -> uint8 [B, C, H, W]."""
-        height, width = (size - 2 * PADDING for size in self._padded.shape[2:])
+        # The batch is padded, not once for all the data set, of which the device would hold a second, larger copy.
+        padded = torch.nn.functional.pad(self._pixels[chosen], (PADDING,) * 4)  # [B, C, H + 2P, W + 2P]
+        _, channel_count, height, width = self._pixels.shape
         rows = self._tops[chosen, None] + torch.arange(height, device=chosen.device)  # [B, H]
         columns = torch.arange(width, device=chosen.device)
         columns = torch.where(self._flips[chosen, None], width - 1 - columns, columns)  # [B, W]
         columns = columns + self._lefts[chosen, None]
-        channels = torch.arange(self._padded.shape[1], device=chosen.device)
-        return self._padded[
-            chosen[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+        channels = torch.arange(channel_count, device=chosen.device)
+        places = torch.arange(len(chosen), device=chosen.device)
+        return padded[
+            places[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
         ]

@@ -6,7 +6,7 @@ and `data check` reads the rest.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -238,7 +238,7 @@ def _images(folder: Path, split: str, device: torch.device) -> Images:
     return _images_once(folder, _stamp(folder), split, device)
 
 
-@cache
+@lru_cache(maxsize=2)  # of the data set that was asked for last, training and test set: they lie on the device
 def _images_once(folder: Path, stamp: Stamp, split: str, device: torch.device) -> Images:
     found = _verified_once(folder, stamp).findings
     raw = Beton(folder / f"{split}.beton").raw()

@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import gc
 import re
 import sys
 import threading
+import weakref
 from importlib.util import find_spec
 
 import pytest
@@ -67,6 +69,16 @@ def imagenet_root(tmp_path):
 
 def same(one, other):
     return all(torch.equal(a, b) and torch.equal(c, d) for (a, c), (b, d) in zip(one, other, strict=True))
+
+
+def test_the_device_holds_one_data_set_at_a_time(root):
+    """A grid went from one to the next, and the memory of each was gone for all the cells to come."""
+    make(CIFAR100, fake_data.cifar100_binary(root / "source"), root)
+    held = weakref.ref(open_data(CELL, CPU, root).test._images)
+    assert open_data(CELL, CPU, root).test._images is held(), "all cells of one data set share it"
+    open_data(dataclasses.replace(CELL, dataset="cifar100"), CPU, root)
+    gc.collect()
+    assert held() is None
 
 
 @needs_ffcv
