@@ -150,6 +150,7 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
     for worker in state["workers"]:
         for group in worker["optimizer"]["param_groups"]:
             group |= {"lr": float(torch.as_tensor(group["lr"], dtype=torch.float32)), "foreach": None}
+            group.pop("lr_written", None)
     return state
 
 
