@@ -45,7 +45,7 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
 
 
 class UnrecordableError(ValueError):
@@ -359,6 +359,8 @@ class OverStreams(InOrder):
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
     """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
 
+    Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
+
     Raises:
         UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
         ValueError: there is no stream.
@@ -372,7 +374,16 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         )
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    conductor = OverStreams([_stream(device, 1 + n) for n in range(streams)]) if streams > 1 else None
+    several = streams > 1 and pipeline.method.pipelined
+    conductor = OverStreams([_stream(device, 1 + n) for n in range(streams)]) if several else None
+    return CapturedTicks(pipeline, recorder(device), conductor)
+
+
+def recorder(device: torch.device) -> Record:
+    """What records as CUDA graphs of `device`, all of which share their memory.
+
+    What it is given must have been done in this process before, and more than once (see `CapturedTicks`).
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
@@ -391,7 +402,7 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         repeat()
         return repeat
 
-    return CapturedTicks(pipeline, record, conductor)
+    return record
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from petra_core import Pipeline, methods
+from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
 from petra_core.methods import Method
@@ -339,9 +340,9 @@ def fakes() -> Iterator[None]:
     captured._stream.cache_clear()  # what is kept there is fake
 
 
-def full_on(*devices: str) -> Pipeline:
+def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
-    pipeline = toys.pipeline(toys.network(4))
+    pipeline = toys.pipeline(toys.network(4), method)
     toys.train(pipeline, toys.batches(MANY), drain=False)
     for worker in pipeline._workers:
         worker.device = torch.device(devices[worker.index % len(devices)])
@@ -369,6 +370,16 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(
     assert cuda.said[len(recorded) :] == [*repeated, *repeated]
     assert gc.isenabled()
     assert [w.device for w in ticks._pipeline._workers] == [GPU_1] * 4
+
+
+def test_stages_that_wait_for_one_another_are_recorded_in_one_stream(
+    monkeypatch: pytest.MonkeyPatch, fakes: None
+) -> None:
+    """The rival of PETRA had forks and joins in each of its ticks, and nothing to do at the same time."""
+    cuda = FakeCuda(monkeypatch)
+    ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
+    assert type(ticks._conductor) is InOrder
+    assert not cuda.made
 
 
 def test_recordings_of_one_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch, fakes: None) -> None:
