@@ -25,7 +25,6 @@ What records is given: `cuda` here, and an interpreter of single operations in t
 """
 
 import contextlib
-import functools
 import gc
 import warnings
 from collections import Counter
@@ -35,7 +34,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from petra_core.concurrency import Act, InOrder, Sent, new_stream
+from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.finite import PendingLosses
 from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
@@ -375,7 +374,7 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     several = streams > 1 and pipeline.method.pipelined
-    conductor = OverStreams([_stream(device, 1 + n) for n in range(streams)]) if several else None
+    conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)]) if several else None
     return CapturedTicks(pipeline, recorder(device), conductor)
 
 
@@ -389,7 +388,7 @@ def recorder(device: torch.device) -> Record:
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
-        capture = torch.cuda.graph(graph, pool=pool, stream=_stream(device, 0), capture_error_mode="thread_local")
+        capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
         def repeat() -> None:
             with torch.cuda.device(device):
@@ -403,12 +402,6 @@ def recorder(device: torch.device) -> Record:
         return repeat
 
     return record
-
-
-@functools.cache
-def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The n-th stream for recordings on a device, the same for all: cuBLAS keeps memory for each that it has met."""
-    return new_stream(device)
 
 
 @contextlib.contextmanager
