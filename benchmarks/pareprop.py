@@ -2,7 +2,7 @@
 
 PaReprop (arXiv 2306.09342) reconstructs a block beside the gradient of the block above, so that the one evaluation more
 of reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all
-three methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
+three methods of this engine: families, sizes and micro-batches of several lengths, without autocast and dropout.
 
 In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
 round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
@@ -11,8 +11,9 @@ others have. Memory is the allocator's peak over a step, the network included, t
 beside it, which is the order that holds most. The largest batch under a budget is predicted from shapes alone
 (`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
 
-The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
-models with a published gain more than that. Runs on a CPU have none.
+All have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision that
+is asked for. The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the
+hierarchical models with a published gain more than that. Runs on a CPU have none.
 
 Usage, with the defaults for the CPU, and on a GPU (in one line):
 
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.allocation import Allocations
-from benchmarks.arguments import CLASSES, add_device, count
+from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -205,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
     parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
     add_device(parser)
+    add_precision(parser)
     add_options(parser, "pareprop")
     options = parser.parse_args(arguments)
     for network in options.networks:
@@ -218,13 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
     device = devices.take(options.device)
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
-    for network in options.networks:
-        for batch in options.batches:
-            run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
-            measure_throughput(recorder, run, device, options.threads, options.rounds)
-            torch.set_num_threads(options.threads)
-            measure_memory(recorder, run, device)
-        measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
+    with as_trained(parser, options, device):
+        for network in options.networks:
+            for batch in options.batches:
+                run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
+                measure_throughput(recorder, run, device, options.threads, options.rounds)
+                torch.set_num_threads(options.threads)
+                measure_memory(recorder, run, device)
+            measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
     return recorder.finish()
 
 

@@ -25,7 +25,6 @@ What records is given: `cuda` here, and an interpreter of single operations in t
 """
 
 import contextlib
-import functools
 import gc
 import warnings
 from collections import Counter
@@ -35,7 +34,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from petra_core.concurrency import Act, InOrder, Sent, new_stream
+from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.finite import PendingLosses
 from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
@@ -45,7 +44,7 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
 
 
 class UnrecordableError(ValueError):
@@ -359,6 +358,8 @@ class OverStreams(InOrder):
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
     """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
 
+    Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
+
     Raises:
         UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
         ValueError: there is no stream.
@@ -372,13 +373,22 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         )
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    conductor = OverStreams([_stream(device, 1 + n) for n in range(streams)]) if streams > 1 else None
+    several = streams > 1 and pipeline.method.pipelined
+    conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)]) if several else None
+    return CapturedTicks(pipeline, recorder(device), conductor)
+
+
+def recorder(device: torch.device) -> Record:
+    """What records as CUDA graphs of `device`, all of which share their memory.
+
+    What it is given must have been done in this process before, and more than once (see `CapturedTicks`).
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
-        capture = torch.cuda.graph(graph, pool=pool, stream=_stream(device, 0), capture_error_mode="thread_local")
+        capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
         def repeat() -> None:
             with torch.cuda.device(device):
@@ -391,13 +401,7 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         repeat()
         return repeat
 
-    return CapturedTicks(pipeline, record, conductor)
-
-
-@functools.cache
-def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The n-th stream for recordings on a device, the same for all: cuBLAS keeps memory for each that it has met."""
-    return new_stream(device)
+    return record
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ graphs do.
 """
 
 import contextlib
+import functools
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from petra_core import Pipeline, methods
+from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
 from petra_core.methods import Method
@@ -150,6 +152,7 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
     for worker in state["workers"]:
         for group in worker["optimizer"]["param_groups"]:
             group |= {"lr": float(torch.as_tensor(group["lr"], dtype=torch.float32)), "foreach": None}
+            group.pop("lr_written", None)
     return state
 
 
@@ -296,11 +299,10 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(self, f"caller on {device}"))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.said.append("replay")))
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
-        monkeypatch.setattr(captured, "new_stream", self.new_stream)
-        captured._stream.cache_clear()
+        monkeypatch.setattr(captured, "shared_stream", functools.cache(self.shared_stream))
 
-    def new_stream(self, device: torch.device) -> "FakeStream":
-        self.made.append(FakeStream(self, f"stream {len(self.made)} of {device}", device))
+    def shared_stream(self, device: torch.device, number: int) -> "FakeStream":
+        self.made.append(FakeStream(self, f"stream {number} of {device}", device))
         return self.made[-1]
 
     @contextlib.contextmanager
@@ -332,15 +334,9 @@ class FakeStream:
         self._said.append(f"{self.name} waits for {other.name}")
 
 
-@pytest.fixture
-def fakes() -> Iterator[None]:
-    yield
-    captured._stream.cache_clear()  # what is kept there is fake
-
-
-def full_on(*devices: str) -> Pipeline:
+def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
-    pipeline = toys.pipeline(toys.network(4))
+    pipeline = toys.pipeline(toys.network(4), method)
     toys.train(pipeline, toys.batches(MANY), drain=False)
     for worker in pipeline._workers:
         worker.device = torch.device(devices[worker.index % len(devices)])
@@ -353,15 +349,13 @@ def test_cuda_graphs_need_one_cuda_device(devices: tuple[str, ...]) -> None:
         captured.cuda(full_on(*devices))
 
 
-def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(
-    monkeypatch: pytest.MonkeyPatch, fakes: None
-) -> None:
+def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """On whatever device was the current one, it was empty, and training stood still without a word."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1"), streams=2)
-    assert [stream.name for stream in cuda.made] == ["stream 0 of cuda:1", "stream 1 of cuda:1"]
+    assert [stream.name for stream in cuda.made] == ["stream 1 of cuda:1", "stream 2 of cuda:1"]
     repeat = ticks._record(lambda: cuda.said.append("work"))
-    recorded = ["on cuda:1", "capture in stream 2 of cuda:1", "work", "captured", "off cuda:1"]
+    recorded = ["on cuda:1", "capture in stream 0 of cuda:1", "work", "captured", "off cuda:1"]
     repeated = ["on cuda:1", "replay", "off cuda:1"]
     assert cuda.said == [*recorded, *repeated]
     repeat()
@@ -370,7 +364,15 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(
     assert [w.device for w in ticks._pipeline._workers] == [GPU_1] * 4
 
 
-def test_recordings_of_one_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch, fakes: None) -> None:
+def test_stages_that_wait_for_one_another_are_recorded_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rival of PETRA had forks and joins in each of its ticks, and nothing to do at the same time."""
+    cuda = FakeCuda(monkeypatch)
+    ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
+    assert type(ticks._conductor) is InOrder
+    assert not cuda.made
+
+
+def test_recordings_of_one_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each stream that it has met cuBLAS keeps memory: that of a graph which is long gone would never come back."""
     cuda = FakeCuda(monkeypatch)
     for streams in (2, 1, 3):
@@ -378,7 +380,7 @@ def test_recordings_of_one_device_have_the_same_streams(monkeypatch: pytest.Monk
     assert len(cuda.made) == 4
 
 
-def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch, fakes: None) -> None:
+def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch, empty=True)
     ticks = captured.cuda(full_on("cuda:1"))
     with warnings.catch_warnings():
