@@ -165,8 +165,6 @@ class InMemory(Source):
         self.num_classes, self.samples = batch_format.num_classes, len(images.labels)
         self._device, self._size, self._augment = batch_format.device, batch_format.image_size, augment
         self._pixels, self._labels = (torch.from_numpy(array).to(self._device) for array in images)
-        if augment:
-            self._pixels = torch.nn.functional.pad(self._pixels, (PADDING,) * 4)
         self._normalised = batch_format.normaliser()
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
@@ -178,10 +176,12 @@ class InMemory(Source):
             yield self._normalised(pixels), self._labels[chosen]
 
     def _crops(self, chosen: Tensor, tops: Tensor, lefts: Tensor, flips: Tensor) -> Tensor:
-        """Windows of the padded images, by their places [B]: uint8 [B, 3, size, size], read all at once."""
-        pixels, channels = (torch.arange(count, device=self._device) for count in (self._size, 3))
+        """Windows of the images padded with black, by their places [B]: uint8 [B, 3, size, size], read all at once."""
+        # The batch is padded, not once for all the data set, of which the device would hold a second, larger copy.
+        padded = torch.nn.functional.pad(self._pixels[chosen], (PADDING,) * 4)
+        batch, channels, pixels = (torch.arange(n, device=self._device) for n in (len(chosen), 3, self._size))
         rows = tops[:, None] + pixels  # [B, H]
         columns = lefts[:, None] + torch.where(flips[:, None], self._size - 1 - pixels, pixels)  # [B, W]
-        return self._pixels[
-            chosen[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+        return padded[
+            batch[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
         ]

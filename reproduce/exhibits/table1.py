@@ -49,7 +49,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     shown = [m for m in found if m.cell.scale == found[0].cell.scale]
     shown = [m for m in shown if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
     setting = "nothing has been measured yet"
-    for cell in (m.cell for m in shown[:1]):
+    if shown:
+        cell = shown[0].cell
         setting = (
             f"J = {REFERENCE['J']}, {cell.width} channels a stream, {cell.image_size}{TIMES}{cell.image_size} pixels, "
             f"batch {cell.batch_size}, scale “{cell.scale}”"

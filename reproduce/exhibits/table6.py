@@ -5,7 +5,6 @@ which stage, and what each holds under PETRA by kind, predicted from shapes, bes
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from petra_core.ledger import KINDS
 from reproduce import published as published_tables
@@ -15,12 +14,9 @@ from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown, shee
 from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.content import GIGABYTE, MEGABYTE, TIMES, Finding
+from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.facets import KIND_LOOKS, facet
 from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
-
-if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
-    from petra_core.stages import Stage
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
 SHOWN = {kind: kind for kind in KINDS if kind not in ("buffers", "stashed_weights")}
@@ -31,21 +27,6 @@ INTRODUCTION = (
     "under PETRA in a full pipeline, each kind of tensors at its largest moment, from shapes alone. What dominates are "
     "the inputs that buffered stages keep for 2(J\N{MINUS SIGN}1\N{MINUS SIGN}j) micro-batches."
 )
-
-
-def blocks_of(stage: "Stage") -> str:
-    """The layers of a stage in a few words, strides after a slash."""
-    from torch import nn
-
-    layers = [
-        f"conv {layer.kernel_size[0]}{TIMES}{layer.kernel_size[1]} {layer.in_channels}→{layer.out_channels}"
-        + (f"/{layer.stride[0]}" if layer.stride[0] > 1 else "")
-        if isinstance(layer, nn.Conv2d)
-        else f"linear {layer.in_features}→{layer.out_features}"
-        for layer in stage.modules()
-        if isinstance(layer, nn.Conv2d | nn.Linear)
-    ]
-    return ", ".join(layers)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -115,7 +96,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         rows=zip(sizes, networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes), stages, strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
-            words("layers", lambda row: blocks_of(row[1]), hint="“/2” is a stride of 2"),
+            words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
             amount("delay", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),

@@ -42,7 +42,7 @@ def test_an_epoch_is_a_shuffle_without_the_incomplete_batch(batch_size):
 
 def test_augmentation_takes_no_second_copy_of_the_data_set():
     """It was padded once for all, on the device: of ImageNet32 6 GB beside 4."""
-    whole = images(200)
+    made = loader(2, seed=5, samples=200)
     largest = []
 
     class Sizes(TorchDispatchMode):
@@ -52,8 +52,8 @@ def test_augmentation_takes_no_second_copy_of_the_data_set():
             return result
 
     with Sizes():
-        next(MemoryLoader(whole, 2, seed=5, flip_crop=True).epoch(0))
-    assert max(largest) < whole.pixels.nbytes / 2
+        next(made.epoch(0))
+    assert max(largest) < images(200).pixels.nbytes / 2
 
 
 @pytest.mark.parametrize(("step", "each"), [(1, 6), (2, 3), (4, 1), (7, 0)])

@@ -2,23 +2,14 @@
 
 from pathlib import Path
 
-from petra_core import methods, models
+from petra_core import methods
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table6
 from reproduce.grids.plans import PLANS
-from reproduce.show.content import TIMES, Tone
+from reproduce.show.content import Tone
 from tests import fake_records, sections
 from tests.reproduce.exhibits.test_table3 import measured
 from tests.reproduce.measures.test_held_memory import cell
-
-
-def test_layers_are_named_with_their_strides() -> None:
-    stages = models.revnet(50, num_classes=10, width=2)
-    assert table6.blocks_of(stages[2]) == f"conv 1{TIMES}1 8→2, conv 3{TIMES}3 2→2, conv 1{TIMES}1 2→8"
-    assert table6.blocks_of(stages[4]).startswith(
-        f"conv 1{TIMES}1 8→4, conv 3{TIMES}3 4→4/2, conv 1{TIMES}1 4→16, conv 1{TIMES}1 8→16/2"
-    )
-    assert table6.blocks_of(stages[-1]) == "linear 128→10"
 
 
 def test_parameters_and_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path: Path) -> None:
