@@ -14,7 +14,7 @@ from petra_core.prediction.footprint import Footprint, joined
 from petra_core.prediction.holding import holding
 from petra_core.prediction.orders import delays, merged, of_method
 from petra_core.prediction.partition import Cut
-from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.prediction.simulation import INSTANT, Cost, simulate
 from petra_core.shares import runs
 from petra_core.timeline import Timeline
 from reproduce.modelling.balance import Balance
@@ -44,11 +44,12 @@ class Arrangement:
     @property
     def pace(self) -> float:
         """Seconds for a micro-batch, messages taking no time."""
-        return self._run(INSTANT)[1]
+        return self._run[1]
 
-    def speedup(self, link: Link = INSTANT) -> float:
+    @property
+    def speedup(self) -> float:
         """Time of reversible backpropagation without overlap, one device a stage, over that of this."""
-        return seconds_without_overlap(self.network.costs, link, self.accumulation) / self._run(link)[1]
+        return seconds_without_overlap(self.network.costs, INSTANT, self.accumulation) / self.pace
 
     @property
     def idle(self) -> float:
@@ -59,7 +60,7 @@ class Arrangement:
     @property
     def peak(self) -> int:
         """Bytes of the device that holds most, followed through the simulated run."""
-        return max(history.peak for history in holding(self._run(INSTANT)[0], self._stages[1]))
+        return max(history.peak for history in holding(self._run[0], self._stages[1]))
 
     @cached_property
     def _stages(self) -> tuple[tuple[Cost, ...], tuple[Footprint, ...], tuple[int, ...]]:
@@ -71,9 +72,10 @@ class Arrangement:
         footprints = tuple(joined(footprints[run.start : run.stop]) for run in runs(partition))
         return tuple(merged(costs, partition)), footprints, (1,) * len(partition)
 
-    def _run(self, link: Link) -> tuple[Timeline, float]:
+    @property
+    def _run(self) -> tuple[Timeline, float]:
         costs, _, partition = self._stages
-        return _simulated(costs, partition, self.plan.replicas, self.accumulation, link)
+        return _simulated(costs, partition, self.plan.replicas, self.accumulation)
 
 
 def arrangements(network: Modelled) -> Iterator[Arrangement]:
@@ -94,11 +96,11 @@ def arrangements(network: Modelled) -> Iterator[Arrangement]:
 
 @cache
 def _simulated(
-    costs: tuple[Cost, ...], partition: tuple[int, ...], replicas: tuple[int, ...], k: int, link: Link
+    costs: tuple[Cost, ...], partition: tuple[int, ...], replicas: tuple[int, ...], k: int
 ) -> tuple[Timeline, float]:
     """The run, and seconds for a micro-batch in its steady state."""
     fill = -(-(delays(partition, replicas)[0] + 8) // k) * k
     measured = -(-16 // k) * k
-    order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas, exchange=link)
-    timeline = simulate(order, link)
+    order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas)
+    timeline = simulate(order, INSTANT)
     return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)

@@ -67,24 +67,16 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert values["idle, %"].text == "80.0"
     assert values["devices enough"].text == "3"
     assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in found["table5-smoke"].notes[0]
-    assert len(found["table5-stages-smoke"].rows) == 10
 
 
 def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
-    """The heavy stage of half of the work: two replicas help, four help more, and the table says at which delay."""
+    """The heavy stage of half of the work: two replicas help, four help more, and all data in parallel most."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    table = tables(read(tmp_path))["table5-arrangements"]
-    found = {(row[1].text, row[4].text): [entry.text for entry in row] for row in table.rows}
-    assert found["one device a stage", "1"][5:8] == ["18", "1,200.0", "2.00"]
-    two, four, ten = (
-        next(row for (way, own), row in found.items() if own == k and way != "one device a stage")
-        for k in ("2", "4", "10")
-    )
-    assert [row[7] for row in (two, four)] == ["4.00", "8.00"]
-    assert ten[1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
-    assert ten[7] == "10.00"
-    assert all(float(row[8]) <= float(row[7]) * 1.01 for row in found.values())
-    assert "modelled" in table.caption
+    rows = tables(read(tmp_path))["table5-arrangements"].rows
+    found = {row[4].text: [entry.text for entry in row] for row in reversed(rows)}
+    assert {k: found[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
+    assert found["1"][5] == "18"  # delay
+    assert found["10"][1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
 
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
