@@ -13,7 +13,7 @@ from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, sim
 from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 
-__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Rival", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "MANY", "RIVALS", "SIMULATED", "Rival", "RivalChain", "RivalOutcome"]
 
 BATCH = 32  # micro-batches of an update: the largest k of the paper
 SIMULATED = {
@@ -21,6 +21,8 @@ SIMULATED = {
     "10 Gbit/s": Link(latency=50e-6, bandwidth=10e9 / 8),
 }
 MANY = 100  # devices from which fewer rivals are simulated, over ideal links and at one size of batch alone
+
+DATA_PARALLEL = "Data parallelism"
 
 T = TypeVar("T")
 Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
@@ -163,7 +165,7 @@ class RivalChain:
             return self._work(batch) / self.devices / (work / self.devices + update / batch)
 
         return RivalOutcome(
-            "Data parallelism",
+            DATA_PARALLEL,
             efficiency(BATCH, INSTANT),
             efficiency(4 * self.devices, INSTANT),
             {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
