@@ -23,10 +23,11 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
 from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
@@ -90,6 +91,14 @@ def allocated(run: MemoryRun) -> tuple[int, MemoryReport]:
     return allocations.peak, report
 
 
+def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[int, MemoryReport] | None:
+    """As `allocated`; None, and a word on the screen, if the run does not fit the device."""
+    measured = unless_out_of_memory(partial(allocated, run), torch.device(run.device))
+    if measured is None:
+        print(f"  {what}, {methods.by_name(run.method).title}: does not fit")
+    return measured
+
+
 def process_peak(run: MemoryRun) -> int | None:
     """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
     # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
@@ -142,8 +151,14 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 
 def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, guess: int) -> int:
-    """The largest batch at which `peak` of the run is at most `limit`."""
-    return largest(lambda batch: peak(replace(run, batch=batch)) <= limit, guess)
+    """The largest batch at which `peak` of the run is at most `limit`, and does not run out of memory."""
+    device = torch.device(run.device)
+
+    def fits(batch: int) -> bool:
+        found = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
+        return found is not None and found <= limit
+
+    return largest(fits, guess)
 
 
 def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], chosen: Sequence[Method]) -> None:
@@ -151,7 +166,10 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
     for at, run in runs:
         for method in chosen:
             of_method = replace(run, method=method.name)
-            peak, report = allocated(of_method)
+            measured = measured_unless_too_large(of_method, f"{axis} {at}")
+            if measured is None:
+                continue
+            peak, report = measured
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
             recorder.add(axis, method.title, ALLOCATED, "B", peak, at=at)
             if run.device == "cpu" and (grown := in_fresh_process(process_peak, of_method)) is not None:
@@ -160,7 +178,10 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
 
 def aim(recorder: Recorder, run: MemoryRun) -> None:
     """Measure PETRA's allocated peak against the sum of its parts."""
-    peak, report = allocated(replace(run, method=methods.PETRA.name))
+    measured = measured_unless_too_large(replace(run, method=methods.PETRA.name), "aim")
+    if measured is None:
+        return
+    peak, report = measured
     recorder.add("aim", "PETRA", "peak", "B", peak)
     recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
     recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))

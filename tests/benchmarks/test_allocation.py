@@ -1,11 +1,12 @@
 """All memory of tensors is followed, and processes are fresh."""
 
 import os
+import weakref
 
 import pytest
 import torch
 
-from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
 
 
 def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
@@ -37,6 +38,27 @@ def test_the_profiler_does_not_talk(capfd: pytest.CaptureFixture[str]) -> None:
     with Allocations(torch.device("cpu")):
         torch.zeros(1)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "python"])
+def test_what_runs_out_of_memory_has_let_go_of_it_and_another_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    given_back: list[bool] = []
+
+    def call() -> None:
+        tensor = torch.zeros(3)
+        held.append(weakref.ref(tensor))
+        raise type(error)(*error.args)
+
+    monkeypatch.setattr("benchmarks.allocation.give_back", lambda device: given_back.append(held[0]() is None))
+    assert unless_out_of_memory(call, torch.device("cpu")) is None
+    assert given_back == [True]
+    assert unless_out_of_memory(lambda: 3, torch.device("cpu")) == 3
+    error = RuntimeError("a mistake")
+    with pytest.raises(RuntimeError, match="a mistake"):
+        unless_out_of_memory(call, torch.device("cpu"))
 
 
 def fail(reason: str) -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import memory
-from petra_core import methods
+from petra_core import MemoryReport, methods
 from reproduce.records.benchmarks import LARGEST_FOUND, Series, read
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
@@ -33,6 +35,27 @@ def test_the_largest_number_is_found_from_any_guess(answer: int, guess: int) -> 
     assert memory.largest(fits, guess) == answer
     assert len(asked) == len(set(asked)), "every question takes a run"
     assert len(asked) < 50
+
+
+def test_a_batch_that_runs_out_of_memory_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search goes an eighth above what is predicted; there the device had no more, and all results were lost."""
+
+    def allocated(run: memory.MemoryRun) -> tuple[int, MemoryReport]:
+        if run.batch > 41:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return 1000 * run.batch, MemoryReport(())
+
+    assert memory.largest_batch(CHAIN, lambda run: allocated(run)[0], limit=10**9, guess=64) == 41
+    monkeypatch.setattr(memory, "allocated", allocated)
+    monkeypatch.setattr(memory, "in_fresh_process", lambda *_: None)
+    added: list[tuple[Any, ...]] = []
+    recorder = SimpleNamespace(add=lambda *values, at: added.append((*values, at)))
+    runs = [(batch, dataclasses.replace(CHAIN, batch=batch)) for batch in (40, 50)]
+    memory.along(recorder, "batch", runs, [methods.PETRA])  # type: ignore[arg-type]  # as much of one as is needed
+    assert {at for *_, at in added} == {40}
+    assert capsys.readouterr().out == "  batch 50, PETRA: does not fit\n"
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
