@@ -26,7 +26,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from reproduce.measures.machine_memory import give_back, out_of_memory
+from reproduce.measures.machine_memory import give_back, out_of_memory, workspaces
 
 __all__ = ["Allocations", "in_fresh_process", "unless_out_of_memory"]
 
@@ -44,20 +44,21 @@ class Allocations:
 
     Attributes:
         peak: most bytes held at a moment, known when the context is left.
+        workspaces: bytes that cuBLAS kept to work in on a CUDA device, which are not in the peak, known likewise.
         marks: bytes held at each `mark`, in order, known when the context is left.
 
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.peak = 0
+        self.peak = self.workspaces = 0
         self.marks: list[int] = []
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
     def __enter__(self) -> "Allocations":
         give_back(self._device)
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            workspaces(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         else:
@@ -74,7 +75,9 @@ class Allocations:
 
     def __exit__(self, *error: Any) -> None:
         if self._device.type == "cuda":
-            self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
+            peak = torch.cuda.max_memory_allocated(self._device)
+            self.workspaces = workspaces(self._device)
+            self.peak = peak - self._before - self.workspaces
             return
         self._profile.__exit__(*error)
         held = 0
