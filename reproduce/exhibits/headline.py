@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells.kinds import StageCostCell, TrainingCell
+from reproduce.exhibits import length
+from reproduce.exhibits._exhibit import Sentence, sheets
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.scales import SCALES
@@ -20,7 +22,7 @@ from reproduce.show.compare import means
 from reproduce.show.content import GIGABYTE, Figure, short_title, with_sign
 from reproduce.show.facets import KIND_LOOKS, Look, facet
 
-__all__ = ["Headline", "headlines"]
+__all__ = ["Headline", "claim", "headlines"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,18 @@ class Headline:
     sentence: str
     figure: Figure
     anchor: str
+
+
+def claim(frames: Frames) -> str:
+    """What is known of the paper's claim that PETRA is as good as backpropagation."""
+    begun = (sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun)
+    known = next((shown.words for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)), "")
+    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
+    done, planned = (sum(map(len, runs)) for runs in zip(*((sheet.done, sheet.runs) for sheet in papers), strict=True))
+    return (
+        f"Is PETRA as good as backpropagation, as the paper says? {known} Of the {planned} runs of Table 2 at the "
+        f"paper's own scale {done or 'none'} {'has' if done < 2 else 'have'} been made."
+    )
 
 
 def headlines(frames: Frames) -> list[Headline]:
