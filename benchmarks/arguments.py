@@ -4,15 +4,23 @@ Something unknown is refused before anything is measured, with what was expected
 """
 
 import argparse
+import contextlib
 import re
 
+import torch
+
 from petra_core import Stage, methods, models
+from reproduce.running import devices
+from reproduce.running.execution import deterministic
 
 __all__ = [
     "CLASSES",
     "NETWORKS",
+    "add_device",
     "add_methods",
     "add_networks",
+    "add_precision",
+    "as_trained",
     "count",
     "method_name",
     "network",
@@ -46,6 +54,39 @@ def network_name(given: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return given
+
+
+def device_name(given: str) -> str:
+    """Parse the name of a device that is there, such as cpu or cuda:1."""
+    try:
+        devices.check_there(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return given
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the device; `reproduce.running.devices.take` makes it the current one."""
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device_name, default=there, help="default: cuda if there is one")
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the precision, of cells that are trained without autocast."""
+    parser.add_argument("--precision", choices=("float32", "tf32"), default="float32", help="tf32 on CUDA devices")
+
+
+def as_trained(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, device: torch.device
+) -> contextlib.AbstractContextManager[None]:
+    """Context in which kernels are those with which a cell of this precision is trained, deterministic ones.
+
+    PyTorch's defaults are another mode, in which no cell is trained: convolutions in TF32, and what is fastest.
+    The command ends where the device has no such precision.
+    """
+    if options.precision == "tf32" and device.type != "cuda":
+        parser.error(f"--precision tf32 is of CUDA devices, and --device is {device}")
+    return deterministic(device, tf32=options.precision == "tf32")
 
 
 def add_methods(parser: argparse.ArgumentParser) -> None:

@@ -36,10 +36,9 @@ from benchmarks.arguments import count
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
-from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import JpegFiles, RawImages, write_beton
-from reproduce.data.ffcv_loader import FfcvLoader
-from reproduce.data.loader import Images, Loader, MemoryLoader
+from reproduce.data.ffcv_loader import FfcvFile
+from reproduce.data.loader import BatchFormat, InMemory, Loader
 from reproduce.records.benchmarks import Comparison
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -139,13 +138,12 @@ def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
     return images, folder / "small.beton"
 
 
-def in_memory(images: RawImages) -> MemoryLoader:
-    pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
-    return MemoryLoader(Images(pixels, labels, 10, MEAN, DEVIATION), BATCH, seed=0, flip_crop=True)
+def in_memory(images: RawImages) -> Loader:
+    return Loader(InMemory(images, SMALL, augment=True), BATCH, seed=0)
 
 
-def through_ffcv(path: Path, workers: int) -> FfcvLoader:
-    return FfcvLoader(path, BATCH, SMALL, seed=0, augmentation="flip_crop", workers=workers)
+def through_ffcv(path: Path, workers: int, batch_format: BatchFormat = SMALL) -> Loader:
+    return Loader(FfcvFile(path, batch_format, augment=True, workers=workers), BATCH, seed=0)
 
 
 def photographs(folder: Path, count: int) -> JpegFiles:
@@ -227,7 +225,7 @@ def jpeg(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[
     medians = {}
     for workers in options.workers:
         title = f"jpeg, {workers} workers: FFCV / torchvision"
-        loader = FfcvLoader(file, BATCH, LARGE, seed=0, augmentation="random_resized_crop", workers=workers)
+        loader = through_ffcv(file, workers, LARGE)
         rivals = ("FFCV", of_loader(loader)), ("torchvision", of_dataloader(dataset, workers))
         medians[title] = compare(title, *rivals, options, recorder, aim=2)
         loader.close()

@@ -2,7 +2,7 @@
 
 PaReprop (arXiv 2306.09342) reconstructs a block beside the gradient of the block above, so that the one evaluation more
 of reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all
-three methods of this engine: families, sizes and micro-batches of several lengths, in float32, without dropout.
+three methods of this engine: families, sizes and micro-batches of several lengths, without autocast and dropout.
 
 In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
 round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
@@ -11,8 +11,9 @@ others have. Memory is the allocator's peak over a step, the network included, t
 beside it, which is the order that holds most. The largest batch under a budget is predicted from shapes alone
 (`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
 
-The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the hierarchical
-models with a published gain more than that. Runs on a CPU have none.
+All have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision that
+is asked for. The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the
+hierarchical models with a published gain more than that. Runs on a CPU have none.
 
 Usage, with the defaults for the CPU, and on a GPU (in one line):
 
@@ -23,7 +24,6 @@ Usage, with the defaults for the CPU, and on a GPU (in one line):
 """
 
 import argparse
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.allocation import Allocations
-from benchmarks.arguments import CLASSES, count
+from benchmarks.allocation import Allocations, unless_out_of_memory
+from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -56,6 +56,7 @@ from reproduce.records.benchmarks import (
     Benchmark,
     Comparison,
 )
+from reproduce.running import devices
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -93,7 +94,7 @@ class ParepropRun:
             names = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
             raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(names))}")
         stem = transformers.default_stem(self.network, self.size)
-        return transformers.build(self.network, stem, transformers.default_width(self.network), self.size, CLASSES)
+        return transformers.build(self.network, stem, transformers.MODELS[self.network].width, self.size, CLASSES)
 
     def micro_batch(self) -> tuple[Tensor, Tensor]:
         """Images [batch, 3, size, size] and labels [batch], or tokens and targets [batch, length]."""
@@ -118,7 +119,6 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
 
 def allocated(run: ParepropRun, device: torch.device) -> int:
     """The allocator's peak over two steps, in bytes."""
-    gc.collect()
     with Allocations(device) as allocations:
         # The profiler follows the thread that it was entered in.
         stepping(run, device, side_by_side=device.type == "cuda")()
@@ -136,17 +136,14 @@ def predicted_peak(run: ParepropRun) -> int:
 
 
 def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
-    """Measure the samples per second of every method, round by round."""
-    steps = {}
-    for method in CONTESTANTS:
-        torch.set_num_threads(threads_of(method, threads, device))
-        steps[method] = stepping(replace(run, method=method), device)
-    for number in range(rounds):
-        for place in range(len(CONTESTANTS)):
-            method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
-            torch.set_num_threads(threads_of(method, threads, device))
-            seconds = timed(steps[method], device)
-            recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / seconds)
+    """Measure the samples per second of every method, round by round, if the pipelines of all fit at once."""
+    seconds = unless_out_of_memory(partial(timed_rounds, run, device, threads, rounds), device)
+    if seconds is None:
+        recorder.notes.append(f"{run.group}: not timed, since the networks of all methods do not fit at once.")
+        return
+    for method, values in seconds.items():
+        for value in values:
+            recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / value)
     row = pareprop_row(run.network, exactly=True)
     low = SLOWER_AT_MOST if row is None else 1 + row.number("gain_percent") / 100
     low = low if device.type == "cuda" else None
@@ -158,6 +155,37 @@ def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.devic
         recorder.comparisons.append(Comparison(run.group, THROUGHPUT, first.title, second.title, low=bound))
 
 
+def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: int) -> dict[Method, list[float]]:
+    """The seconds of a step of every method, round by round.
+
+    Raises:
+        MemoryError: on a CUDA device, memory had to be given back for a step, and asked for anew: its time is not that
+            of the method. So it is where the three networks and what was kept for their streams leave too little room.
+
+    """
+    steps = {}
+    for method in CONTESTANTS:
+        torch.set_num_threads(threads_of(method, threads, device))
+        steps[method] = stepping(replace(run, method=method), device)
+    for step in steps.values():
+        step()  # once more, with all of them there
+    seconds: dict[Method, list[float]] = {method: [] for method in CONTESTANTS}
+    before = retries(device)
+    for number in range(rounds):
+        for place in range(len(CONTESTANTS)):
+            method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
+            torch.set_num_threads(threads_of(method, threads, device))
+            seconds[method].append(timed(steps[method], device))
+    if retries(device) > before:
+        raise MemoryError(f"{run.group}: memory was given back and asked for anew within what was timed")
+    return seconds
+
+
+def retries(device: torch.device) -> int:
+    """How often in this process the device had no memory left until some was given back; 0 for the CPU."""
+    return int(torch.cuda.memory_stats(device)["num_alloc_retries"]) if device.type == "cuda" else 0
+
+
 def threads_of(method: Method, threads: int, device: torch.device) -> int:
     """Threads of each thread pool that computes, so that all methods have the same cores."""
     return threads // 2 if method.overlapped and device.type == "cpu" else threads
@@ -167,7 +195,9 @@ def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -
     """Measure the peaks of every method."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
-        recorder.add(run.group, method.title, ALLOCATED, "B", allocated(of_method, device))
+        peak = unless_out_of_memory(partial(allocated, of_method, device), device)
+        if peak is not None:
+            recorder.add(run.group, method.title, ALLOCATED, "B", peak)
         recorder.add(run.group, method.title, PEAK_FORETOLD, "B", predicted_peak(of_method))
 
 
@@ -177,7 +207,8 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
         of_method = replace(run, method=method)
 
         def fits(batch: int, peak: Callable[[ParepropRun], int], of_method: ParepropRun = of_method) -> bool:
-            return peak(replace(of_method, batch=batch)) <= limit
+            found = unless_out_of_memory(lambda: peak(replace(of_method, batch=batch)), device)
+            return found is not None and found <= limit
 
         guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
         recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)
@@ -203,9 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
     parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda if there is one"
-    )
+    add_device(parser)
+    add_precision(parser)
     add_options(parser, "pareprop")
     options = parser.parse_args(arguments)
     for network in options.networks:
@@ -217,15 +247,16 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     if options.threads < 2 or options.threads % 2:
         parser.error(f"--threads {options.threads}: PaReprop shares them between two, so they are an even number")
 
-    device = torch.device(options.device)
+    device = devices.take(options.device)
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)
-    for network in options.networks:
-        for batch in options.batches:
-            run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
-            measure_throughput(recorder, run, device, options.threads, options.rounds)
-            torch.set_num_threads(options.threads)
-            measure_memory(recorder, run, device)
-        measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
+    with as_trained(parser, options, device):
+        for network in options.networks:
+            for batch in options.batches:
+                run = ParepropRun(network, options.size, options.length, batch, methods.PAREPROP)
+                measure_throughput(recorder, run, device, options.threads, options.rounds)
+                torch.set_num_threads(options.threads)
+                measure_memory(recorder, run, device)
+            measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
     return recorder.finish()
 
 

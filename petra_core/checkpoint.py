@@ -90,10 +90,10 @@ def _read(source: Path | io.BytesIO, name: str, map_location: Any) -> Any:
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({error}); {ADVICE}") from error
 
 
-def copied(tree: Any, device: torch.device | None = None) -> Any:
-    """A copy of nested containers in which every tensor is a copy outside all graphs, on `device` if one is given."""
+def copied(tree: Any, device: torch.device | str = "cpu") -> Any:
+    """A copy of nested containers in which every tensor is a copy outside all graphs, on `device`."""
     if isinstance(tree, Tensor):
-        return tree.detach().to(device, copy=True) if device is not None else tree.detach().clone()
+        return tree.detach().to(device, copy=True)
     if isinstance(tree, Mapping):
         return {key: copied(value, device) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

@@ -30,6 +30,7 @@ In a trace the reconstruction has no event: `petra_core.tracing` counts it to a 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -41,7 +42,7 @@ from petra_core.schedule import Action, Kind
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
-__all__ = ["Act", "InOrder", "Sent", "SideBySide", "conductor", "new_stream"]
+__all__ = ["Act", "InOrder", "Sent", "SideBySide", "conductor", "shared_stream"]
 
 Sent = list[tuple[int, Message]]  # to which stage, what
 Act = Callable[[Worker, Action, Sent], Tensor | None]
@@ -98,7 +99,6 @@ class SideBySide(InOrder):
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._beside: Future[Tensor | None] | None = None
-        self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
         self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this tick
 
     @contextlib.contextmanager
@@ -112,8 +112,8 @@ class SideBySide(InOrder):
                 wait([self._beside])  # after an exception too: nothing is to go on behind the caller's back
                 self._beside = None
             for device in self._forked:
-                for stream in self._streams[device]:
-                    torch.cuda.current_stream(device).wait_stream(stream)
+                for number in (0, 1):
+                    torch.cuda.current_stream(device).wait_stream(shared_stream(device, number))
             self._forked.clear()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
@@ -138,17 +138,16 @@ class SideBySide(InOrder):
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
         """The stream of a worker; at the first work of a tick it is made to wait for what comes before the tick."""
         device = worker.device
-        if device not in self._streams:
-            self._streams[device] = (new_stream(device), new_stream(device))
         if device not in self._forked:
             self._forked.add(device)
-            for stream in self._streams[device]:
-                stream.wait_stream(torch.cuda.current_stream(device))
-        return self._streams[device][worker.index % 2]
+            for number in (0, 1):
+                shared_stream(device, number).wait_stream(torch.cuda.current_stream(device))
+        return shared_stream(device, worker.index % 2)
 
 
-def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
-    """A CUDA stream of a device, the current one unless given."""
+@functools.cache
+def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """The n-th CUDA stream of a device, the same for all pipelines: cuBLAS keeps memory for each that it has met."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

@@ -220,7 +220,7 @@ class Part:
                 e["micro_batch"],
                 e["version"],
                 tuple(tensor.to(self._device) for tensor in e["kept"]),
-                None if e["random"] is None else loaded(e["random"]),
+                None if e["random"] is None else loaded(e["random"], self._device),
             )
             for e in state["memory"]
         )

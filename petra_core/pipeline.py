@@ -279,7 +279,7 @@ class Pipeline:
             self.trace = None
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything that a bitwise resume needs, also when the pipeline is full.
+        """A copy, on the CPU, of everything that a bitwise resume needs, also when the pipeline is full.
 
         Over several processes each has the state of its own stages, and None for the others; put together they are that
         of a pipeline in one process, unless stages are replicated: each replica's state is of use to that replica only.

@@ -20,8 +20,20 @@ from torch import Tensor
 RandomState = tuple[Tensor, ...]  # the CPU generator's state and, for a stage on a CUDA device, that device's
 
 
-def loaded(state: Sequence[Tensor]) -> RandomState:
-    """A state from a checkpoint, whichever device that was read to: all generators take states on the CPU."""
+def loaded(state: Sequence[Tensor], device: torch.device) -> RandomState:
+    """A state from a checkpoint, from which a stage on `device` is to draw once more what it has drawn.
+
+    The tensors may have been read to any device: all generators take states on the CPU.
+
+    Raises:
+        ValueError: it was drawn on a device of another kind, whose numbers this one cannot draw.
+
+    """
+    if len(state) != 1 + (device.type == "cuda"):
+        raise ValueError(
+            f"a micro-batch in flight has drawn random numbers (dropout) on a device of another kind, and on {device} "
+            f"they cannot be drawn again; go on on a device of the kind on which the run was stopped"
+        )
     return tuple(tensor.cpu() for tensor in state)
 
 
@@ -44,9 +56,9 @@ def capture_all(devices: Iterable[torch.device]) -> list[RandomState]:
 
 
 def restore_all(states: Sequence[Sequence[Tensor]], devices: Iterable[torch.device]) -> None:
-    """Put the states of `capture_all` back. Raises: ValueError: they are those of fewer or more devices."""
-    for state, device in zip(states, _different(devices), strict=True):
-        restore(loaded(state), device)
+    """Put the states of `capture_all` back; generators of devices that were not among those then stay as they are."""
+    for state, device in zip(states, _different(devices), strict=False):
+        restore(loaded(state, device), device)
 
 
 def _different(devices: Iterable[torch.device]) -> list[torch.device]:
@@ -86,10 +98,12 @@ class RandomStream:
     Attributes:
         state: of the generators of this stream; None for the global generators.
         drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
+        ever_drawn: whether any forward has drawn, since the stream was made.
 
     """
 
     drawn: RandomState | None = None
+    ever_drawn = False
 
     def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
         self._device = device
@@ -99,6 +113,17 @@ class RandomStream:
             number = int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]) >> 1
             devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
             self.state = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
+        self._first = self.state
+
+    def load(self, state: Sequence[Tensor] | None) -> None:
+        """Go on from a state of this stream, also of one on a device of another kind.
+
+        A generator that is not in it, a CUDA device's in a state of the CPU, begins as it would in a new run.
+        """
+        if state is None or self._first is None:
+            self.state = None
+        else:
+            self.state = (*(tensor.cpu() for tensor in state), *self._first[len(state) :])[: len(self._first)]
 
     def __enter__(self) -> None:
         outside = capture(self._device)
@@ -111,6 +136,7 @@ class RandomStream:
     ) -> None:
         end = capture(self._device)
         self.drawn = self._begin if _differ(self._begin, end) else None
+        self.ever_drawn = self.ever_drawn or self.drawn is not None
         if self.state is not None:
             self.state = end
             restore(self._outside, self._device)

@@ -124,14 +124,19 @@ def adamw(
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
-    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it."""
+    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it.
+
+    A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. Which number
+    it has been given is noted beside it in the group, since to ask the tensor would be to wait for its device.
+    """
     from torch import Tensor
 
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(learning_rate)
-        else:
+        if not isinstance(group["lr"], Tensor):
             group["lr"] = learning_rate
+        elif group.get("lr_written") != learning_rate:
+            group["lr"].fill_(learning_rate)
+            group["lr_written"] = learning_rate
 
 
 def _sgd(

@@ -5,15 +5,14 @@ drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Event", "Name", "Timeline"]
 
 Name = tuple[str, int, int]  # kind, stage, micro-batch (of an update: its number)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An operation of a device with its begin and end, in seconds."""
 
     device: int

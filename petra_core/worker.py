@@ -27,7 +27,7 @@ from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
 from petra_core.part import Part
-from petra_core.randomness import RandomStream, loaded
+from petra_core.randomness import RandomStream
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 
@@ -345,7 +345,7 @@ class Worker:
         self.version = state["version"]
         random = state["random"] if len(self._streams) > 1 else [state["random"]]
         for stream, stream_state in zip(self._streams, random, strict=True):
-            stream.state = None if stream_state is None else loaded(stream_state)
+            stream.load(stream_state)
         for kind in ("inputs", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         for part, part_state in zip(self.parts, state["parts"], strict=True):

@@ -29,9 +29,9 @@ TOOLS = """
 #: Sorts a table up and down; chooses k = 4 with the keyboard's focus on the button, and all k again.
 LOOK = """
   for (const details of all("details")) details.open = true;
-  const sorted = document.querySelector("#table-table3-depths table");
-  const column = () => [...sorted.tBodies[0].rows].slice(1).map((row) => row.cells[2].textContent.trim());
-  const head = sorted.tHead.rows[1].cells[2].querySelector("button");
+  const sorted = document.querySelector("#table-table3 table");
+  const column = () => [...sorted.tBodies[0].rows].map((row) => row.cells[5].textContent.trim());
+  const head = sorted.tHead.rows[1].cells[5].querySelector("button");
   report.before = column();
   head.click();
   report.rising = column();

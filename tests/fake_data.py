@@ -1,16 +1,21 @@
 """Small data sets in the true formats, made of random or photographed pixels."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import Beton
-from reproduce.data.manifest import SPLITS, Findings
+from reproduce.data.loader import Batch
+from reproduce.data.manifest import SPLITS, Findings, Manifest
+from reproduce.data.prepare import Options, prepare
 from reproduce.data.small_images import SmallImages
 
 PIXELS = 3 * 32 * 32
@@ -86,6 +91,20 @@ def contents(source: SmallImages) -> tuple[list[tuple[NDArray[np.uint8], NDArray
     """Pixels and labels of the training and the test set as `write` leaves them, and what `examine` found."""
     findings = source.examine(lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
-        source.write(Path(folder), findings, lambda _: None)
+        source.write(Path(folder), lambda _: None)
         images = [Beton(Path(folder) / f"{split}.beton").raw() for split in SPLITS]
     return [(image.pixels, image.labels) for image in images], findings
+
+
+def prepared(dataset: Dataset, source: Path, root: Path, **options: bool) -> Manifest:
+    """What `prepare` makes of an unofficial source."""
+    return prepare(dataset, source, root, Options(reason="a test", **options), lambda *_: nullcontext(lambda _: None))[
+        0
+    ]
+
+
+def assert_same_batches(one: Iterable[Batch], other: Iterable[Batch]) -> None:
+    """The same batches, bit for bit."""
+    for (x, y), (expected_x, expected_y) in zip(one, other, strict=True):
+        assert torch.equal(x, expected_x)
+        assert torch.equal(y, expected_y)

@@ -6,7 +6,8 @@ from typing import Any
 
 from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainedCell
 from reproduce.data.manifest import built_in
-from reproduce.measures.names import CAUSES, MEASURES, OF, PAIRS
+from reproduce.measures.gradient_quality import MEASURES, PAIRS
+from reproduce.measures.reconstruction import CAUSES, OF
 from reproduce.records.record import Record
 from tests import fake_records
 

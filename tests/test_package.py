@@ -1,8 +1,12 @@
-"""The names of the engine's package: all that it lists is there, though what needs torch comes when it is asked for."""
+"""The packages: all names that the engine's lists are there, and what importing the other one sets."""
+
+import importlib
+import os
 
 import pytest
 
 import petra_core
+import reproduce
 
 
 def test_every_name_is_there_and_no_other() -> None:
@@ -10,3 +14,15 @@ def test_every_name_is_there_and_no_other() -> None:
     assert all(getattr(petra_core, name) is not None for name in petra_core.__all__)
     with pytest.raises(AttributeError, match="module 'petra_core' has no attribute 'Pipelines'"):
         _ = petra_core.Pipelines
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, ":4096:8"), (":16:8", ":16:8")])
+def test_cublas_is_told_to_be_deterministic_at_the_import(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, after: str
+) -> None:
+    """It was told when the first cell was run: too late where anything had been multiplied on the device before."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before or "")
+    if before is None:
+        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    importlib.reload(reproduce)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == after

@@ -5,12 +5,10 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import torch
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, RawImages, write_beton
-from reproduce.data.loader import Images, Loader, MemoryLoader
+from reproduce.data.loader import BatchFormat, InMemory, Loader, Source
 
 from .setting import CLASSES, open_device
 
@@ -20,19 +18,16 @@ IMAGES, BATCH = 2048, 64
 
 @functools.lru_cache(maxsize=1)
 def _loader(path: str, name: str) -> Loader:
-    loader: Loader
+    source: Source
     if name == "memory":
-        raw = Beton(Path(path)).raw()
-        images = Images(
-            torch.from_numpy(raw.pixels), torch.from_numpy(raw.labels), CLASSES, FORMAT.mean, FORMAT.deviation
-        )
-        loader = MemoryLoader(images, BATCH, seed=0, flip_crop=True)
+        source = InMemory(Beton(Path(path)).raw(), FORMAT, augment=True)
     else:
         if importlib.util.find_spec("ffcv") is None:
             raise SkipNotImplemented("FFCV is not installed")
-        from reproduce.data.ffcv_loader import FfcvLoader
+        from reproduce.data.ffcv_loader import FfcvFile
 
-        loader = FfcvLoader(Path(path), BATCH, FORMAT, seed=0, augmentation="flip_crop")
+        source = FfcvFile(Path(path), FORMAT, augment=True)
+    loader = Loader(source, BATCH, seed=0)
     for _ in loader.epoch(0):  # Numba has compiled, and pages are in memory
         pass
     return loader

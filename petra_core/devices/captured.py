@@ -17,13 +17,16 @@ that `pipeline.state_dict()` is right at all times.
 
 Methods that let one micro-batch pass at a time are recorded a micro-batch at a time, so backpropagation can be measured
 against PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no
-fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers, which would be the same again.
+fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the
+state of the generator at its forward, for which Python has to ask.
 
 What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
 `cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
 """
 
 import contextlib
+import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
@@ -31,7 +34,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from petra_core.concurrency import Act, InOrder, Sent, new_stream
+from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.finite import PendingLosses
 from petra_core.ledger import payload, storage_of
 from petra_core.pipeline import Pipeline
@@ -41,34 +44,42 @@ from petra_core.tape import Streams, Value, as_streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "check", "cuda"]
+__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
+
+
+class UnrecordableError(ValueError):
+    """The ticks of a pipeline cannot be recorded; the message says why. Its own steps can be taken."""
+
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class CapturedTicks:
-    """Steps of a full pipeline, repeated from recordings: use `step` in place of `pipeline.step`.
+    """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
+
+    The first steps are plain ones: until the pipeline is as full as it gets, and where it is full already, as after a
+    resume, k + 1 of them and at least 2, so that every stage has once done all that it does. What libraries make at
+    their first use in a process, such as handles, plans and compiled kernels, cannot be made while a device records.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
     that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
 
     Args:
-        pipeline: as full as it gets, each stage updated at least once (`ready`), with torch.optim.SGD or none. From now
-            on SGD is the fused one, whose learning rate is a tensor, so that it may change.
+        pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
+            that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
         record: what records.
         conductor: does the actions of a recorded tick; None: one after the other.
 
     Raises:
-        ValueError: the method, the optimizer, a hook, a trace, random numbers or several processes do not allow it, or
-            the pipeline is not full yet; the message says which.
+        UnrecordableError: the method, the optimizer, a hook, a trace or several processes do not allow it.
 
     """
 
     def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
-        check(pipeline)
-        _check_full(pipeline)
+        _check(pipeline)
         self._pipeline = pipeline
+        self._plain_steps = max(2, pipeline.accumulation + 1)  # at least so many are still to be done
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes: dict[Hashable, Tensor] = {}
@@ -81,23 +92,23 @@ class CapturedTicks:
                 device = group["params"][0].device
                 group |= {"fused": True, "foreach": False}
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
-        _copy(self._settle())
 
-    @staticmethod
-    def ready(pipeline: Pipeline) -> bool:
-        """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
-        full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
-        return full and all(worker.version for worker in pipeline._workers)
+    @property
+    def recorded(self) -> bool:
+        """Whether all steps from now on are repetitions."""
+        return len(self._recordings) == self._pipeline.accumulation
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor:
+    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar, memory of its own) of the micro-batch that reached the head.
+            The loss (a scalar, memory of its own) of the micro-batch that reached the head; None while the pipeline
+            fills.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
             RuntimeError: the pipeline has done something else since the last step, or an exception broke that off.
+            UnrecordableError: steps would be recorded from now on, and a stage has drawn random numbers.
             ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
@@ -108,6 +119,14 @@ class CapturedTicks:
                 f"the pipeline is at tick {pipeline._clock.tick_number}, and the last recorded step left it at tick "
                 f"{self._ticks}; after anything else that moves it make new CapturedTicks"
             )
+        if self._plain_steps > 0 or not _is_full(pipeline):
+            self._plain_steps -= 1
+            plain_loss = pipeline.step(inputs, target)
+            self._ticks = pipeline._clock.tick_number
+            return plain_loss
+        if not self._recordings:
+            _check_draws_nothing(pipeline)
+            _copy(self._settle())
         given = (*as_streams(inputs), target)
         pipeline._shapes.check(pipeline.micro_batches, given)
         if not self._enters:
@@ -217,32 +236,41 @@ class CapturedTicks:
         worker.ledger.set("gradients", payload(p.grad for p in worker._parameters if p.grad is not None))
 
 
-def check(pipeline: Pipeline) -> None:
-    """See that ticks of the pipeline can be recorded once it is full. Raises: ValueError: as for `CapturedTicks`."""
+def _check(pipeline: Pipeline) -> None:
+    """See that ticks of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
-        raise ValueError(
+        raise UnrecordableError(
             f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
     if method.overlapped or pipeline._channel is not None:
-        raise ValueError(f"ticks are recorded of one process that works in order; {method} or a channel is in the way")
+        raise UnrecordableError(
+            f"ticks are recorded of one process that works in order; {method} or a channel is in the way"
+        )
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
-        raise ValueError("hooks and traces are called by Python, which a recorded tick does without; take them off")
+        raise UnrecordableError(
+            "hooks and traces are called by Python, which a recorded tick does without; take them off"
+        )
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
         kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
-        raise ValueError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
+        raise UnrecordableError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
-def _check_full(pipeline: Pipeline) -> None:
-    if not CapturedTicks.ready(pipeline):
-        raise ValueError(
-            f"the pipeline is not full yet, so its ticks are not all alike: {pipeline.in_flight} of {pipeline.depth} "
-            f"micro-batches are in flight, and stages have updated {[w.version for w in pipeline._workers]} times; "
-            f"take more steps until CapturedTicks.ready(pipeline)"
+def _is_full(pipeline: Pipeline) -> bool:
+    """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
+    full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
+    return full and all(worker.version for worker in pipeline._workers)
+
+
+def _check_draws_nothing(pipeline: Pipeline) -> None:
+    # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
+    drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
+    if drawing:
+        raise UnrecordableError(
+            f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
+            f"without asking the generator for its state, which a recorded tick cannot; set dropout to 0"
         )
-    if any(entry.random is not None for w in pipeline._workers for part in w.parts for entry in part._memory):
-        raise ValueError("a stage draws random numbers (dropout), which a recorded tick would repeat; set them to 0")
 
 
 def _copy(moves: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -315,7 +343,7 @@ class OverStreams(InOrder):
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
-        caller = torch.cuda.current_stream()
+        caller = torch.cuda.current_stream(self._streams[0].device)
         for stream in self._streams:
             stream.wait_stream(caller)
         yield
@@ -328,27 +356,65 @@ class OverStreams(InOrder):
 
 
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs, their stages over `streams` CUDA streams.
+    """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
+
+    Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
 
     Raises:
-        ValueError: a stage is not on the current CUDA device, or `CapturedTicks` has a reason to refuse.
+        UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
+        ValueError: there is no stream.
 
     """
-    devices = {worker.device.type for worker in pipeline._workers}
-    if devices != {"cuda"}:
-        raise ValueError(f"a CUDA graph needs all stages on one CUDA device, they are on {sorted(devices)}")
+    devices = {worker.device for worker in pipeline._workers}
+    device = min(devices, key=str)
+    if len(devices) > 1 or device.type != "cuda":
+        raise UnrecordableError(
+            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
+        )
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    conductor = OverStreams([new_stream() for _ in range(streams)]) if streams > 1 else None
+    several = streams > 1 and pipeline.method.pipelined
+    conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)]) if several else None
+    return CapturedTicks(pipeline, recorder(device), conductor)
+
+
+def recorder(device: torch.device) -> Record:
+    """What records as CUDA graphs of `device`, all of which share their memory.
+
+    What it is given must have been done in this process before, and more than once (see `CapturedTicks`).
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            work()  # is not done by being recorded
-        graph.replay()
-        repeat: Callable[[], None] = graph.replay
+        capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
+
+        def repeat() -> None:
+            with torch.cuda.device(device):
+                graph.replay()
+
+        with torch.cuda.device(device), _without_collecting(), warnings.catch_warnings():
+            warnings.filterwarnings("error", "The CUDA Graph is empty")  # to repeat it would train nothing, silently
+            with capture:
+                work()  # is not done by being recorded
+        repeat()
         return repeat
 
-    return CapturedTicks(pipeline, record, conductor)
+    return record
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Context in which Python collects no garbage: a graph of before, if it is some, must not go while one is recorded.
+
+    A capture breaks off at what its release asks of the device.
+    """
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -35,6 +35,7 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
         np.array([link.seconds(size) for size in sizes]) for sizes in zip(*((c.up, c.down) for c in costs), strict=True)
     )
     stages = np.arange(count)
+    updates = (2 * (count - 1) - stages - 1) % accumulation  # of a stage, the ticks modulo k that end with one
     measured = -(-32 // accumulation) * accumulation
     free = np.zeros(count)  # until when every device is busy
     link_up, link_down = np.zeros(count), np.zeros(count)  # until when the links to the stages above and below are
@@ -43,13 +44,17 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
     for tick in range(len(ends) + 2 * (count - 1)):
         number = tick - 2 * (count - 1) + stages  # of the micro-batch that comes back
         enters, returns = stages <= tick, number >= 0
-        free = np.where(enters, np.maximum(free, from_below) + forward, free)
-        link_up = np.where(enters, np.maximum(free, link_up) + up, link_up)
-        free = np.where(returns, np.maximum(free, from_above) + backward, free)
-        link_down = np.where(returns, np.maximum(free, link_down) + down, link_down)
+        np.maximum(free, from_below, out=free, where=enters)
+        np.add(free, forward, out=free, where=enters)
+        np.maximum(free, link_up, out=link_up, where=enters)
+        np.add(link_up, up, out=link_up, where=enters)
+        np.maximum(free, from_above, out=free, where=returns)
+        np.add(free, backward, out=free, where=returns)
+        np.maximum(free, link_down, out=link_down, where=returns)
+        np.add(link_down, down, out=link_down, where=returns)
         if returns[0]:
             ends[number[0]] = free[0]
-        free = np.where(returns & ((number + 1) % accumulation == 0), free + update, free)
-        from_below[1:] = link_up[:-1] + link.latency
-        from_above[:-1] = link_down[1:] + link.latency
+        np.add(free, update, out=free, where=returns & (updates == tick % accumulation))
+        np.add(link_up[:-1], link.latency, out=from_below[1:])
+        np.add(link_down[1:], link.latency, out=from_above[:-1])
     return float(ends[-1] - ends[-1 - measured]) / measured

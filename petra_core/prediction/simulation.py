@@ -12,6 +12,7 @@ Times are in seconds, sizes in bytes.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from petra_core.errors import ScheduleError
 from petra_core.timeline import Event, Name, Timeline
@@ -78,8 +79,7 @@ class Link:
 INSTANT = Link()
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of a device, with its duration and what has to be done before it.
 
     Attributes:
@@ -110,57 +110,55 @@ def simulate(
 
     """
     links = links or {}
-    place = {operation.name: device for device, operations in enumerate(devices) for operation in operations}
-    done: dict[Name, float] = {}
+    receivers = _receivers(devices)
+    known: list[dict[Name, float]] = [{} for _ in devices]  # by device: since when it has the result of what is done
     free = [0.0] * len(devices)
     link_free: dict[tuple[int, int], float] = {}
-    arrivals: dict[tuple[Name, int], float] = {}
-    sizes = _messages(devices, place)
     queues = [deque(operations) for operations in devices]
     events: list[list[Event]] = [[] for _ in devices]
     waiting: dict[Name, list[int]] = {}  # the devices that cannot go on before it is done
     able = list(range(len(devices)))
     while able:
         device = able.pop()
-        queue = queues[device]
+        queue, here = queues[device], known[device]
         while queue:
             operation = queue[0]
-            missing = next((need for need, _ in operation.needs if need not in done), None)
+            missing = next((need for need, _ in operation.needs if need not in here), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(device)
                 break
             queue.popleft()
-            ready = (done[need] if place[need] == device else arrivals[need, device] for need, _ in operation.needs)
-            begin = max(free[device], *ready) if operation.needs else free[device]
-            end = free[device] = done[operation.name] = begin + operation.seconds
+            begin = max(free[device], *[here[need] for need, _ in operation.needs]) if operation.needs else free[device]
+            end = free[device] = here[operation.name] = begin + operation.seconds
             events[device].append(Event(device, operation.name, begin, end))
-            for receiver, size in sizes.get(operation.name, {}).items():
+            for receiver, size in receivers.get(operation.name, {}).items():
                 way = links.get((device, receiver), link)
                 gone = max(end, link_free.get((device, receiver), 0.0)) + way.seconds(size)
                 link_free[device, receiver] = gone
-                arrivals[operation.name, receiver] = gone + way.latency
+                known[receiver][operation.name] = gone + way.latency
             able += waiting.pop(operation.name, ())
     stuck = {device: queue[0] for device, queue in enumerate(queues) if queue}
     if stuck:
         raise ScheduleError(
             "; ".join(
                 f"device {device} waits before {_text(operation.name)} for "
-                + ", ".join(_text(need) for need, _ in operation.needs if need not in done)
+                + ", ".join(_text(need) for need, _ in operation.needs if need not in known[device])
                 for device, operation in stuck.items()
             )
         )
     return Timeline(tuple(event for of_device in events for event in of_device), len(devices))
 
 
-def _messages(devices: Sequence[Sequence[Operation]], place: Mapping[Name, int]) -> dict[Name, dict[int, int]]:
-    """The devices to which every operation's result is sent, with the bytes: operation -> device -> bytes."""
-    sizes: dict[Name, dict[int, int]] = {}
+def _receivers(devices: Sequence[Sequence[Operation]]) -> dict[Name, dict[int, int]]:
+    """The other devices to which every operation's result is sent, with the bytes: operation -> device -> bytes."""
+    place = {operation.name: device for device, operations in enumerate(devices) for operation in operations}
+    receivers: dict[Name, dict[int, int]] = {}
     for device, operations in enumerate(devices):
         for operation in operations:
             for need, size in operation.needs:
                 if place.get(need, device) != device:
-                    sizes.setdefault(need, {})[device] = size
-    return sizes
+                    receivers.setdefault(need, {})[device] = size
+    return receivers
 
 
 def _text(name: Name) -> str:

@@ -23,7 +23,7 @@ class Cell(abc.ABC):
     """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
 
     Attributes:
-        scale: the grid it belongs to (`smoke`, `small`, `paper`, or `custom` for a cell by hand).
+        scale: the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand).
 
     """
 

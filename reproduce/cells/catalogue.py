@@ -3,11 +3,13 @@
 The numbers are those of the official distributions; `reproduce.data.prepare` compares what it finds with them.
 """
 
-import difflib
+import dataclasses
 import importlib.util
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+
+from reproduce.cells.base import CellError, near_matches
 
 DEFAULT_ROOT = Path("data")  # folder of prepared data sets
 FFCV, MEMORY, TORCHVISION = "ffcv", "memory", "torchvision"
@@ -17,50 +19,28 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Description of one data set.
+    """Description of one data set; the numbers are of the official one."""
 
-    Attributes:
-        name: as in commands and cells.
-        title: as in sentences.
-        num_classes: of the official set; of text the values of a token.
-        image_size: height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens.
-        image_sizes: heights and widths that can be had, pixels.
-        train_samples, test_samples: of the official set; 0 if there is none, as of text that differs between machines.
-        loaders: names of the loaders that can deliver it, the preferred one first; FFCV counts only where installed.
-        augmentations: of training that fit the images, the paper's first.
-        stem: of residual networks for these images.
-        mean, deviation: of each channel, in 0..1; None where `prepare` measures them over the training set.
-        how_to_get: what a person without the data has to do; empty if it comes with a dependency.
-        downloadable: whether `prepare --download` can get it.
-        weight_decay: the paper's for this data set; of text RoBERTa's.
-        text: whether it is text, to be read by a language model, and not images.
-
-    """
-
-    name: str
-    title: str
-    num_classes: int
-    image_size: int
-    image_sizes: range
-    train_samples: int
+    name: str  # as in commands and cells
+    title: str  # as in sentences
+    num_classes: int  # of text the values of a token
+    image_size: int  # height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens
+    image_sizes: range  # that can be had
+    train_samples: int  # 0 if there is no official number, as of text that differs between machines
     test_samples: int
-    loaders: tuple[str, ...]
-    augmentations: tuple[str, ...]
-    stem: str
-    how_to_get: str
-    mean: Channels | None = None
+    loaders: tuple[str, ...]  # that can deliver it, the preferred one first; FFCV counts only where installed
+    augmentations: tuple[str, ...]  # of training that fit the images, the paper's first
+    stem: str  # of residual networks for these images
+    how_to_get: str  # what a person without the data has to do; empty if it comes with a dependency
+    mean: Channels | None = None  # of each channel, in 0..1; None where `prepare` measures it over the training set
     deviation: Channels | None = None
-    downloadable: bool = False
-    weight_decay: float = 5e-4
-    text: bool = False
+    downloadable: bool = False  # whether `prepare --download` can get it
+    weight_decay: float = 5e-4  # the paper's for this data set; of text RoBERTa's
+    text: bool = False  # to be read by a language model, and not images
 
-    def sized(self, image_size: int) -> str:
+    def sized(self, size: int) -> str:
         """A sample of that size in words, such as `sequences of 64 bytes`."""
-        return (
-            f"sequences of {image_size} bytes"
-            if self.text
-            else f"{image_size}\N{MULTIPLICATION SIGN}{image_size} pixels"
-        )
+        return f"sequences of {size} bytes" if self.text else f"{size}\N{MULTIPLICATION SIGN}{size} pixels"
 
     @property
     def built_in(self) -> bool:
@@ -68,23 +48,21 @@ class Dataset:
         return not self.how_to_get
 
     def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
-        """Raise ValueError if batches like this cannot be had; the message says which can."""
+        """Raise CellError if batches like this cannot be had; the message says which can."""
         sizes = self.image_sizes
         if image_size not in sizes:
             wanted = f"a multiple of {sizes.step}" if sizes.step > 1 else f"between {sizes[0]} and {sizes[-1]}"
             wanted = str(sizes[0]) if len(sizes) == 1 else wanted
             unit = ", the bytes of a sequence," if self.text else ""
-            raise ValueError(f"image_size{unit} must be {wanted} for {self.name}, got {image_size}")
-        if augmentation not in self.augmentations:
-            raise ValueError(
-                f"augmentation must be {_either(self.augmentations)} for {self.name}, got {augmentation!r}"
-            )
-        if loader not in self.loaders:
-            raise ValueError(f"loader must be {_either(self.loaders)} for {self.name}, got {loader!r}")
+            raise CellError(f"image_size{unit} must be {wanted} for {self.name}, got {image_size}")
+        for setting, value, known in (
+            ("augmentation", augmentation, self.augmentations),
+            ("loader", loader, self.loaders),
+        ):
+            if value not in known:
+                raise CellError(f"{setting} must be {' or '.join(known)} for {self.name}, got {value!r}")
         if batch_size > self.train_samples > 0:
-            raise ValueError(
-                f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}"
-            )
+            raise CellError(f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}")
 
     @property
     def default_loader(self) -> str:
@@ -122,22 +100,12 @@ CIFAR10 = Dataset(
     ),
     downloadable=True,
 )
-CIFAR100 = Dataset(
+CIFAR100 = dataclasses.replace(
+    CIFAR10,
     name="cifar100",
     title="CIFAR-100",
     num_classes=100,
-    image_size=32,
-    image_sizes=range(32, 33),
-    train_samples=50_000,
-    test_samples=10_000,
-    loaders=(FFCV, MEMORY),
-    augmentations=("flip_crop", "none"),
-    stem="cifar",
-    how_to_get=(
-        "Get it with --download, or unpack cifar-100-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html "
-        "into a folder and name that folder with --source"
-    ),
-    downloadable=True,
+    how_to_get=CIFAR10.how_to_get.replace("cifar-10-binary", "cifar-100-binary"),
 )
 IMAGENET32 = Dataset(
     name="imagenet32",
@@ -206,19 +174,13 @@ def by_name(name: str) -> Dataset:
     """The data set of that name; capital letters, hyphens and underscores do not matter.
 
     Raises:
-        ValueError: there is none; the message lists the near ones.
+        CellError: there is none; the message lists the near ones.
 
     """
     key = name.lower().replace("-", "").replace("_", "")
-    if key in DATASETS:
-        return DATASETS[key]
-    near = difflib.get_close_matches(key, DATASETS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
-    raise ValueError(f"there is no data set {name!r}; {hint}")
-
-
-def _either(names: tuple[str, ...]) -> str:
-    return " or ".join(names)
+    if key not in DATASETS:
+        raise CellError(f"there is no data set {name!r}; {near_matches(key, DATASETS)}")
+    return DATASETS[key]
 
 
 def ffcv_installed() -> bool:

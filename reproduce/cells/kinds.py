@@ -47,64 +47,42 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell(Cell):
-    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it.
-
-    Attributes:
-        dataset: name of the data set.
-        image_size: height and width of the images, pixels; of text the tokens of a sequence.
-        model: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width,
-            or a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
-        stem: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer
-            `patch<P>`, or `bytes` for text.
-        width: channels of the first blocks, per stream (64 in the paper).
-        method: name of a method in `petra_core.methods`.
-        accumulation: k, micro-batches whose gradients are averaged for one update, 1..32.
-        batch_size: samples in a micro-batch.
-        epochs: passes over the training set.
-        warmup_epochs: epochs of linear warm-up from 0; a fraction is allowed.
-        drops: epochs at whose beginning the learning rate is multiplied by `drop_factor`.
-        drop_factor: factor of the learning rate at each of `drops`.
-        learning_rate: base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch ·
-            k · R / 256 of R replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
-        momentum: Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999).
-        weight_decay: decay of the parameters of two dimensions or more (not of biases or those of norms).
-        augmentation: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop`
-            (and flip), or for text `mask`.
-        loader: which loader delivers the batches: `ffcv`, `memory` or `torchvision`.
-        precision: `float32`, `tf32` (CUDA; products with 10 bits of mantissa), or `bf16` (autocast;
-            the streams stay float32).
-        seed: initialisation, data order, augmentation and dropout derive from it, all methods alike.
-        messages: `float32`, or `bf16`: what stages send one another is rounded (`petra_core.narrowing`).
-        replicas: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
-            (`petra_core.distributed.replicas`): R times the samples of an update.
-        optimizer: `sgd` (with Nesterov momentum), or `adamw`, which is usual for transformers.
-        stage_replicas: of each stage, the processes that take its micro-batches in turn; empty where no stage has
-            several. It makes gradients later (`petra_core.ages`), and so another cell.
-
-    """
+    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
 
     dataset: str
-    image_size: int
+    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
+    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, or a
+    #: transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
     model: str
+    #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
+    #: or `bytes` for text.
     stem: str
-    width: int
+    width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int
-    batch_size: int
+    accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
+    batch_size: int  # samples in a micro-batch
     epochs: int
-    warmup_epochs: float
-    drops: tuple[int, ...]
+    warmup_epochs: float  # of linear warm-up from 0; a fraction is allowed
+    drops: tuple[int, ...]  # epochs at whose beginning the learning rate is multiplied by `drop_factor`
     drop_factor: float
+    #: Base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 of R
+    #: replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
     learning_rate: float
-    momentum: float
-    weight_decay: float
+    momentum: float  # Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999)
+    weight_decay: float  # of the parameters of two dimensions or more (not of biases or those of norms)
+    #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
+    #: text `mask`.
     augmentation: str
-    loader: str
-    precision: str
-    seed: int
-    messages: str = "float32"
+    loader: str  # `ffcv`, `memory` or `torchvision`
+    precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
+    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike
+    messages: str = "float32"  # or `bf16`: what stages send one another is rounded (`petra_core.narrowing`)
+    #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
+    #: (`petra_core.distributed.replicas`): R times the samples of an update.
     replicas: int = 1
-    optimizer: str = "sgd"
+    optimizer: str = "sgd"  # with Nesterov momentum, or `adamw`, which is usual for transformers
+    #: Of each stage, the processes that take its micro-batches in turn; empty where no stage has several. It makes
+    #: gradients later (`petra_core.ages`), and so another cell.
     stage_replicas: tuple[int, ...] = ()
 
     @property
@@ -113,7 +91,7 @@ class TrainedCell(Cell):
         return self.epochs
 
     def _check(self) -> None:
-        _checked_dataset(self)
+        dataset = _checked_dataset(self)
         _check_model(self)
         _check_method(self)
         _one_of("precision", self.precision, PRECISIONS)
@@ -121,7 +99,12 @@ class TrainedCell(Cell):
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _at_least(self, 1, "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
-        _check_data(self)
+        dataset.check(
+            image_size=self.image_size,
+            augmentation=self.augmentation,
+            loader=self.loader,
+            batch_size=self.batch_size,
+        )
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
@@ -152,13 +135,9 @@ class ProbedCell(TrainedCell):
     """Train, and follow some micro-batches on their way through the pipeline (`reproduce.measures`).
 
     The training is bitwise that of a `TrainingCell` of the same settings. Its speed is not: it includes the measuring.
-
-    Attributes:
-        probe_every: micro-batches from one that is followed to the next.
-
     """
 
-    probe_every: int
+    probe_every: int  # micro-batches from one that is followed to the next
 
     def _check(self) -> None:
         super()._check()
@@ -195,16 +174,7 @@ class ReconstructionCell(ProbedCell):
 class MeasuredCell(Cell):
     """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
 
-    Attributes:
-        model: as of a `TrainedCell`.
-        stem: as of a `TrainedCell`.
-        image_size: height and width of the images, pixels.
-        width: channels of the first blocks, per stream.
-        method: name of a method in `petra_core.methods`.
-        accumulation: k, 1..32.
-        batch_size: samples in a micro-batch.
-        seed: of the initialisation and the random images.
-
+    The settings are as of a `TrainedCell`; the seed is that of the initialisation and the random images.
     """
 
     model: str
@@ -225,12 +195,9 @@ class MeasuredCell(Cell):
     @property
     def slug(self) -> str:
         """Kind, model, method, k and what else distinguishes cells of one grid."""
+        subject = f"{self.kind}-{self.dataset}" if isinstance(self, ShapedCell) else self.kind
         method = self.method.lower().replace("_", "-")
-        return f"{self._subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
-
-    @property
-    def _subject(self) -> str:
-        return self.kind
+        return f"{subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,15 +209,15 @@ class ComplexityCell(MeasuredCell):
 
     kind: ClassVar[str] = "complexity"
 
+    def _check(self) -> None:
+        super()._check()
+        if not self.model.startswith("chain"):
+            raise CellError(f"complexity is measured on a chain of equal stages, such as chain4; got {self.model!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedCell(MeasuredCell):
-    """Measure on images and classes like those of a data set, which itself is not needed.
-
-    Attributes:
-        dataset: name of the data set.
-
-    """
+    """Measure on images and classes like those of a data set, which itself is not needed."""
 
     dataset: str
 
@@ -260,10 +227,6 @@ class ShapedCell(MeasuredCell):
         sizes = dataset.image_sizes
         if self.image_size not in sizes:
             raise CellError(f"{self.dataset} has no {dataset.sized(self.image_size)}, but {sizes[0]} to {sizes[-1]}")
-
-    @property
-    def _subject(self) -> str:
-        return f"{self.kind}-{self.dataset}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,16 +238,11 @@ class MemoryCell(ShapedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class StageCostCell(ShapedCell):
-    """Time the forward, the backward and the update of each stage (Table 5).
-
-    Attributes:
-        repetitions: times that each stage's turn is timed, after some that are not.
-
-    """
+    """Time the forward, the backward and the update of each stage (Table 5)."""
 
     kind: ClassVar[str] = "stage_costs"
 
-    repetitions: int
+    repetitions: int  # times that each stage's turn is timed, after some that are not
 
     def _check(self) -> None:
         super()._check()
@@ -349,20 +307,6 @@ def _check_model(cell: TrainedCell | MeasuredCell) -> None:
         _one_of("stem", cell.stem, RESIDUAL_STEMS)
 
 
-def _check_data(cell: TrainedCell) -> None:
-    """Write the data set's name as the catalogue does, and check what depends on it."""
-    dataset = _checked_dataset(cell)
-    try:
-        dataset.check(
-            image_size=cell.image_size,
-            augmentation=cell.augmentation,
-            loader=cell.loader,
-            batch_size=cell.batch_size,
-        )
-    except ValueError as error:
-        raise CellError(str(error)) from None
-
-
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     """The cell's data set, whose name is then written as the catalogue does.
 
@@ -370,10 +314,7 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
         CellError: there is no such data set, or the network cannot read it.
 
     """
-    try:
-        dataset = catalogue.by_name(cell.dataset)
-    except ValueError as error:
-        raise CellError(str(error)) from None
+    dataset = catalogue.by_name(cell.dataset)
     if dataset.text != transformers.reads_text(cell.model):
         fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
         raise CellError(

@@ -6,12 +6,16 @@ Importing this module imports no torch: that comes with the first network.
 from typing import TYPE_CHECKING
 
 from reproduce.cells import transformers
+from reproduce.cells.catalogue import Dataset
 from reproduce.cells.kinds import MeasuredCell, TrainedCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["build", "outlined", "title_of"]
+__all__ = ["build", "default_stem", "layers_of", "outlined", "title_of"]
+
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
@@ -37,6 +41,13 @@ def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]
         return build(cell, num_classes)
 
 
+def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
+    """The usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    if model in transformers.MODELS:
+        return transformers.default_stem(model, image_size)
+    return "stride1" if model.startswith("chain") else dataset.stem
+
+
 def title_of(cell: TrainedCell | MeasuredCell) -> str:
     """As tables call the cell's network: "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
@@ -50,3 +61,18 @@ def title_of(cell: TrainedCell | MeasuredCell) -> str:
         "chain": f"Reversible chain of {depth}",
     }
     return f"{names[family]}, width {cell.width}"
+
+
+def layers_of(stage: "Stage") -> str:
+    """The convolutions and linear layers of a stage: "linear 512→10", "conv 3x3 64→128/2" with a stride of 2."""
+    from torch import nn
+
+    layers = [
+        f"conv {TIMES.join(map(str, layer.kernel_size))} {layer.in_channels}→{layer.out_channels}"
+        + (f"/{layer.stride[0]}" if layer.stride[0] > 1 else "")
+        if isinstance(layer, nn.Conv2d)
+        else f"linear {layer.in_features}→{layer.out_features}"
+        for layer in stage.modules()
+        if isinstance(layer, nn.Conv2d | nn.Linear)
+    ]
+    return ", ".join(layers)

@@ -30,7 +30,7 @@ from petra_core.sizes import (
 if TYPE_CHECKING:  # torch, for which names and sizes do not wait
     from petra_core.stages import Stage
 
-__all__ = ["MODELS", "build", "check", "default_stem", "default_width", "reads_text", "title"]
+__all__ = ["MODELS", "build", "check", "default_stem", "reads_text", "title"]
 
 Size = TransformerSize | HierarchicalSize
 
@@ -105,11 +105,6 @@ def default_stem(model: str, image_size: int) -> str:
         return BYTES
     scale = 1 if model.startswith("revvit") else 2 if image_size < 128 else 4
     return f"patch{(16 if image_size >= 128 else 4 if image_size >= 32 else 2) // scale}"
-
-
-def default_width(model: str) -> int:
-    """The published width of a model, in channels of each stream."""
-    return MODELS[model].width
 
 
 def title(model: str) -> str:

@@ -1,28 +1,29 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them."""
 
+import dataclasses
+import functools
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from reproduce.cells import catalogue
 from reproduce.cells.kinds import CellError
+from reproduce.measures.how import How
 from reproduce.running.devices import DeviceError
 
 __all__ = [
-    "COMPILED",
     "CORES",
-    "DATA_WORKERS",
     "FOLDER",
-    "GRAPHS",
     "THREADS",
     "check_files",
     "check_writable",
     "checked",
-    "data_workers_of",
-    "say_loudly",
+    "how_options",
+    "shared_by",
 ]
 
 T = TypeVar("T")
@@ -33,10 +34,6 @@ DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for Imag
 #: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
 #: what several threads add up together is added in another order, and a result has then other bits.
 THREADS = 1
-#: Help of --cuda-graphs.
-GRAPHS = "Record a step once and let the GPU repeat it, with the stages over so many streams (never tried yet); 0: no."
-#: Help of --compile.
-COMPILED = "Compile what stages evaluate by torch.compile: other rounding, a minute or more to begin with."
 
 
 def checked(make: Callable[[], T]) -> T:
@@ -47,9 +44,52 @@ def checked(make: Callable[[], T]) -> T:
         raise click.UsageError(str(error)) from error
 
 
-def data_workers_of(processes: int) -> int:
-    """How many threads decode images for each of so many processes of this machine, unless somebody says otherwise."""
-    return max(1, min(DATA_WORKERS, CORES // processes))
+def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callable[..., None]], Any]:
+    """Give a command the options that make a `How`, which it takes as `how`; without --data-workers that has 0.
+
+    Args:
+        option: declares one, as `click.option`.
+
+    """
+
+    def decorate(command: Callable[..., None]) -> Any:
+        @option("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
+        @option(
+            "--data-workers",
+            type=click.IntRange(1),
+            show_default=f"cores / processes of the machine, at most {DATA_WORKERS}",
+            help="Threads or processes that decode images, of each process.",
+        )
+        @option("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints in an epoch.")
+        @option(
+            "--cuda-graphs",
+            type=click.IntRange(0),
+            default=0,
+            metavar="STREAMS",
+            help="Record a step once, where it can be, and let the GPU repeat it, stages over so many streams "
+            "(untried); 0: no.",
+        )
+        @option(
+            "--compile",
+            "compiled",
+            is_flag=True,
+            show_default=False,
+            help="Compile what stages evaluate by torch.compile: other rounding, a minute or more to begin with.",
+        )
+        @functools.wraps(command)
+        def with_how(*, data_workers: int | None, checkpoint_minutes: float, **options: Any) -> None:
+            chosen = {name: options.pop(name) for name in ("data_root", "cuda_graphs", "compiled")}
+            how = How(checkpoint_seconds=60 * checkpoint_minutes, data_workers=data_workers or 0, **chosen)
+            command(how=how, **options)
+
+        return with_how
+
+    return decorate
+
+
+def shared_by(how: How, processes: int) -> How:
+    """The same in each of so many processes of this machine, with its share of the cores to decode images."""
+    return dataclasses.replace(how, data_workers=how.data_workers or max(1, min(DATA_WORKERS, CORES // processes)))
 
 
 def check_writable(folder: Path, option: str) -> None:
@@ -74,12 +114,3 @@ def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> N
     for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
         if file is not None:
             check_writable(file.parent, option)
-
-
-def say_loudly(title: str, lines: Sequence[str], shown: int = 12) -> None:
-    """A warning on stderr, with its first lines."""
-    click.secho(f"\nWARNING: {title}:", fg="red", bold=True, err=True)
-    for line in lines[:shown]:
-        click.echo(f"  {line}", err=True)
-    if len(lines) > shown:
-        click.echo(f"  … and {len(lines) - shown} more", err=True)

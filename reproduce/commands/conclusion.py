@@ -1,15 +1,14 @@
 """The end of `run`: what came out, and loudly whatever is not as it should be."""
 
 import sys
-from collections.abc import Iterable, Sized
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from reproduce.cells.kinds import Cell
+from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
-from reproduce.commands.common import say_loudly
 from reproduce.grids.scales import Scale
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running.runner import Outcome
@@ -17,41 +16,54 @@ from reproduce.words import count
 
 __all__ = ["conclude"]
 
+SHOWN = 12  # lines of a warning
+
 
 def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
-    click.echo()
-    click.echo(summary.table(outcome))
-    short = summary.shortfalls(scale, outcome)
-    if short:
-        at = " and ".join(str(k) for k in scale.target_accumulations)
-        say_loudly(f"{_cells(short)} at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
-    diverged = [cell.slug for cell, state in outcome.states.items() if state.reason == "diverged"]
-    if diverged:
-        say_loudly(f"{_cells(diverged)} diverged, which is a result", diverged)
-    if outcome.problems:
-        say_loudly(f"{_cells(outcome.problems)} without a result", list(_once_each(outcome.problems.items())))
-    unfinished = [f"{c.slug}: {s}" for c, s in outcome.states.items() if not s.final and c not in outcome.problems]
-    if unfinished:
-        say_loudly(f"{_cells(unfinished)} unfinished; the same command goes on", unfinished)
-    memory = [cell.slug for cell, state in outcome.states.items() if state.reason == "out of memory"]
-    if memory:
-        say_loudly(f"{_cells(memory)} ran out of memory; --retry-failed tries again", memory)
+    click.echo("\n" + summary.table(outcome.states))
+    states, problems = outcome.states.items(), outcome.problems
+    short = list(_shortfalls(scale, outcome))
+    at = " and ".join(str(k) for k in scale.target_accumulations)
+    _warn(f"at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
+    _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == "diverged"])
+    _warn("without a result", list(_once_each(problems)), len(problems))
+    unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]
+    _warn("unfinished; the same command goes on", unfinished)
+    memory = [cell.slug for cell, state in states if state.reason == "out of memory"]
+    _warn("ran out of memory; --retry-failed tries again", memory)
     if not short and outcome.complete:
-        click.echo(f"\nNothing is missing: {_cells(outcome.states)} with a result, every one as good as expected.")
+        click.echo(f"\nNothing is missing: {count(len(states), 'cell')} with a result, every one as good as expected.")
     folder = "" if root == DEFAULT_ROOT else f" --records {root}"
     click.echo(f"\nTo look at it: python -m reproduce report --open{folder}")
     sys.exit(outcome.exit_code)
 
 
-def _cells(listed: Sized) -> str:
-    return count(len(listed), "cell")
+def _shortfalls(scale: Scale, outcome: Outcome) -> Iterator[str]:
+    """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
+    for cell, state in outcome.states.items():
+        accuracy = state.result.get("test_accuracy")
+        if scale.falls_short(cell, state, accuracy):
+            own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
+            expected = f" (expected: above {own:g} %)" if own is not None else ""
+            yield f"{cell.slug}: {state if accuracy is None else f'{accuracy:.2f} %'}{expected}"
 
 
-def _once_each(problems: Iterable[tuple[Cell, str]]) -> Iterable[str]:
+def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
+    """A warning of so many cells on stderr, with its first lines; none where there is no line."""
+    if lines:
+        number = count(len(lines) if cells is None else cells, "cell")
+        click.secho(f"\nWARNING: {number} {what}:", fg="red", bold=True, err=True)
+        for line in lines[:SHOWN]:
+            click.echo(f"  {line}", err=True)
+        if len(lines) > SHOWN:
+            click.echo(f"  … and {len(lines) - SHOWN} more", err=True)
+
+
+def _once_each(problems: dict[Cell, str]) -> Iterator[str]:
     """Each problem with the cells that have it: a data set that is missing is missing for all of them."""
     cells: dict[str, list[Cell]] = {}
-    for cell, text in problems:
+    for cell, text in problems.items():
         cells.setdefault(text, []).append(cell)
     for text, having in cells.items():
         yield f"{having[0].slug}{f' and {len(having) - 1} more' if len(having) > 1 else ''}: {text}"

@@ -13,37 +13,35 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
+from reproduce.cells.base import CellError
 from reproduce.cells.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
 from reproduce.commands.common import CORES, FOLDER
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, Manifest, Progress
+from reproduce.data.manifest import Findings, Manifest, Progress
 from reproduce.records.storage import StorageFullError
 
 SHOWN = 20  # problems of one data set
 
-WORKERS = click.option(
-    "--workers",
-    type=click.IntRange(1),
-    show_default="as many as there are cores",
-    help="Threads that decode (imagenet).",
+DATA_ROOT = click.option(
+    "--data-root",
+    "root",
+    type=FOLDER,
+    default=DEFAULT_ROOT,
+    show_default=True,
+    help="Folder of prepared data sets, each in one of its name.",
 )
 
 
-class DatasetName(click.ParamType[Dataset]):
-    """The name of a data set that has to be prepared."""
-
-    name = "name"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Dataset:
-        """Find it, or say which name is near."""
-        try:
-            dataset = catalogue.by_name(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if dataset.built_in:
-            self.fail(f"{dataset.title} come with a dependency: there is nothing to prepare or check", param, ctx)
-        return dataset
+def prepared_dataset(name: str) -> Dataset:
+    """The data set of that name. Raises: click.BadParameter: there is none, or it has not to be prepared."""
+    try:
+        dataset = catalogue.by_name(name)
+    except CellError as error:
+        raise click.BadParameter(str(error)) from None
+    if dataset.built_in:
+        raise click.BadParameter(f"{dataset.title} come with a dependency: there is nothing to prepare or check")
+    return dataset
 
 
 @click.group()
@@ -52,9 +50,7 @@ def data() -> None:
 
 
 @data.command("list")
-@click.option(
-    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
-)
+@DATA_ROOT
 def list_command(root: Path) -> None:
     """Show every data set, its state, and how to get it."""
     click.echo(f"FFCV is {'installed' if catalogue.ffcv_installed() else 'not installed'}; prepared data sets: {root}")
@@ -86,10 +82,9 @@ def _state(dataset: Dataset, root: Path) -> str:
     if not (folder / manifest.NAME).exists():
         return f"not prepared. {dataset.how_to_get}"
     try:
-        there = manifest.read(folder)
+        there, problems = _read(dataset, folder)
     except DataError as error:
         return f"DAMAGED: {error}"
-    problems = [] if there.dataset == dataset.name else [f"it holds {there.dataset}"]
     problems += manifest.problems(folder, there, contents=False)
     if problems:
         return f"DAMAGED: {'; '.join(problems[:SHOWN])}"
@@ -98,17 +93,9 @@ def _state(dataset: Dataset, root: Path) -> str:
 
 
 @data.command("prepare")
-@click.argument("dataset", metavar="NAME", type=DatasetName())
+@click.argument("dataset", metavar="NAME", type=prepared_dataset)
 @click.option("--source", type=FOLDER, help="Folder that holds the data set as published.")
-@click.option(
-    "--data-root",
-    "--output",
-    "root",
-    type=FOLDER,
-    default=DEFAULT_ROOT,
-    show_default=True,
-    help="Folder of prepared data sets; NAME is made there.",
-)
+@DATA_ROOT
 @click.option(
     "--download",
     is_flag=True,
@@ -128,7 +115,12 @@ def _state(dataset: Dataset, root: Path) -> str:
     is_flag=True,
     help="Do not copy the images (144 GB), only list them: for torchvision's loader (imagenet).",
 )
-@WORKERS
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    show_default="as many as there are cores",
+    help="Threads that decode (imagenet).",
+)
 def prepare_command(
     dataset: Dataset,
     source: Path | None,
@@ -176,26 +168,10 @@ def prepare_command(
 
 
 @data.command("check")
-@click.argument("datasets", metavar="[NAME]...", type=DatasetName(), nargs=-1)
-@click.option(
-    "--data-root", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of prepared data sets."
-)
-@click.option("--source", type=FOLDER, help="Verify the published files in this folder instead; takes one NAME.")
-@WORKERS
-def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, workers: int | None) -> None:
+@click.argument("datasets", metavar="[NAME]...", type=prepared_dataset, nargs=-1)
+@DATA_ROOT
+def check_command(datasets: Sequence[Dataset], root: Path) -> None:
     """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
-    if workers and (source is None or list(datasets) != [IMAGENET]):
-        raise click.UsageError("--workers is for imagenet with --source: nothing else is decoded")
-    if source is not None:
-        if len(datasets) != 1:
-            raise click.UsageError("--source takes one NAME: the data set that is in the folder")
-        from reproduce.data.prepare import Options, verify
-
-        with _errors():
-            found = verify(datasets[0], source, Options(beton=False, workers=workers or CORES), progress_bar)[1]
-            click.echo(f"{source}: the official {datasets[0].title}, whole")
-            _describe(found)
-        return
     chosen = datasets or [
         dataset for name, dataset in catalogue.DATASETS.items() if (root / name / manifest.NAME).exists()
     ]
@@ -206,17 +182,19 @@ def check_command(datasets: Sequence[Dataset], root: Path, source: Path | None, 
     sys.exit(0 if all(whole) else 1)
 
 
+def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
+    """The manifest in a data set's folder, and the problem that it is another one's. Raises: DataError."""
+    there = manifest.read(folder)
+    return there, [] if there.dataset == dataset.name else [f"{folder} holds {there.dataset}, not {dataset.name}"]
+
+
 def _check(dataset: Dataset, folder: Path) -> bool:
     try:
-        there = manifest.read(folder)
-        problems = [] if there.dataset == dataset.name else [f"{folder} holds {there.dataset}, not {dataset.name}"]
+        there, problems = _read(dataset, folder)
         with progress_bar(dataset.name, sum(file.bytes for file in there.files.values()), "B") as progress:
             problems += manifest.problems(folder, there, contents=True, progress=progress)
         if not problems and not there.has_beton:  # what it lists lies elsewhere
-            from reproduce.data.image_folder import changed, read_list
-
-            for split in SPLITS:
-                problems += changed(Path(there.source), read_list(folder / f"{split}.jsonl"))
+            problems += manifest.changed(folder, there)
     except DataError as error:
         problems = [str(error)]
     if not problems:

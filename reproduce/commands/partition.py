@@ -1,7 +1,8 @@
 """`partition`: how a network is best shared among processes, from what its stages cost on this machine."""
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,10 @@ from petra_core.drawing import gantt
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.shares import run_name, runs
-from reproduce.cells import catalogue, transformers
-from reproduce.cells.kinds import CellError, StageCostCell
-from reproduce.commands import quantities
+from reproduce.cells import catalogue
 from reproduce.commands.common import THREADS, check_writable, checked
 from reproduce.commands.options import GroupedCommand, grouped
-from reproduce.grids import smoke
+from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.records.storage import write_atomically, write_json
@@ -28,21 +27,44 @@ from reproduce.teams.sharing import Shares
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
 )
-DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _memory(text: str) -> float:
+    """Bytes, of 8GB and the like. Raises: click.BadParameter: this is no amount of memory."""
+    return _quantity(text, "memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
+
+
+def _bandwidth(text: str) -> float:
+    """Bytes a second, of 10Gbit/s. Raises: click.BadParameter: this is no bandwidth."""
+    return _quantity(text, "bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
+
+
+def _time(text: str) -> float:
+    """Seconds, of 50us. Raises: click.BadParameter: this is no time."""
+    return _quantity(text, "time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
+
+
+def _quantity(text: str, what: str, example: str, units: Mapping[str, float]) -> float:
+    """A number above 0 and its unit, in whatever case."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip(), re.IGNORECASE)
+    factor = {unit.lower(): factor for unit, factor in units.items()}.get(match[2].lower()) if match else None
+    if match is None or factor is None or not float(match[1]) > 0:
+        raise click.BadParameter(f"{text!r} is no {what}: a number and {', '.join(units)}, such as {example}")
+    return float(match[1]) * factor
 
 
 @click.command(cls=GroupedCommand)
 @NETWORK("--model", default=DEFAULTS.model, help="As of `train`.")
-@NETWORK("--stem", show_default="that of the data set, stride1", help="As of `train`.")
-@NETWORK("--width", default=DEFAULTS.width, help="Channels of the first blocks, per stream (64 in the paper).")
+@NETWORK("--stem", show_default="as of `train`", help="As of `train`.")
+@NETWORK("--width", type=int, show_default="as of `train`", help="Channels of the first blocks, per stream.")
 @NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
-@SHARES("--memory-limit", type=quantities.memory, help="What each may hold, such as 8GB: as foretold from shapes.")
+@SHARES("--memory-limit", type=_memory, help="What each may hold, such as 8GB: as predicted from shapes.")
 @SHARES(
     "--replicate",
     is_flag=True,
@@ -51,11 +73,11 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @SHARES(
     "--bandwidth",
-    type=quantities.bandwidth,
+    type=_bandwidth,
     show_default="without limit",
     help="Between two processes, such as 10Gbit/s.",
 )
-@SHARES("--latency", type=quantities.time, show_default="none", help="Of a message, such as 50us.")
+@SHARES("--latency", type=_time, show_default="none", help="Of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
 @RUN("--threads", type=click.IntRange(1), default=THREADS, help="Of each process, as of `train`.")
 @RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
@@ -80,8 +102,8 @@ def partition(
     Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
-    cell = checked(lambda: cell_to_time(settings, repetitions))
-    where = checked(lambda: devices.check(device))
+    cell = checked(lambda: balance.of_training(cell_by_hand(settings), repetitions))
+    where = checked(lambda: devices.take(device))
     for option, file in (("--svg", svg), ("--trace", trace)):
         if file is not None:
             check_writable(file.parent, option)
@@ -118,27 +140,6 @@ def _options(plan: Cut, threads: int) -> str:
     shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
     return f"--processes {shares.processes} --partition {shares}{chosen}"
-
-
-def cell_to_time(settings: dict[str, Any], repetitions: int) -> StageCostCell:
-    """The cell of the options, with what they leave open by rule. Raises: CellError: a setting is wrong."""
-    values = dict(settings)
-    try:
-        dataset = catalogue.by_name(values["dataset"])
-    except ValueError as error:
-        raise CellError(str(error)) from None
-    if values["image_size"] is None:
-        values["image_size"] = dataset.image_size
-    if values["stem"] is None:
-        model = values["model"]
-        values["stem"] = (
-            transformers.default_stem(model, values["image_size"])
-            if model in transformers.MODELS
-            else "stride1"
-            if model.startswith("chain")
-            else dataset.stem
-        )
-    return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **values)
 
 
 def stage_lines(found: Balance) -> Iterator[str]:

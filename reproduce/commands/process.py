@@ -22,7 +22,7 @@ from reproduce.records.storage import StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
-from reproduce.running.progress import Observers, TrainingBar
+from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.teams import sharing
 from reproduce.teams.launch import LOST, Failure, first_to_report
 from reproduce.teams.team import ALONE, Team, UnsupportedError
@@ -42,7 +42,7 @@ def train_here(
     retry_failed: bool,
     processes: int,
     partition: str,
-    patience: timedelta,
+    patience: float,
     tensorboard: Path | None,
     trace: Path | None,
     trace_micro_batches: int,
@@ -54,11 +54,11 @@ def train_here(
         Failure: the cell failed, or cannot be trained as things are.
 
     """
-    where = checked(lambda: devices.check(sharing.local_device(device)))
+    where = checked(lambda: devices.take(sharing.local_device(device)))
     torch.set_num_threads(threads)
     shares = checked(lambda: _shares(cell, processes, partition))
     cell = checked(lambda: sharing.replicated(cell, shares))
-    team = _join(cell, shares, where, patience)
+    team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
     if team.leads:
@@ -71,8 +71,6 @@ def train_here(
         click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
         observers.append(TrainingBar(cell))
         if tensorboard is not None:
-            from reproduce.running.event_files import EventFiles
-
             observers.append(EventFiles(tensorboard))
     with Interrupt() as interrupt:
         context = Context(

@@ -4,14 +4,15 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from reproduce.commands.common import FOLDER, check_writable
-from reproduce.records import merging
+from reproduce.records import merging, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Verdict
-from reproduce.records.record import DEFAULT_ROOT, RecordError, Scan, scan
+from reproduce.records.record import DEFAULT_ROOT, scan
 from reproduce.records.storage import StorageFullError
 
 ROOT = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
@@ -26,30 +27,22 @@ def records() -> None:
 @ROOT
 def list_(root: Path) -> None:
     """List every record with its state, and who works on it."""
-    found = _scan(root)
+    found = scan(_checked(root))
     for record, state in found.records:
         who = None if state.final else holder(record.path)
         click.echo(f"{record.cell.scale}/{record.path.name}: {state}{f', locked by {who}' if who else ''}")
-    _end(found)
+    _end(found.records, found.problems)
 
 
 @records.command()
 @ROOT
 def check(root: Path) -> None:
     """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
-    from reproduce.records.results import read_run
-
-    found, problems = _scan(root), []
-    states: Counter[str] = Counter()
-    for record, state in found.records:
-        try:
-            read_run(record, state)
-            states[f"{record.cell.scale}: {state.status.value}"] += 1
-        except RecordError as error:
-            problems.append(error)
+    found = results.read(_checked(root))
+    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in found.runs)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
-    _end(Scan(found.records, (*found.problems, *problems)))
+    _end(found.runs, (*found.problems, *found.benchmark_problems))
 
 
 @records.command()
@@ -97,25 +90,24 @@ def export(folder: Path, root: Path) -> None:
     runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
     bytes, seconds and FLOPs by stage, series.csv every value of every benchmark.
     """
-    found = _scan(root)
+    found = results.read(_checked(root))
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
-    from reproduce.records.results import read
 
-    for table in Frames(read(root)).export(folder):
+    for table in Frames(found).export(folder):
         click.echo(f"wrote {table}")
-    _end(found)
+    _end(found.runs, (*found.problems, *found.benchmark_problems))
 
 
-def _scan(root: Path) -> Scan:
+def _checked(root: Path) -> Path:
     if not root.is_dir():
         raise click.UsageError(f"there is no folder {root}")
-    return scan(root)
+    return root
 
 
-def _end(found: Scan) -> None:
-    if not found.records and not found.problems:
+def _end(found: Sequence[Any], problems: Sequence[Exception]) -> None:
+    if not found and not problems:
         click.echo("there is no record in it: a folder of records has one for each scale, with the records in that")
-    for problem in found.problems:
+    for problem in problems:
         click.echo(f"PROBLEM {problem}", err=True)
-    sys.exit(1 if found.problems else 0)
+    sys.exit(1 if problems else 0)

@@ -5,26 +5,16 @@ setting, does not wait for it.
 """
 
 import sys
-from datetime import timedelta
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from petra_core import methods
-from reproduce.cells import catalogue, transformers
+from reproduce.cells import catalogue, networks, rates, transformers
 from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
-from reproduce.cells.rates import RULES
-from reproduce.commands.common import (
-    COMPILED,
-    DATA_WORKERS,
-    FOLDER,
-    GRAPHS,
-    THREADS,
-    check_files,
-    checked,
-    data_workers_of,
-)
+from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
 from reproduce.measures.how import How
@@ -37,6 +27,7 @@ NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
 )
 DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_rate", "weight_decay")
 
 
 @click.command(cls=GroupedCommand)
@@ -72,13 +63,6 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @DATA(
     "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
-)
-@DATA("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
-@DATA(
-    "--data-workers",
-    type=click.IntRange(1),
-    show_default=f"cores / processes of the machine, at most {DATA_WORKERS}",
-    help="Threads or processes that decode images.",
 )
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.KNOWN)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
@@ -123,7 +107,6 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="Of each process, however many there are; more can be faster, for wide networks on idle cores, and give "
     "other bits.",
 )
-@RUN("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints within an epoch.")
 @RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
 @RUN("--processes", type=click.IntRange(1), default=1, help="Share a replica's stages; the result is the same.")
 @RUN(
@@ -141,8 +124,7 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
     help="A process that is silent for so long is lost.",
 )
 @RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
-@RUN("--cuda-graphs", type=click.IntRange(0), default=0, metavar="STREAMS", help=GRAPHS)
-@RUN("--compile", "compiled", is_flag=True, show_default=False, help=COMPILED)
+@how_options(RUN)
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
     "--trace",
@@ -151,33 +133,16 @@ DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
 )
 @RUN("--trace-micro-batches", type=click.IntRange(1), default=16, help="How many of them.")
 @click.help_option("-h", "--help")
-def train(
-    output: Path | None,
-    device: str,
-    threads: int,
-    checkpoint_minutes: float,
-    retry_failed: bool,
-    processes: int,
-    partition: str,
-    patience: float,
-    restarts: int,
-    cuda_graphs: int,
-    compiled: bool,
-    tensorboard: Path | None,
-    trace: Path | None,
-    trace_micro_batches: int,
-    data_root: Path,
-    data_workers: int | None,
-    **settings: Any,
-) -> None:
+def train(how: How, device: str, threads: int, processes: int, partition: str, restarts: int, **options: Any) -> None:
     """Train one network with every setting an option.
 
     Leaves a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) in
     the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
     """
+    settings = {field.name: options.pop(field.name) for field in fields(TrainingCell) if field.name in options}
     cell = checked(lambda: cell_by_hand(settings))
     checked(lambda: devices.check_there(device))
-    checked(lambda: devices.check_graphs(cuda_graphs, [device]))
+    checked(lambda: devices.check_graphs(how.cuda_graphs, [device]))
     if processes * cell.replicas > 1 and not sharing.launched():
         arguments = sys.argv[1:]
         if partition == "balanced":
@@ -185,59 +150,34 @@ def train(
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
         found = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
-        check_files(output or Path("runs") / found.name, trace, tensorboard)
+        check_files(options["output"] or Path("runs") / found.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
-    how = How(
-        checkpoint_seconds=60 * checkpoint_minutes,
-        data_root=data_root,
-        data_workers=data_workers or data_workers_of(sharing.local_team_size()),
-        cuda_graphs=cuda_graphs,
-        compiled=compiled,
-    )
-    train_here(
-        cell,
-        how,
-        output=output,
-        device=device,
-        threads=threads,
-        retry_failed=retry_failed,
-        processes=processes,
-        partition=partition,
-        patience=timedelta(minutes=patience),
-        tensorboard=tensorboard,
-        trace=trace,
-        trace_micro_batches=trace_micro_batches,
-    )
+    how = shared_by(how, sharing.local_team_size())
+    train_here(cell, how, device=device, threads=threads, processes=processes, partition=partition, **options)
 
 
 def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
     """The stages of each process, by timing them now."""
-    where = devices.check(device)
+    where = devices.take(device)
     found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
     return found
 
 
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
-    """A cell of the scale `custom` from the options of `train`, with what they leave open by rule.
+    """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
     Raises:
         CellError: a setting is wrong.
 
     """
-    values = dict(settings)
-    model = values["model"]
-    is_chain, is_transformer = model.startswith("chain"), model in transformers.MODELS
-    try:
-        dataset = catalogue.by_name(values["dataset"])
-    except ValueError as error:
-        raise CellError(str(error)) from None
-    patches = transformers.default_stem(model, values["image_size"] or dataset.image_size)
+    values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
+    model, dataset = values["model"], catalogue.by_name(values["dataset"])
     defaults = {
-        "stem": patches if is_transformer else "stride1" if is_chain else dataset.stem,
-        "width": transformers.default_width(model) if is_transformer else DEFAULTS.width,
+        "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
+        "width": transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width,
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
@@ -251,8 +191,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     if values["learning_rate"] is None:
         try:
             samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            rule = RULES.get(values["optimizer"], RULES[DEFAULTS.optimizer])  # likewise
-            values["learning_rate"] = rule.rate(samples, values["accumulation"])
+            optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # likewise
+            values["learning_rate"] = rates.rate(optimizer, samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
-    return TrainingCell(scale="custom", **values)
+    return TrainingCell(**values)

@@ -13,15 +13,12 @@ images it is the file that FFCV writes with one worker, byte for byte. Nothing h
 data in memory can read the same file.
 """
 
-import errno
 import io
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +26,6 @@ from PIL import Image
 
 from petra_core.files import replacing
 from reproduce.data.errors import DataError
-from reproduce.records.storage import FULL, StorageFullError
 
 VERSION = 2
 HEADER = np.dtype(
@@ -50,46 +46,21 @@ QUALITY = 95  # of images that have to be compressed anew
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 AGAIN = "Make the file again from its source with `python -m reproduce data prepare`"
+ANOTHER = "Give the file of another data set, or prepare this one again"
 
 
-@dataclass(frozen=True)
-class RawImages:
-    """Images of one size.
-
-    Attributes:
-        pixels: uint8 [N, 3, H, W], RGB.
-        labels: int64 [N].
-
-    """
+class RawImages(NamedTuple):
+    """Images of one size: RGB, uint8 [N, 3, H, W], and their labels, int64 [N]."""
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
-    def __post_init__(self) -> None:
-        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
-            raise ValueError(f"pixels are uint8 [N, 3, H, W], got {self.pixels.dtype} {list(self.pixels.shape)}")
-        if self.labels.dtype != np.int64 or self.labels.shape != self.pixels.shape[:1]:
-            raise ValueError(
-                f"labels are int64 [{len(self.pixels)}], got {self.labels.dtype} {list(self.labels.shape)}"
-            )
 
-
-@dataclass(frozen=True)
-class JpegFiles:
-    """Image files of any sizes.
-
-    Attributes:
-        paths: of the files.
-        labels: of each.
-
-    """
+class JpegFiles(NamedTuple):
+    """Image files of any sizes, and the label of each."""
 
     paths: Sequence[Path]
     labels: Sequence[int]
-
-    def __post_init__(self) -> None:
-        if len(self.paths) != len(self.labels):
-            raise ValueError(f"one label a file, got {len(self.paths)} files and {len(self.labels)} labels")
 
 
 class UnreadableImageError(DataError):
@@ -101,13 +72,10 @@ class UnreadableImageError(DataError):
 
     """
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            path,
-            f"cannot be read as an image ({reason})",
-            "Get the file again, or leave such images out with --skip-unreadable",
-        )
-        self.reason = reason
+    def __init__(self, path: Path, reason: Exception | str) -> None:
+        self.reason = str(reason) or type(reason).__name__
+        fix = "Get the file again, or leave such images out with --skip-unreadable"
+        super().__init__(path, f"cannot be read as an image ({self.reason})", fix)
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return type(self), (self.path, self.reason)  # it may have to come back from a worker process
@@ -118,58 +86,59 @@ def write_beton(
     images: RawImages | JpegFiles,
     *,
     workers: int = 1,
-    progress: Callable[[int], object] | None = None,
-    on_unreadable: Callable[[UnreadableImageError], object] | None = None,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write all images and labels to `path`: the same bytes for any number of workers.
+    """Write all images and labels to `path`, whole or not at all: the same bytes for any number of workers.
 
-    A JPEG file in colour or grey is stored as it is, after it was decoded to see that it can be; anything else (CMYK,
-    or a PNG under a wrong name) is converted to a JPEG file in colour.
+    A JPEG file in colour or grey is stored as it is, and only its header looked at; anything else (CMYK, or a PNG under
+    a wrong name) is converted to a JPEG file in colour.
 
     Args:
         path: the file; its folder exists.
-        images: what to write.
-        workers: threads that read and decode files.
+        images: what to write, one at least.
+        workers: threads that read and convert files.
         progress: called with the number of samples done since the last call, as `tqdm.update` wants it.
-        on_unreadable: called for each file that cannot be decoded, which is then left out; without it, it is an error.
 
     Raises:
-        UnreadableImageError: a file cannot be decoded.
-        StorageFullError: there is no room; what was at `path` before is still there.
-        ValueError: there are no images.
+        UnreadableImageError: a file is no image.
+        OSError: a file is missing, or there is no room; what was at `path` before is still there.
 
     """
-    done = progress or (lambda _: None)
-    samples: Iterator[_Stored | UnreadableImageError]
     if isinstance(images, RawImages):
-        samples, needed, page = _raw(images), images.pixels.nbytes, PAGE
+        stored, page = _raw(images.pixels), PAGE
     else:
-        sizes = [_size(file) for file in images.paths]
-        # Four times, because a converted image may be larger than its file.
-        samples, needed, page = _jpegs(images, workers), sum(sizes), _page(4 * max(sizes, default=0))
-    if not len(images.labels):
-        raise ValueError(f"no images to write to {path}")
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise _full(path, f"it needs {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free", errno.ENOSPC)
-    try:
-        with replacing(path) as file:
-            writer = _Writer(file, len(images.labels), page)
-            for sample in samples:
-                if not isinstance(sample, UnreadableImageError):
-                    writer.add(sample)
-                elif on_unreadable is None:
-                    raise sample
-                else:
-                    on_unreadable(sample)
-                done(1)
-            if not writer.entries:
-                raise ValueError(f"no images to write to {path}: not one of {len(images.labels)} can be read")
-            writer.finish()
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise _full(path, error.strerror or "the disk is full", error.errno) from error
+        largest = max(file.stat().st_size for file in images.paths)
+        stored = _in_order(images.paths, workers)
+        # A power of 2, and four times as much as the largest, because a converted image may be larger than its file.
+        page = max(PAGE, 1 << (4 * largest - 1).bit_length())
+    fields, samples, table = (
+        np.zeros(2, FIELD),
+        np.zeros(len(images.labels), SAMPLE),
+        np.zeros(len(images.labels), ENTRY),
+    )
+    for field, (name, number) in zip(fields, FIELDS, strict=True):
+        field["type"], field["name"][: len(name)] = number, np.frombuffer(name.encode(), np.uint8)
+    with replacing(path) as file:
+
+        def fill_page() -> None:
+            file.write(bytes(-file.tell() % page))
+
+        file.seek(HEADER.itemsize + fields.nbytes + samples.nbytes)  # what is to be there is known at the end
+        fill_page()
+        for number, (label, (mode, width, height, data)) in enumerate(zip(images.labels, stored, strict=True)):
+            if len(data) > page:
+                raise ValueError(f"an image of {len(data)} bytes does not fit in a page of {page}")
+            if len(data) > -file.tell() % page:
+                fill_page()
+            samples[number] = ((mode, width, height, file.tell()), label)
+            table[number] = (number, file.tell(), len(data))
+            file.write(data)
+            progress(1)
+        fill_page()
+        header = np.array((VERSION, len(FIELDS), page, len(samples), file.tell()), HEADER)
+        file.write(table.tobytes())
+        file.seek(0)
+        file.write(header.tobytes() + fields.tobytes() + samples.tobytes())
 
 
 class Beton:
@@ -193,10 +162,7 @@ class Beton:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            samples, table = _read_structure(path)
-        except _DamagedError as error:
-            raise DataError(path, f"not a whole .beton file of images and labels: {error}", AGAIN) from None
+        samples, table = _read_structure(path)
         self.modes = np.ascontiguousarray(samples["image"]["mode"])
         self.heights = samples["image"]["height"].astype(np.int64)
         self.widths = samples["image"]["width"].astype(np.int64)
@@ -225,128 +191,51 @@ class Beton:
         """Height and width of the images of a file of raw images of one size. Raises: as `raw`."""
         sizes = set(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
         if (self.modes != RAW).any() or len(sizes) > 1:
-            raise DataError(
-                self.path,
-                f"expected raw images of one size, got {int((self.modes == JPEG).sum())} JPEG files and images of "
-                f"{len(sizes)} sizes",
-                "Give the file of another data set, or prepare this one again",
-            )
+            files = int((self.modes == JPEG).sum())
+            found = f"got {files} JPEG files and images of {len(sizes)} sizes"
+            raise DataError(self.path, f"expected raw images of one size, {found}", ANOTHER)
         return sizes.pop()
 
 
-class _Stored(NamedTuple):
-    """A sample as it goes into the file."""
-
-    mode: int
-    height: int
-    width: int
-    data: bytes
-    label: int
+_Stored = tuple[int, int, int, bytes]  # mode, width, height, and the image as it goes into the file
 
 
-class _Writer:
-    """Samples one after another; places and labels at the end, when they are known."""
-
-    def __init__(self, file: IO[bytes], capacity: int, page: int) -> None:
-        """Into an empty file, up to `capacity` samples."""
-        self._file, self._page = file, page
-        self._fields = np.zeros(len(FIELDS), FIELD)
-        for field, (name, number) in zip(self._fields, FIELDS, strict=True):
-            field["type"] = number
-            field["name"][: len(name)] = np.frombuffer(name.encode(), np.uint8)
-        self._samples = np.zeros(capacity, SAMPLE)
-        self.entries: list[tuple[int, int, int]] = []  # sample, place, size
-        self._place = HEADER.itemsize + self._fields.nbytes + self._samples.nbytes
-        self._file.write(bytes(self._place))
-        self._fill_page()
-
-    def add(self, sample: _Stored) -> None:
-        """Append a sample."""
-        size = len(sample.data)
-        if size > self._page:
-            raise ValueError(f"an image of {size} bytes does not fit in a page of {self._page}")
-        if size > -self._place % self._page:
-            self._fill_page()
-        number = len(self.entries)
-        self._samples[number] = ((sample.mode, sample.width, sample.height, self._place), sample.label)
-        self.entries.append((number, self._place, size))
-        self._file.write(sample.data)
-        self._place += size
-
-    def finish(self) -> None:
-        """Write what is known only now."""
-        self._fill_page()
-        self._file.write(np.array(self.entries, ENTRY).tobytes())
-        header = np.array((VERSION, len(FIELDS), self._page, len(self.entries), self._place), HEADER)
-        self._file.seek(0)
-        self._file.write(header.tobytes() + self._fields.tobytes() + self._samples.tobytes())
-
-    def _fill_page(self) -> None:
-        rest = -self._place % self._page
-        self._file.write(bytes(rest))
-        self._place += rest
+def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
+    for pixels in images:
+        yield RAW, pixels.shape[2], pixels.shape[1], pixels.transpose(1, 2, 0).tobytes()
 
 
-def _raw(images: RawImages) -> Iterator[_Stored]:
-    height, width = images.pixels.shape[2:]
-    for pixels, label in zip(images.pixels, images.labels.tolist(), strict=True):
-        yield _Stored(RAW, height, width, pixels.transpose(1, 2, 0).tobytes(), label)
-
-
-def _jpegs(images: JpegFiles, workers: int) -> Iterator[_Stored | UnreadableImageError]:
-    """In order, read by several threads (Pillow decodes outside Python's lock), which do not run far ahead."""
-    pending: deque[Future[_Stored | UnreadableImageError]] = deque()
+def _in_order(paths: Sequence[Path], workers: int) -> Iterator[_Stored]:
+    """The files, read by several threads, which do not run far ahead."""
+    pending: deque[Future[_Stored]] = deque()
     with ThreadPoolExecutor(workers) as pool:
-        for path, label in zip(images.paths, images.labels, strict=True):
-            pending.append(pool.submit(_read, path, label))
+        for path in paths:
+            pending.append(pool.submit(_jpeg, path))
             if len(pending) > READ_AHEAD * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
 
-def _read(path: Path, label: int) -> _Stored | UnreadableImageError:
+def _jpeg(path: Path) -> _Stored:
     try:
         data = path.read_bytes()
         with Image.open(io.BytesIO(data)) as image:
-            image.load()  # decodes all of it
             if image.format != "JPEG" or image.mode not in ("RGB", "L"):
                 buffer = io.BytesIO()
                 image.convert("RGB").save(buffer, "JPEG", quality=QUALITY, subsampling=0)
                 data = buffer.getvalue()
-            return _Stored(JPEG, image.height, image.width, data, label)
+            return JPEG, image.width, image.height, data
     except UNDECODABLE as error:
-        return UnreadableImageError(path, str(error) or type(error).__name__)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # it is missing: an unreadable image when its turn comes
-
-
-def _page(size: int) -> int:
-    """Bytes of a page that holds an image of this size: a power of 2."""
-    return max(PAGE, 1 << (size - 1).bit_length())
-
-
-def _full(path: Path, reason: str, number: int) -> StorageFullError:
-    return StorageFullError(
-        number, f"no room to write {path} ({reason}). Nothing was left of it; free some space and try again"
-    )
-
-
-class _DamagedError(Exception):
-    """Two parts of a file contradict each other."""
+        raise UnreadableImageError(path, error) from error
 
 
 def _read_structure(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Descriptions of the samples and entries of the table, in the samples' order. Raises: _DamagedError."""
+    """Descriptions of the samples and entries of the table, in the samples' order."""
 
     def expect(condition: object, problem: str) -> None:
         if not condition:
-            raise _DamagedError(problem)
+            raise DataError(path, f"not a whole .beton file of images and labels: {problem}", AGAIN)
 
     length = path.stat().st_size
     expect(length >= HEADER.itemsize, f"it has {length} bytes")

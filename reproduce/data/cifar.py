@@ -1,49 +1,22 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in their binary version, and its download.
 
-A file is records of label byte and pixels, planar RGB; of CIFAR-100 a coarse label, the fine one, and the pixels. The
-Python version that is published beside it holds the same images in the same order as pickles, which are programs: it is
-recognised, and not read.
+A file is records of label byte and pixels, planar RGB; of CIFAR-100 a coarse label, the fine one, and the pixels.
 """
 
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, Dataset
-from reproduce.data.errors import DataError
-from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages, check_labels
+from reproduce.data.errors import DataError, check_labels
+from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, Layout, SmallImages
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 
-
-class Layout(NamedTuple):
-    """How a data set is distributed.
-
-    Attributes:
-        archive: its file at `SITE`.
-        md5: of the archive.
-        folder: what the archive unpacks to.
-        train, test: official SHA-1 of each file in it, by name.
-        pickled: names of the Python version: its archive, and what that unpacks to.
-
-    """
-
-    archive: str
-    md5: str
-    folder: str
-    train: dict[str, str]
-    test: dict[str, str]
-    pickled: tuple[str, str]
-
-
 LAYOUTS = {
     CIFAR10: Layout(
-        "cifar-10-binary.tar.gz",
-        "c32a1d4ab5d03f1284b67883e8d87530",
-        "cifar-10-batches-bin",
         {
             "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
             "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
@@ -52,48 +25,26 @@ LAYOUTS = {
             "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
         },
         {"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
+        ("cifar-10-batches-bin",),
         ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
     ),
     CIFAR100: Layout(
-        "cifar-100-binary.tar.gz",
-        "03b5dce01913d631647c71ecec9e9cb8",
-        "cifar-100-binary",
         {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
         {"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
+        ("cifar-100-binary",),
         ("cifar-100-python.tar.gz", "cifar-100-python"),
     ),
+}
+#: At `SITE`, each with its MD5.
+ARCHIVES = {
+    CIFAR10: ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    CIFAR100: ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 }
 
 
 def find(dataset: Dataset, source: Path) -> SmallImages:
-    """The data set in `source`: either the folder that the archive makes, or the folder that it lies in.
-
-    Raises:
-        DataError: it is not there, not all of it, or only the Python version is.
-
-    """
-    layout = LAYOUTS[dataset]
-    files = {**layout.train, **layout.test}
-    for folder in (source / layout.folder, source):
-        missing = [name for name in files if not (folder / name).is_file()]
-        if not missing:
-            read = partial(read_binary, dataset=dataset)
-            return SmallImages(
-                dataset,
-                [
-                    BatchFile(folder / name, "train" if name in layout.train else "test", read, official)
-                    for name, official in files.items()
-                ],
-            )
-        if folder.name == layout.folder and folder.is_dir():
-            problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
-            raise DataError(folder, problem, dataset.how_to_get)
-    wanted = f"expected the folder {layout.folder} of {layout.archive}"
-    for name in layout.pickled:
-        if source.name == name or (source / name).exists():
-            problem = f"{name} is the Python version of {dataset.title}, pickles, which are not read; {wanted}"
-            raise DataError(source, problem, dataset.how_to_get)
-    raise DataError(source, f"{dataset.title} is not here; {wanted}", dataset.how_to_get)
+    """The data set in `source`. Raises: as `SmallImages`."""
+    return SmallImages(dataset, source, LAYOUTS[dataset], partial(read_binary, dataset=dataset))
 
 
 def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
@@ -114,7 +65,7 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     labels = records[:, label_bytes - 1].astype(np.int64)
-    check_labels(labels.tolist(), 0, dataset.num_classes, path)
+    check_labels(labels.tolist(), 0, dataset.num_classes, path, FIX)
     return Batch(records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE), labels)
 
 
@@ -127,8 +78,8 @@ def download(dataset: Dataset, target: Path) -> None:
     """
     from torchvision.datasets.utils import download_and_extract_archive  # takes seconds to import
 
-    layout = LAYOUTS[dataset]
-    folder, url = target / layout.folder, f"{SITE}/{layout.archive}"
+    (name,), (archive, md5) = LAYOUTS[dataset].folders, ARCHIVES[dataset]
+    folder, url = target / name, f"{SITE}/{archive}"
     if folder.is_dir():
         try:
             find(dataset, target)
@@ -138,11 +89,11 @@ def download(dataset: Dataset, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dataset.name}.", dir=target) as partial_folder:
         try:
-            download_and_extract_archive(url, partial_folder, md5=layout.md5)
+            download_and_extract_archive(url, partial_folder, md5=md5)
         except (OSError, RuntimeError) as error:  # no network is an OSError, a wrong checksum a RuntimeError
             raise DataError(target, f"{url} could not be downloaded ({error})", dataset.how_to_get) from error
         try:
-            (Path(partial_folder) / layout.folder).rename(folder)
+            (Path(partial_folder) / name).rename(folder)
         except OSError:
             if not folder.is_dir():  # else somebody else was faster, with the same archive
                 raise

@@ -9,27 +9,17 @@ another text, and tables never put results of two texts together.
 """
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from reproduce.data.errors import DataError
-
-__all__ = ["Corpus", "pydoc", "split", "without_repetitions"]
 
 VALIDATION = 0.1  # of the text, at its end
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """A text in two parts.
-
-    Attributes:
-        train: to train on.
-        test: to validate on, from behind that in the text.
-        sha256: of the whole.
-
-    """
+class Corpus(NamedTuple):
+    """A text in two parts, to train and from behind that to validate on, and the SHA-256 of the whole."""
 
     train: bytes
     test: bytes

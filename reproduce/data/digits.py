@@ -12,21 +12,24 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from reproduce.data.loader import Images
+from reproduce.cells.catalogue import Channels
+from reproduce.data.beton import RawImages
 
 NATIVE_SIZE = 8
 TEST_SAMPLES = 360
 SPLIT_SEED = 0
 
 
-class Split(NamedTuple):
-    """Images to train on and to test on."""
+class Digits(NamedTuple):
+    """Images to train on and to test on, and of the channels of the former mean and deviation in 0..1."""
 
-    train: Images
-    test: Images
+    train: RawImages
+    test: RawImages
+    mean: Channels
+    deviation: Channels
 
 
-def digits(image_size: int = 16) -> Split:
+def digits(image_size: int = 16) -> Digits:
     """The digits, 1,437 to train on and 360 to test on, in three equal channels.
 
     Args:
@@ -40,17 +43,12 @@ def digits(image_size: int = 16) -> Split:
         raise ValueError(f"digits have 8 x 8 pixels: image_size is a multiple of 8, got {image_size}")
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
-    pixels = torch.from_numpy(grey)[:, None].expand(-1, 3, -1, -1)
     factor = image_size // NATIVE_SIZE
-    pixels = pixels.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)  # [1797, 3, size, size]
-    labels = torch.from_numpy(bunch.target.astype(np.int64))
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=TEST_SAMPLES, stratify=bunch.target, random_state=SPLIT_SEED
+    pixels = np.tile(grey[:, None].repeat(factor, axis=2).repeat(factor, axis=3), (1, 3, 1, 1))
+    parts = train_test_split(
+        np.arange(len(grey)), test_size=TEST_SAMPLES, stratify=bunch.target, random_state=SPLIT_SEED
     )
-    mean, deviation = _statistics(pixels[train])
-    return Split(*(Images(pixels[part], labels[part], 10, (mean,) * 3, (deviation,) * 3) for part in (train, test)))
-
-
-def _statistics(pixels: torch.Tensor) -> tuple[float, float]:
-    values = pixels.double() / 255
-    return float(values.mean()), float(values.std(correction=0))
+    train, test = (RawImages(pixels[part], bunch.target[part].astype(np.int64)) for part in parts)
+    values = torch.from_numpy(train.pixels).double() / 255
+    mean, deviation = float(values.mean()), float(values.std(correction=0))
+    return Digits(train, test, (mean,) * 3, (deviation,) * 3)

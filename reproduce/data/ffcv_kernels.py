@@ -17,8 +17,12 @@ from numba import njit
 
 from reproduce.data import ffcv_library
 
+compiled = njit(nogil=True)
+decode = compiled(ffcv_library.imdecode)
 
-def _raw(
+
+@compiled
+def raw(
     content: Any, places: Any, tops: Any, lefts: Any, flips: Any, padding: int, size: int, table: Any, out: Any
 ) -> None:
     """Crops of raw images after padding with black: content uint8 [bytes] -> out float32 [B, 3, size, size].
@@ -39,7 +43,8 @@ def _raw(
                         out[b, channel, row, column] = table[channel, 0]
 
 
-def _weights(source: int, target: int) -> Any:
+@compiled
+def weights(source: int, target: int) -> Any:
     """How `source` pixels in a row become `target`: of each the first one used [target], and weights [target, taps].
 
     A triangle as wide as two pixels of the coarser of the two, cut off at the ends of the row.
@@ -60,7 +65,8 @@ def _weights(source: int, target: int) -> Any:
     return firsts, weights
 
 
-def _resample(pixels: Any, box: Any, flip: bool, factors: Any, offsets: Any, out: Any) -> None:
+@compiled
+def resample(pixels: Any, box: Any, flip: bool, factors: Any, offsets: Any, out: Any) -> None:
     """A box of an image, resized, mirrored if `flip`, times factors and plus offsets [3] of the channels.
 
     pixels uint8 [h, w, 3], box (top, left, height, width) -> out float32 [3, size, size].
@@ -91,7 +97,8 @@ def _resample(pixels: Any, box: Any, flip: bool, factors: Any, offsets: Any, out
             out[2, row, to] = blue * factors[2] + offsets[2]
 
 
-def _jpeg(
+@compiled
+def jpeg(
     content: Any, places: Any, sizes: Any, shapes: Any, boxes: Any, flips: Any, factors: Any, offsets: Any, out: Any
 ) -> Any:
     """Resized boxes [B, 4] of JPEG files: content uint8 [bytes] -> out float32 [B, 3, size, size].
@@ -111,10 +118,3 @@ def _jpeg(
         results[b] = decode(data, pixels, height, width, height, width, 0, 0, 1, 1, False, False)
         resample(pixels, boxes[b], flips[b], factors, offsets, out[b])
     return results
-
-
-decode = njit(nogil=True)(ffcv_library.imdecode)
-weights = njit(nogil=True)(_weights)
-resample = njit(nogil=True)(_resample)
-raw = njit(nogil=True)(_raw)
-jpeg = njit(nogil=True)(_jpeg)

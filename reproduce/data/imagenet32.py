@@ -2,8 +2,7 @@
 
 `train_data_batch_1.npz` to `train_data_batch_10.npz` and `val_data.npz`, each of `data` uint8 [N, 3072] (planar RGB)
 and `labels`, integers [N] of 1..1000; the training files hold `mean` too, the mean image of the whole training set,
-which serves as a checksum here: none is published. The same batches are published as pickles, which are programs: they
-are recognised, and not read.
+which serves as a checksum here: none is published.
 """
 
 import io
@@ -15,37 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.cells.catalogue import IMAGENET32
-from reproduce.data.errors import DataError
-from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, BatchFile, SmallImages, check_labels
+from reproduce.data.errors import DataError, check_labels
+from reproduce.data.small_images import FIX, PIXELS, SIDE, Batch, Layout, SmallImages
 
-TRAIN = [f"train_data_batch_{number}.npz" for number in range(1, 11)]
-TEST = "val_data.npz"
+LAYOUT = Layout(
+    train={f"train_data_batch_{number}.npz": "" for number in range(1, 11)},
+    test={"val_data.npz": ""},
+    folders=("Imagenet32_train_npz", "Imagenet32_val_npz"),
+    pickled=("train_data_batch_1", "val_data", "Imagenet32_train"),
+)
 
 
 def find(source: Path) -> SmallImages:
-    """The batches in `source`, or in the folders `Imagenet32_train_npz` and `Imagenet32_val_npz` of the archives there.
-
-    Raises:
-        DataError: some are missing, or only pickles are there.
-
-    """
-    files = [_locate(source, name) for name in (*TRAIN, TEST)]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        problem = f"ImageNet32's files {', '.join(missing)} are not here"
-        for pickled in (source / "train_data_batch_1", source / "val_data", source / "Imagenet32_train"):
-            if pickled.exists():
-                problem += f"; {pickled.name} is of the version in pickles, which are not read"
-                break
-        raise DataError(source, problem, IMAGENET32.how_to_get)
-    return SmallImages(
-        IMAGENET32, [BatchFile(file, "test" if file.name == TEST else "train", read_batch) for file in files]
-    )
-
-
-def _locate(source: Path, name: str) -> Path:
-    folders = (source, source / ("Imagenet32_val_npz" if name == TEST else "Imagenet32_train_npz"))
-    return next((folder / name for folder in folders if (folder / name).is_file()), source / name)
+    """The data set in `source`. Raises: as `SmallImages`."""
+    return SmallImages(IMAGENET32, source, LAYOUT, read_batch)
 
 
 def read_batch(content: bytes, path: Path) -> Batch:
@@ -68,7 +50,7 @@ def read_batch(content: bytes, path: Path) -> Batch:
         raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
     if labels is None or labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
         raise DataError(path, f"'labels' is {_words(labels)}, expected integers [{len(pixels)}]", FIX)
-    check_labels(labels.tolist(), 1, IMAGENET32.num_classes, path)
+    check_labels(labels.tolist(), 1, IMAGENET32.num_classes, path, FIX)
     if mean is not None and (mean.dtype.kind != "f" or mean.shape != (PIXELS,)):
         raise DataError(path, f"'mean' is {_words(mean)}, expected float [{PIXELS}]", FIX)
     return Batch(pixels.reshape(-1, 3, SIDE, SIDE), labels.astype(np.int64) - 1, mean)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reproduce.cells.catalogue import Channels, again
 from reproduce.data.errors import DataError
@@ -30,13 +30,7 @@ Progress = Callable[[int], object]  # is told how many more bytes or images are 
 
 @dataclass(frozen=True)
 class Split:
-    """A training or test set.
-
-    Attributes:
-        samples: N.
-        histogram: samples of each class.
-
-    """
+    """A training or test set: the number of its samples, and of those of each class."""
 
     samples: int
     histogram: tuple[int, ...]
@@ -114,7 +108,7 @@ class Manifest:
         `skipped` (a number) and `reason` say more.
         """
         return {
-            "dataset": self.dataset,
+            **built_in(self.dataset),
             "files": {name: file.sha256 for name, file in self.files.items()},
             "official": self.official,
             "deviations": list(self.findings.deviations),
@@ -147,58 +141,82 @@ def read(folder: Path) -> Manifest:
     path = folder / NAME
     try:
         values = json.loads(path.read_text())
-        if values["schema"] != SCHEMA:
-            raise DataError(
-                path, f"is of format {values['schema']!r}, this version reads format {SCHEMA}", again(folder)
-            )
-        found = values["findings"]
-        splits = {name: Split(found["splits"][name]["samples"], _ints(found["splits"][name])) for name in SPLITS}
-        tuples = {name: tuple(found[name]) for name in ("mean", "deviation", "deviations", "skipped", "notes")}
-        return Manifest(
-            dataset=values["dataset"],
-            source=values["source"],
-            findings=Findings(splits=splits, fingerprint=found["fingerprint"], **tuples),
-            reason=values["reason"],
-            files={name: Written(**file) for name, file in values["files"].items()},
-        )
+        if (schema := values.pop("schema")) != SCHEMA:
+            raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", again(folder))
+        findings = values.pop("findings")
+        histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
+        splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
+        others = {name: tuple(findings[name]) for name in ("mean", "deviation", "deviations", "skipped", "notes")}
+        found = Findings(splits=splits, fingerprint=findings["fingerprint"], **others)
+        files = {name: Written(**file) for name, file in values.pop("files").items()}
+        return Manifest(findings=found, files=files, **values)
     except FileNotFoundError:
         raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
 
 
-def _ints(split: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(count) for count in split["histogram"])
-
-
-def sha256(path: Path, progress: Progress | None = None) -> str:
+def sha256(path: Path, progress: Progress = lambda _: None) -> str:
     """SHA-256 of a file; `progress` is told of bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
-            if progress is not None:
-                progress(len(block))
+            progress(len(block))
     return digest.hexdigest()
 
 
-def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Progress | None = None) -> list[str]:
-    """In what the files are not those that the manifest records: none, one or more sentences.
+def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Progress = lambda _: None) -> list[str]:
+    """In what the files in `folder` are not those that their manifest records: none, one or more sentences.
 
-    Args:
-        folder: where they lie.
-        manifest: of that folder.
-        contents: read them whole and compare SHA-256; otherwise only that they are there and how large they are.
-        progress: is told of the bytes read.
-
+    With `contents` they are read whole, `progress` is told of the bytes, and SHA-256 compared; otherwise only that they
+    are there and how large they are.
     """
     found = []
     for name, recorded in manifest.files.items():
         path = folder / name
-        if not path.is_file():
-            found.append(f"{path} is missing")
-        elif (size := path.stat().st_size) != recorded.bytes:
-            found.append(f"{path} has {size:,} bytes, its record says {recorded.bytes:,}")
+        if problem := _missing_or_other_size(path, recorded.bytes):
+            found.append(problem)
         elif contents and (digest := sha256(path, progress)) != recorded.sha256:
             found.append(f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})")
     return found
+
+
+def _missing_or_other_size(path: Path, size: int) -> str:
+    try:
+        here = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{path} is missing"
+    return "" if here == size else f"{path} has {here:,} bytes, its record says {size:,}"
+
+
+# --- the lists of image files
+
+
+class ImageFile(NamedTuple):
+    """One file of a data set: its path below the source, its label from 0 on, and its size in bytes."""
+
+    path: str
+    label: int
+    bytes: int
+
+
+def read_list(path: Path) -> list[ImageFile]:
+    """The files of a training or test set, as they were listed.
+
+    Raises:
+        DataError: the list is damaged.
+
+    """
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return [ImageFile(name, label, size) for label, size, name in map(json.loads, lines)]
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise DataError(path, f"is damaged ({error})", "Prepare the data set again") from error
+
+
+def changed(folder: Path, manifest: Manifest) -> list[str]:
+    """Listed files that are no longer in the source, or of another size, as sentences. Raises: DataError."""
+    listed = (file for split in SPLITS for file in read_list(folder / f"{split}.jsonl"))
+    states = (_missing_or_other_size(Path(manifest.source, file.path), file.bytes) for file in listed)
+    return [state for state in states if state]

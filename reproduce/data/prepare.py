@@ -9,8 +9,8 @@ why they shall be used; the reason is recorded, and goes with every result.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,10 +20,11 @@ import filelock
 from reproduce.cells.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.image_folder import ImageFolder
 from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
+REPLACE = "Add --replace to make it anew"
+UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON". From official files:'
 NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
 
 #: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
@@ -31,25 +32,19 @@ Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
 
 
 class Source(Protocol):
-    """A data set as published; see `SmallImages` and `ImageFolder`."""
+    """A data set as published, see `SmallImages` and `ImageFolder`: `examine` verifies `steps` of its `unit`.
+
+    After that, `write` makes the files of the prepared data set, of about `bytes_to_write`, and reports images.
+    """
 
     unit: str
+    steps: int
 
-    def steps(self) -> int:
-        """How many of its units `examine` goes through."""
-        ...
+    def examine(self, progress: Progress) -> Findings: ...
 
-    def examine(self, progress: Progress) -> Findings:
-        """Verify everything, write nothing."""
-        ...
+    def bytes_to_write(self) -> int: ...
 
-    def bytes_to_write(self, findings: Findings) -> int:
-        """How many, about."""
-        ...
-
-    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
-        """Write the files of the prepared data set; `progress` is told of images."""
-        ...
+    def write(self, folder: Path, progress: Progress) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +77,25 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> Source:
     if not source.is_dir():
         raise DataError(source, "there is no such folder", dataset.how_to_get)
     if dataset is IMAGENET:
+        from reproduce.data.image_folder import ImageFolder  # torchvision takes seconds to import
+
         skip, beton = options.skip_unreadable, options.beton
         return ImageFolder(dataset, source, beton=beton, skip_unreadable=skip, workers=options.workers)
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
 
 
-def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> tuple[Source, Findings]:
-    """Open `source` and examine it, and write nothing.
+def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
+    """Examine the data set in `source`, and write nothing.
 
     Raises:
         DataError: files are missing or damaged, or they are not the official ones and `options` has no reason.
 
     """
-    opened = open_source(dataset, source, options)
-    with bar("verifying", opened.steps(), opened.unit) as progress:
+    return _examine(open_source(dataset, source, options), dataset, source, options, bar)
+
+
+def _examine(opened: Source, dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
+    with bar("verifying", opened.steps, opened.unit) as progress:
         findings = opened.examine(progress)
     if findings.deviations and not options.reason:
         raise DataError(
@@ -104,7 +104,7 @@ def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> tuple[
             f'Get the files again. If it is what you want to use, prepare it with --unofficial "REASON"; the reason '
             f"goes with every result. {dataset.how_to_get}",
         )
-    return opened, findings
+    return findings
 
 
 def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: Bar) -> tuple[Manifest, bool]:
@@ -119,35 +119,35 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
 
     """
     source, target = source.expanduser().resolve(), (root / dataset.name).resolve()  # a link may lead to another disk
-    open_source(dataset, source, options)  # before anything is made for it
+    opened = open_source(dataset, source, options)  # before anything is made for it
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target), explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
+    try:
+        lock = filelock.FileLock(_beside(target, "lock")).acquire(blocking=False)
+    except filelock.Timeout:
+        raise DataError(target, "another process prepares this data set", "Wait for it") from None
+    with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
         there = _already(target, source, options)
         if there is not None and dataset is IMAGENET:  # 1.3 million files are not looked at again
             return there, False
-        opened, findings = verify(dataset, source, options, bar)
+        findings = _examine(opened, dataset, source, options, bar)
         if there is not None:
             if findings.fingerprint != there.findings.fingerprint:
                 raise DataError(target, f"it was prepared before, from other files than {source} holds now", REPLACE)
             return there, False
-        needed, free = opened.bytes_to_write(findings), shutil.disk_usage(target.parent).free
+        needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(
                 root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Make room for it"
             )
-        partial = _partial(target)
+        partial = _beside(target, "partial")
         partial.mkdir()
         try:
             with bar("converting", sum(split.samples for split in findings.splits.values()), "images") as progress:
-                findings = opened.write(partial, findings, progress)
-            made = Manifest(
-                dataset=dataset.name,
-                source=str(source),
-                findings=findings,
-                reason=options.reason if findings.deviations else "",
-                files=_written(partial, bar),
-            )
+                opened.write(partial, progress)
+            reason = options.reason if findings.deviations else ""
+            files = _written(partial, bar)
+            made = Manifest(dataset=dataset.name, source=str(source), findings=findings, reason=reason, files=files)
             write_atomically(partial / manifest.NAME, made.to_json().encode())
             _put_in_place(partial, target)
         except BaseException:
@@ -197,43 +197,24 @@ def _already(target: Path, source: Path, options: Options) -> Manifest | None:
     return there
 
 
-REPLACE = "Add --replace to make it anew"
-UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON". From official files:'
-
-
-@contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    lock = filelock.FileLock(target.with_name(f".{target.name}.lock"))
-    try:
-        lock.acquire(blocking=False)
-    except filelock.Timeout:
-        raise DataError(target, "another process prepares this data set", "Wait for it") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
-
-
-def _replaced(target: Path) -> Path:
-    return target.with_name(f".{target.name}.replaced")
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}")
 
 
 def _sweep(target: Path) -> None:
     """What a killed process left behind; if it was killed between two renames, the older data come back."""
-    shutil.rmtree(_partial(target), ignore_errors=True)
-    if _replaced(target).exists():
+    shutil.rmtree(_beside(target, "partial"), ignore_errors=True)
+    replaced = _beside(target, "replaced")
+    if replaced.exists():
         if target.exists():
-            shutil.rmtree(_replaced(target))
+            shutil.rmtree(replaced)
         else:
-            _replaced(target).rename(target)
+            replaced.rename(target)
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
+    replaced = _beside(target, "replaced")
     if target.exists():
-        target.rename(_replaced(target))
+        target.rename(replaced)
     partial.rename(target)
-    shutil.rmtree(_replaced(target), ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)

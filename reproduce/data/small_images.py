@@ -6,10 +6,9 @@ copied to its place.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,22 +34,20 @@ class Batch(NamedTuple):
     mean: NDArray[np.floating] | None = None
 
 
-@dataclass(frozen=True)
-class BatchFile:
-    """One file of a source.
+class Layout(NamedTuple):
+    """How a data set is published.
 
     Attributes:
-        path: where it is.
-        split: `train` or `test`.
-        read: bytes of the file and its path -> its contents; raises DataError.
-        official: SHA-1 of the official file in hex; empty where none is published.
+        train, test: file names in the order of the samples, each with its official SHA-1, empty if none is published.
+        folders: that the archives unpack to.
+        pickled: names of a version in pickles, which are programs: it is recognised, and not read.
 
     """
 
-    path: Path
-    split: str
-    read: Callable[[bytes, Path], Batch]
-    official: str = ""
+    train: dict[str, str]
+    test: dict[str, str]
+    folders: tuple[str, ...]
+    pickled: tuple[str, ...]
 
 
 class SmallImages:
@@ -58,138 +55,109 @@ class SmallImages:
 
     Args:
         dataset: which one.
-        files: in the order of the samples; all of them exist.
+        source: the folder that holds the files, or the folders of the archives.
+        layout: the files.
+        read: bytes of a file and its path -> its contents; raises DataError.
+
+    Raises:
+        DataError: files are missing.
 
     """
 
     unit = "files"
 
-    def __init__(self, dataset: Dataset, files: Sequence[BatchFile]) -> None:
-        self._dataset = dataset
-        self._files = files
-
-    def steps(self) -> int:
-        """Files that `examine` goes through."""
-        return len(self._files)
+    def __init__(self, dataset: Dataset, source: Path, layout: Layout, read: Callable[[bytes, Path], Batch]) -> None:
+        self._dataset, self._read = dataset, read
+        folders = (*(source / name for name in layout.folders), source)
+        self._files = [
+            (next((folder / name for folder in folders if (folder / name).is_file()), source / name), split, official)
+            for split, names in (("train", layout.train), ("test", layout.test))
+            for name, official in names.items()
+        ]
+        self.steps = len(self._files)
+        if missing := [path.name for path, *_ in self._files if not path.is_file()]:
+            problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
+            for name in layout.pickled:
+                if source.name == name or (source / name).exists():
+                    problem += f"; {name} is of the version in pickles, which are not read"
+                    break
+            raise DataError(source, problem, dataset.how_to_get)
 
     def examine(self, progress: Progress) -> Findings:
-        """Read and verify everything, write nothing; `progress` is told of files.
+        """Read and verify everything, write nothing; `progress` is told of `steps` files.
 
         Raises:
             DataError: a file is damaged or its labels are out of range.
 
         """
-        counts = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
-        total, squares = np.zeros(PIXELS, np.uint64), np.zeros(3, np.uint64)
+        self._histograms = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
+        levels = np.zeros((3, 256), np.int64)  # values of the training set's pixels in each channel
+        total = np.zeros(PIXELS, np.uint64)
         means: list[NDArray[np.floating]] = []
         wrong: list[str] = []
         fingerprint = hashlib.sha256()
-        for file in self._files:
-            content = file.path.read_bytes()
+        for path, split, official in self._files:
+            content = path.read_bytes()
             fingerprint.update(hashlib.sha256(content).digest())
-            wrong += _wrong_checksum(file, content)
-            batch = file.read(content, file.path)
-            counts[file.split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
-            if file.split == "train":
-                flat = batch.pixels.reshape(-1, PIXELS)
-                total += flat.sum(0, dtype=np.uint64)
-                squares += _sum_of_squares(flat)
+            wrong += _wrong_checksum(path.name, content, official)
+            batch = self._read(content, path)
+            self._histograms[split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
+            if split == "train":
+                total += batch.pixels.reshape(-1, PIXELS).sum(0, dtype=np.uint64)
+                levels += [np.bincount(batch.pixels[:, c].ravel(), minlength=256) for c in range(3)]
                 means += [batch.mean] if batch.mean is not None else []
             progress(1)
-        splits = {split: Split(int(count.sum()), tuple(count.tolist())) for split, count in counts.items()}
-        mean, deviation = _statistics(total, squares, splits["train"].samples)
         if wrong and len(wrong) < len(self._files):
             wrong[-1] += f" (the other {len(self._files) - len(wrong)} files are the official ones)"
-        deviations = (
-            *wrong,
-            *_count_deviations(self._dataset, splits),
-            *_mean_deviation(means, total, splits["train"].samples),
-        )
+        splits = {split: Split(int(count.sum()), tuple(count.tolist())) for split, count in self._histograms.items()}
+        values, pixels = np.arange(256), splits["train"].samples * SIDE * SIDE
+        mean = levels @ values / pixels  # the sums are exact
+        deviation = np.sqrt(levels @ values**2 / pixels - mean**2)
+        wrong += _count_deviations(self._dataset, splits) + _mean_deviation(means, total, splits["train"].samples)
         return Findings(
             splits=splits,
-            mean=mean,
-            deviation=deviation,
+            mean=tuple((mean / 255).tolist()),
+            deviation=tuple((deviation / 255).tolist()),
             fingerprint=fingerprint.hexdigest(),
-            deviations=deviations,
+            deviations=tuple(wrong),
         )
 
-    def bytes_to_write(self, findings: Findings) -> int:
+    def bytes_to_write(self) -> int:
         """How many, about."""
-        return sum(split.samples for split in findings.splits.values()) * PIXELS
+        return PIXELS * sum(int(histogram.sum()) for histogram in self._histograms.values())
 
-    def write(self, folder: Path, findings: Findings, progress: Progress) -> Findings:
+    def write(self, folder: Path, progress: Progress) -> None:
         """Write `train.beton` and `test.beton` into `folder`; `progress` is told of images.
-
-        Returns:
-            The findings, as they were.
 
         Raises:
             DataError: the files are no longer those that were examined.
-            StorageFullError: no room.
+            OSError: no room.
 
         """
         for split in SPLITS:
-            write_beton(folder / f"{split}.beton", self._gather(split, findings.splits[split]), progress=progress)
-        return findings
+            write_beton(folder / f"{split}.beton", self._gather(split), progress=progress)
 
-    def _gather(self, name: str, split: Split) -> RawImages:
+    def _gather(self, split: str) -> RawImages:
         """A training or test set in one piece, without a second copy of it."""
-        pixels = np.empty((split.samples, 3, SIDE, SIDE), np.uint8)
-        labels = np.empty(split.samples, np.int64)
+        histogram = self._histograms[split]
+        labels = np.empty(histogram.sum(), np.int64)
+        pixels = np.empty((len(labels), 3, SIDE, SIDE), np.uint8)
         place = 0
-        for batch in self._batches(name):
+        for path in (path for path, of, _ in self._files if of == split):
+            batch = self._read(path.read_bytes(), path)
             part = slice(place, place := place + len(batch.labels))
-            if place > split.samples:
+            if place > len(labels):
                 break
             pixels[part], labels[part] = batch.pixels, batch.labels
-        if place != split.samples or np.bincount(labels, minlength=len(split.histogram)).tolist() != [*split.histogram]:
-            folder = self._files[0].path.parent
+        if place != len(labels) or (np.bincount(labels, minlength=len(histogram)) != histogram).any():
+            folder = self._files[0][0].parent
             raise DataError(folder, "its files changed while they were read", "Let nothing write there and try again")
         return RawImages(pixels, labels)
 
-    def _batches(self, split: str) -> Iterator[Batch]:
-        for file in self._files:
-            if file.split == split:
-                yield file.read(file.path.read_bytes(), file.path)
 
-
-def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path) -> None:
-    """Labels as they are in the file are first … first + num_classes - 1.
-
-    Raises:
-        DataError: one is not; names the first that is not.
-
-    """
-    wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
-    if wrong:
-        raise DataError(
-            path,
-            f"image {wrong[0]} has the label {labels[wrong[0]]}, expected {first}..{first + num_classes - 1} "
-            f"({len(wrong)} such labels)",
-            FIX,
-        )
-
-
-def _sum_of_squares(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Of each channel, exactly: counts of the 256 values; [N, 3072] -> [3]."""
-    values = np.arange(256, dtype=np.uint64) ** np.uint64(2)
-    channels = flat.reshape(-1, 3, SIDE * SIDE)
-    return np.array([np.bincount(channels[:, c].ravel(), minlength=256).astype(np.uint64) @ values for c in range(3)])
-
-
-def _statistics(total: NDArray[np.uint64], squares: NDArray[np.uint64], samples: int) -> tuple[Any, Any]:
-    """Mean and standard deviation of each channel in 0..1, from exact sums."""
-    values = samples * SIDE * SIDE
-    mean = total.reshape(3, -1).sum(1) / values
-    variance = squares / values - mean**2
-    return tuple((mean / 255).tolist()), tuple((np.sqrt(variance) / 255).tolist())
-
-
-def _wrong_checksum(file: BatchFile, content: bytes) -> list[str]:
+def _wrong_checksum(name: str, content: bytes, official: str) -> list[str]:
     digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
-    if file.official in ("", digest):
-        return []
-    return [f"{file.path.name} has the SHA-1 {digest}, the official file {file.official}"]
+    return [] if official in ("", digest) else [f"{name} has the SHA-1 {digest}, the official file {official}"]
 
 
 def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:

@@ -5,47 +5,27 @@ is read whole (`READ_WHOLE`), seconds at most against hours of training; of Imag
 and `data check` reads the rest.
 """
 
-from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from reproduce.cells import catalogue
-from reproduce.cells.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC
+from reproduce.cells.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMORY, PYDOC, TORCHVISION
 from reproduce.cells.kinds import TrainedCell
 from reproduce.data import corpus, manifest
-from reproduce.data.batch_format import BatchFormat
-from reproduce.data.beton import Beton, JpegFiles
-from reproduce.data.errors import DataError
-from reproduce.data.image_folder import read_list
-from reproduce.data.loader import EvaluationBatches, Images, Loader, MemoryLoader
-from reproduce.data.manifest import Manifest
+from reproduce.data.beton import ANOTHER, Beton, JpegFiles, RawImages
+from reproduce.data.errors import DataError, check_labels
+from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
+from reproduce.data.manifest import Manifest, read_list
+
+if TYPE_CHECKING:
+    from reproduce.data.digits import Digits
 
 READ_WHOLE = 8e9  # bytes
 EVALUATION_BATCH = 512  # samples of up to 64 x 64 pixels; without effect on the logits beyond rounding
 LARGE_EVALUATION_BATCH = 64
-
-
-class Evaluation(Protocol):
-    """A test set in order, its batches as those of `Loader`; the last may be smaller.
-
-    Attributes:
-        samples: labels that count: one for each image, of text those that are not `IGNORED`.
-
-    """
-
-    samples: int
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Its batches, from the first."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds."""
-        ...
 
 
 class Data(NamedTuple):
@@ -76,19 +56,25 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         DataError: the data set is not prepared, or not for this loader, or damaged; or the loader cannot be had.
 
     """
-    if cell.dataset == DIGITS.name:
-        train, test = _digits(cell.image_size, device)
-        return Data(_memory(train, cell), EvaluationBatches(test, EVALUATION_BATCH), manifest.built_in(DIGITS.name))
     if cell.dataset == PYDOC.name:
         return _pydoc(cell, device)
-    folder = root.resolve() / cell.dataset
-    found = _verified(folder)
-    samples = found.findings.splits["train"].samples
-    if cell.batch_size > samples:
-        problem = f"batch_size {cell.batch_size} is larger than this training set ({samples} samples)"
-        raise DataError(folder, problem, "Choose a smaller batch, or prepare the whole data set")
-    open_ = _open_imagenet if cell.dataset == IMAGENET.name else _open_small
-    return Data(*open_(cell, device, folder, found, workers), found.provenance())
+    augment, large = cell.augmentation != "none", cell.dataset == IMAGENET.name
+    sized = partial(BatchFormat, image_size=cell.image_size, device=device)
+    if cell.dataset == DIGITS.name:
+        images, provenance = _digits(cell.image_size), manifest.built_in(DIGITS.name)
+        batch_format = sized(num_classes=DIGITS.num_classes, mean=images.mean, deviation=images.deviation)
+        train: Source = InMemory(images.train, batch_format, augment=augment)
+        test: Source = InMemory(images.test, batch_format)
+    else:
+        folder = root.resolve() / cell.dataset
+        found = _verified(folder)
+        findings, provenance = found.findings, found.provenance()
+        batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
+        train = _open(folder, found, "train", cell.loader, batch_format, augment, workers)
+        # Whatever the loader of the training set, a test set of small images lies in memory.
+        test = _open(folder, found, "test", cell.loader if large else MEMORY, batch_format, False, workers)
+    evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else EVALUATION_BATCH)
+    return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
 
 
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
@@ -103,96 +89,61 @@ def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
     folder = root.resolve() / cell.dataset
     _verified(folder)
     if cell.loader == FFCV and not catalogue.ffcv_installed():
-        raise DataError(folder, "the loader is ffcv, which is not installed", _other_loaders(cell))
+        raise DataError(folder, "the loader is ffcv, which is not installed", _other_loaders(folder))
 
 
-def _other_loaders(cell: TrainedCell) -> str:
-    others = " or ".join(name for name in catalogue.by_name(cell.dataset).loaders if name != FFCV)
+def _other_loaders(folder: Path) -> str:
+    others = " or ".join(name for name in catalogue.by_name(folder.name).loaders if name != FFCV)
     return f"Choose --loader {others}"
 
 
-def _open_small(
-    cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int
-) -> tuple[Loader, Evaluation]:
-    """Whatever the loader of the training set, the test set lies in memory."""
-    test = EvaluationBatches(_images(folder, "test", device), EVALUATION_BATCH)
-    if cell.loader == MEMORY:
-        return _memory(_images(folder, "train", device), cell), test
-    return _ffcv(cell, device, folder, found, workers), test
-
-
-def _open_imagenet(
-    cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int
-) -> tuple[Loader, Evaluation]:
-    batch_format = _batch_format(cell, device, found)
-    if cell.loader == FFCV:
-        train = _ffcv(cell, device, folder, found, workers)
-        from reproduce.data.ffcv_loader import FfcvEvaluation
-
-        return train, FfcvEvaluation(folder / "test.beton", LARGE_EVALUATION_BATCH, batch_format, workers=workers)
-    from reproduce.data.torchvision_loader import TorchvisionEvaluation, TorchvisionLoader  # takes seconds to import
-
-    files = _files(folder, "train", found)
-    train = TorchvisionLoader(
-        files, cell.batch_size, batch_format, seed=cell.seed, augmentation=cell.augmentation, workers=workers
-    )
-    test = _files(folder, "test", found)
-    return train, TorchvisionEvaluation(test, LARGE_EVALUATION_BATCH, batch_format, workers=workers)
-
-
-def _ffcv(cell: TrainedCell, device: torch.device, folder: Path, found: Manifest, workers: int) -> Loader:
-    if not found.has_beton:
-        fix = "Prepare it without --no-beton, or choose --loader torchvision"
-        raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
+def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
     try:
-        from reproduce.data.ffcv_loader import FfcvLoader
-    except ImportError as error:
-        raise DataError(folder, f"the loader is ffcv: {error}", _other_loaders(cell)) from error
-    return FfcvLoader(
-        folder / "train.beton",
-        cell.batch_size,
-        _batch_format(cell, device, found),
-        seed=cell.seed,
-        augmentation=cell.augmentation,
-        workers=workers,
-    )
+        return Loader(source, cell.batch_size, seed=cell.seed)
+    except ValueError as error:
+        raise DataError(Path(cell.dataset), str(error), f"Choose a smaller batch, or {otherwise}") from error
 
 
 def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     """Text; its provenance has its hash, how long its parts are, and what the frequencies of bytes alone can do."""
+    from petra_core.models.revroberta import IGNORED
     from reproduce.data import text
 
     whole = corpus.pydoc()
-    try:
-        train = text.TextLoader(whole.train, cell.image_size, cell.batch_size, seed=cell.seed, device=device)
-        test = text.TextEvaluation(whole.test, cell.image_size, EVALUATION_BATCH, device)
-    except ValueError as error:
-        raise DataError(Path(PYDOC.name), str(error), "Choose a smaller batch, or shorter sequences") from error
+    train, test = (text.Text(part, cell.image_size, device) for part in (whole.train, whole.test))
+    loader, evaluation = _loader(train, cell, "shorter sequences"), Evaluation(test, EVALUATION_BATCH)
+    hidden = torch.cat([targets[targets != IGNORED] for _, targets in evaluation])
+    evaluation.samples = len(hidden)
     provenance = manifest.built_in(PYDOC.name) | {
         "files": {catalogue.SOURCE: whole.sha256},
         "bytes": [len(whole.train), len(whole.test)],
-        "unigram": text.unigram(whole.train, test.hidden())._asdict(),
+        "unigram": text.unigram(whole.train, hidden.cpu().numpy()),
     }
-    return Data(train, test, provenance)
+    return Data(loader, evaluation, provenance)
 
 
-def _memory(images: Images, cell: TrainedCell) -> MemoryLoader:
-    return MemoryLoader(images, cell.batch_size, seed=cell.seed, flip_crop=cell.augmentation == "flip_crop")
+def _open(
+    folder: Path, found: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
+) -> Source:
+    """The training or test set of a prepared data set."""
+    beton = folder / f"{split}.beton"
+    if loader == MEMORY:
+        return InMemory(_raw_images(beton, _stamp(folder)), batch_format, augment=augment)
+    if loader == TORCHVISION:
+        from reproduce.data.torchvision_loader import ImageFiles  # takes seconds to import
 
-
-def _batch_format(cell: TrainedCell, device: torch.device, found: Manifest) -> BatchFormat:
-    return BatchFormat(
-        num_classes=found.findings.num_classes,
-        image_size=cell.image_size,
-        mean=found.findings.mean,
-        deviation=found.findings.deviation,
-        device=device,
-    )
-
-
-def _files(folder: Path, split: str, found: Manifest) -> JpegFiles:
-    listed = read_list(folder / f"{split}.jsonl")
-    return JpegFiles([Path(found.source) / file.path for file in listed], [file.label for file in listed])
+        listed = folder / f"{split}.jsonl"
+        paths, labels = zip(*((Path(found.source, file.path), file.label) for file in read_list(listed)), strict=True)
+        check_labels(labels, 0, batch_format.num_classes, listed, ANOTHER)
+        return ImageFiles(JpegFiles(paths, labels), batch_format, augment=augment, workers=workers)
+    if not found.has_beton:
+        fix = "Prepare it without --no-beton, or choose --loader torchvision"
+        raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
+    try:
+        from reproduce.data.ffcv_loader import FfcvFile
+    except ImportError as error:
+        raise DataError(folder, f"the loader is ffcv: {error}", _other_loaders(folder)) from error
+    return FfcvFile(beton, batch_format, augment=augment, workers=workers)
 
 
 # --- read once a process, since a grid has many cells; anew if the data set was, meanwhile
@@ -234,21 +185,13 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     return found
 
 
-def _images(folder: Path, split: str, device: torch.device) -> Images:
-    return _images_once(folder, _stamp(folder), split, device)
+@cache
+def _raw_images(beton: Path, stamp: Stamp) -> RawImages:
+    return Beton(beton).raw()
 
 
 @cache
-def _images_once(folder: Path, stamp: Stamp, split: str, device: torch.device) -> Images:
-    found = _verified_once(folder, stamp).findings
-    raw = Beton(folder / f"{split}.beton").raw()
-    pixels, labels = torch.from_numpy(raw.pixels), torch.from_numpy(raw.labels)
-    return Images(pixels, labels, found.num_classes, found.mean, found.deviation).to(device)
-
-
-@cache
-def _digits(image_size: int, device: torch.device) -> tuple[Images, Images]:
+def _digits(image_size: int) -> "Digits":
     from reproduce.data.digits import digits  # scikit-learn takes seconds to import
 
-    train, test = digits(image_size)
-    return train.to(device), test.to(device)
+    return digits(image_size)

@@ -7,24 +7,25 @@ nobody reads one.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.exhibits._exhibit import Exhibit, Folded, Shown
 from reproduce.grids import scales
-from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import PLANS
+from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
 from reproduce.records.record import Status
-from reproduce.records.results import Run, meaning
-from reproduce.show.content import Entry, Finding, Listing, Table, Tone, code, missing, some
-from reproduce.show.tables import amount, entry, number, table, words
+from reproduce.records.results import Results, Run, meaning
+from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing, some
+from reproduce.show.tables import entry, number, table, words
 from reproduce.words import count
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
-COMMIT_DIGITS = 10
+GONE = missing("no grid has it any more")
+CHANGED = "changed; difference below"
+TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
     "Every number above is computed from records: a folder of plain text for each cell, with its whole "
     "configuration, the environment, the commit (and the difference to it, if the tree was not clean) and the "
@@ -33,32 +34,15 @@ INTRODUCTION = (
 )
 
 
-class Names:
-    """Short names (E1, E2 and so on) for things that repeat, in the order in which they are met."""
-
-    def __init__(self, letter: str, runs: Sequence[Run[Cell]], of: Callable[[Run[Cell]], list[dict[str, Any]]]) -> None:
-        self._of = of
-        texts = dict.fromkeys(json.dumps(value, sort_keys=True) for run in runs for value in of(run))
-        self._names = {text: f"{letter}{number}" for number, text in enumerate(texts, start=1)}
-
-    def of(self, run: Run[Cell]) -> str:
-        """The names of what a run has."""
-        return ", ".join(self._names[json.dumps(value, sort_keys=True)] for value in self._of(run))
-
-    def items(self) -> list[tuple[str, dict[str, Any]]]:
-        """All names with their values."""
-        return [(name, json.loads(text)) for text, name in self._names.items()]
-
-
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Code, environments, what could not be read, and folded the cells."""
+    """What needs attention, code, environments, and folded the cells."""
     results = frames.results
     begun = [run for run in results.runs if run.state.status is not Status.NOT_RUN]
-    versions, machines = Names("C", begun, _codes), Names("E", begun, lambda run: list(run.environments))
-    yield from _findings(results.runs)
+    versions = _named("C", (text for run in begun for text in _codes(run)))
+    machines = _named("E", (text for run in begun for text in _machines(run)))
+    codes = [(name, json.loads(text)) for text, name in versions.items()]
+    yield from _findings(results)
     if results.problems:
-        amount_of = count(len(results.problems), "record")
-        yield Finding(f"{amount_of} damaged or foreign, left as found and left out of all tables.", Tone.ALERT)
         yield table(
             key="problems",
             caption="Records that cannot be read; they were left as they are.",
@@ -69,42 +53,103 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 words("what is wrong", lambda p: str(p).replace(str(p.path), p.path.name)),
             ],
         )
-    dirty = [name for name, value in versions.items() if not value["code"].get("clean")]
-    if dirty:
+    if dirty := sum(not version.get("clean") for _, version in codes):
         yield Finding(
-            f"Code: {len(dirty)} of {count(len(versions.items()), 'version')} that ran "
-            f"{'was' if len(dirty) == 1 else 'were'} not a clean, known commit; Provenance shows the difference.",
+            f"Code: {dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean, "
+            "known commit; Provenance shows the difference.",
             Tone.MISSING,
         )
-    yield _versions_table(versions)
-    yield _environments_table(machines)
-    yield Folded(_cells_table(begun, versions, machines))
-    patches = {value["patch"]: name for name, value in versions.items() if value["patch"]}
+    yield table(
+        key="code",
+        caption="Versions of the code that ran the cells.",
+        rows=codes,
+        fields=[
+            words("code", lambda row: row[0]),
+            words("version", lambda row: row[1].get("version") or "not installed"),
+            words(
+                "commit", lambda row: code(commit[:10]) if (commit := row[1].get("commit")) else missing("not known")
+            ),
+            words("tree", lambda row: "clean" if row[1].get("clean") else missing(row[1].get("note") or CHANGED)),
+            words("files not in git", lambda row: ", ".join(row[1].get("untracked", [])) or "none"),
+        ],
+    )
+    yield table(
+        key="environments",
+        caption="Machines and versions that ran the cells.",
+        rows=[(name, json.loads(text)) for text, name in machines.items()],
+        fields=[
+            words("environment", lambda row: row[0]),
+            words("device", lambda row: row[1]["device"]),
+            words("CUDA", lambda row: row[1].get("cuda")),
+            words("cuDNN", lambda row: row[1].get("cudnn")),
+            words("processor", lambda row: row[1]["processor"]),
+            number("cores", lambda row: row[1]["cores"]),
+            number("threads", lambda row: row[1]["threads"]),
+            words("Python", lambda row: row[1]["python"]),
+            words("system", lambda row: row[1]["platform"]),
+            words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row[1]["packages"].items())),
+            words("deterministic algorithms", lambda row: "yes" if row[1].get("deterministic_algorithms") else "no"),
+            words("TF32", lambda row: "yes" if row[1].get("tf32") else "no"),
+        ],
+    )
+    yield Folded(
+        table(
+            key="cells",
+            caption="Every cell that has been begun: what it is, how far it is, and the command that runs it.",
+            rows=begun,
+            fields=[
+                entry("cell", lambda run: code(run.cell.name), numeric=False),
+                words("scale", lambda run: run.cell.scale),
+                words("state", lambda run: Entry(str(run.state), tone=TONES[run.state.status], hint=run.state.detail)),
+                words("code", lambda run: ", ".join(versions[text] for text in _codes(run))),
+                words("environment", lambda run: ", ".join(machines[text] for text in _machines(run))),
+                words("command", lambda run: code(again) if (again := command(run.cell)) else GONE),
+            ],
+            notes=("A cell that has a result is not run again: add --records FOLDER to run it anew elsewhere.",),
+        )
+    )
+    patches = {version["patch"]: name for name, version in codes if version["patch"]}
     for patch, name in patches.items():
         yield Folded(Listing(f"patch-{name}", f"Difference of {name} to its commit", patch))
 
 
-def _findings(runs: Sequence[Run[Cell]]) -> Iterator[Finding]:
-    failed: dict[str, list[Run[Cell]]] = {}
-    for run in runs:
-        if run.state.status is Status.FAILED:
-            failed.setdefault(run.state.reason, []).append(run)
-    for reason, own in sorted(failed.items()):
+def _named(letter: str, texts: Iterable[str]) -> dict[str, str]:
+    """Short names (E1, E2 and so on) for things that repeat, in the order in which they are met."""
+    return {text: f"{letter}{place}" for place, text in enumerate(dict.fromkeys(texts), start=1)}
+
+
+def _codes(run: Run[Any]) -> list[str]:
+    """Versions of the code, the same for the same code whatever its patch is called in the record."""
+    patched = ({**version, "patch": run.patches.get(version.get("diff", ""), "")} for version in run.codes)
+    return [json.dumps({name: of for name, of in each.items() if name != "diff"}, sort_keys=True) for each in patched]
+
+
+def _machines(run: Run[Any]) -> list[str]:
+    return [json.dumps(environment, sort_keys=True) for environment in run.environments]
+
+
+def _findings(results: Results) -> Iterator[Finding]:
+    by_status: dict[Status, list[Run[Any]]] = {status: [] for status in Status}
+    for run in results.runs:
+        by_status[run.state.status].append(run)
+    for reason in sorted({run.state.reason for run in by_status[Status.FAILED]}):
+        own = [run for run in by_status[Status.FAILED] if run.state.reason == reason]
         # That a cell diverges may be just what a study looks for; that memory ran out is never a result.
         looked_for = reason == "diverged" and all(meaning(run.cell) in _may_diverge() for run in own)
         names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in own], LISTED)
         yield Finding(f"{count(len(own), 'cell')} failed: {reason}. {names}.", Tone.PLAIN if looked_for else Tone.ALERT)
-    data = {run.cell.name: run.result["data"] for run in runs if not run.result.get("data", {}).get("official", True)}
+    data = [run.result["data"] for run in results.runs if not run.result.get("data", {}).get("official", True)]
     if data:
-        reasons = " ".join(dict.fromkeys(f"{d['reason']}; {'; '.join(d['deviations'])}" for d in data.values()))
+        reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))
         yield Finding(f"{count(len(data), 'cell')} used data that are not the official ones. {reasons}", Tone.ALERT)
-    partial = [f"{run.cell.name}: {run.state}" for run in runs if run.state.status is Status.PARTIAL]
-    if partial:
+    if partial := [f"{run.cell.name}: {run.state}" for run in by_status[Status.PARTIAL]]:
         yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Tone.MISSING)
-    not_run = Counter(run.cell.scale for run in runs if run.state.status is Status.NOT_RUN)
-    if not_run:
-        by_scale = ", ".join(f"{number} of “{scale}”" for scale, number in not_run.items())
+    if not_run := Counter(run.cell.scale for run in by_status[Status.NOT_RUN]):
+        by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
         yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Tone.MISSING)
+    if results.problems:
+        amount_of = count(len(results.problems), "record")
+        yield Finding(f"{amount_of} damaged or foreign, left as found and left out of all tables.", Tone.ALERT)
 
 
 @cache
@@ -112,135 +157,6 @@ def _may_diverge() -> frozenset[str]:
     """The cells of the studies that ask where training breaks."""
     plans = (PLANS["depth"], PLANS["stability"])
     return frozenset(meaning(cell) for plan in plans for scale in scales.SCALES for cell in plan(scale))
-
-
-def command(cell: Cell) -> str:
-    """The command that runs this cell and no other; empty if its grid no longer has it and no command makes its kind.
-
-    A cell of a grid is called by its name; if the grid has it with another loader or precision alone, by the name of
-    that and these two. Another is trained by hand, every setting written out; its scale is then `custom`.
-    """
-    planned = _planned(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
-    if planned:
-        nearest = cell if cell in planned else planned[0]
-        asked, there = cell.to_dict(), nearest.to_dict()
-        changed = [f" --{name} {asked[name]}" for name in ("loader", "precision") if asked.get(name) != there.get(name)]
-        return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
-    if not isinstance(cell, TrainingCell):
-        return ""
-    settings = {name: value for name, value in cell.to_dict().items() if name not in ("kind", "scale")}
-    options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
-    return f"python -m reproduce train {options}"
-
-
-@cache
-def _planned(scale: str) -> dict[str, list[Cell]]:
-    """The cells of a grid, found by what they mean, whatever their loader and precision: of some it has two."""
-    by_meaning: dict[str, list[Cell]] = {}
-    for cell in grid_of(scale).cells:
-        by_meaning.setdefault(meaning(cell), []).append(cell)
-    return by_meaning
-
-
-def _argument(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or '""'
-    return str(value)
-
-
-def _cells_table(runs: Sequence[Run[Cell]], versions: Names, machines: Names) -> Table:
-    tones = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT}
-
-    def state(run: Run[Cell]) -> Entry:
-        return Entry(str(run.state), tone=tones.get(run.state.status, Tone.MISSING), hint=run.state.detail)
-
-    def again(run: Run[Cell]) -> Entry:
-        return code(command(run.cell)) if command(run.cell) else missing("no grid has it any more")
-
-    return table(
-        key="cells",
-        caption="Every cell that has been begun: what it is, how far it is, and the command that runs it.",
-        rows=runs,
-        fields=[
-            entry("cell", lambda run: code(run.cell.name), numeric=False),
-            words("scale", lambda run: run.cell.scale),
-            words("state", state),
-            words("code", versions.of),
-            words("environment", machines.of),
-            words("loader", lambda run: getattr(run.cell, "loader", "")),
-            words("precision", lambda run: getattr(run.cell, "precision", "")),
-            amount("training, s", lambda run: run.result.get("train_seconds"), 1),
-            amount("images/s", lambda run: run.result.get("images_per_second"), 0),
-            entry("command", again, numeric=False),
-        ],
-        notes=(
-            "A cell that has a result is not run again: add --records FOLDER to run it anew elsewhere. Times and "
-            "speeds are those of the run on its machine, with whatever else ran there; they are no benchmark.",
-        ),
-    )
-
-
-def _codes(run: Run[Cell]) -> list[dict[str, Any]]:
-    """Versions of the code, the same for the same code whatever its patch is called in the record."""
-    return [
-        {
-            "code": {name: value for name, value in version.items() if name != "diff"},
-            "patch": run.patches.get(version.get("diff", ""), ""),
-        }
-        for version in run.codes
-    ]
-
-
-def _versions_table(versions: Names) -> Table:
-    def commit(row: tuple[str, dict[str, Any]]) -> Entry:
-        known = row[1]["code"].get("commit")
-        return code(known[:COMMIT_DIGITS]) if known else missing("not known")
-
-    def tree(row: tuple[str, dict[str, Any]]) -> Entry:
-        version = row[1]["code"]
-        if version.get("clean"):
-            return Entry("clean")
-        return missing(version.get("note") or "changed; difference below")
-
-    return table(
-        key="code",
-        caption="Versions of the code that ran the cells.",
-        rows=versions.items(),
-        fields=[
-            words("code", lambda row: row[0]),
-            words("version", lambda row: row[1]["code"].get("version") or "not installed"),
-            words("commit", commit),
-            words("tree", tree),
-            words("files not in git", lambda row: ", ".join(row[1]["code"].get("untracked", [])) or "none"),
-        ],
-    )
-
-
-def _environments_table(machines: Names) -> Table:
-    def device(row: tuple[str, dict[str, Any]]) -> str:
-        cuda = f", CUDA {row[1]['cuda']}, cuDNN {row[1]['cudnn']}" if row[1].get("cuda") else ""
-        return f"{row[1]['device']}{cuda}"
-
-    def flags(row: tuple[str, dict[str, Any]]) -> str:
-        exact = "deterministic algorithms" if row[1].get("deterministic_algorithms") else "not deterministic"
-        return exact + (", TF32" if row[1].get("tf32") else "")
-
-    return table(
-        key="environments",
-        caption="Machines and versions that ran the cells.",
-        rows=machines.items(),
-        fields=[
-            words("environment", lambda row: row[0]),
-            words("device", device),
-            words("processor", lambda row: row[1]["processor"]),
-            number("cores", lambda row: row[1]["cores"]),
-            number("threads", lambda row: row[1]["threads"]),
-            words("Python", lambda row: row[1]["python"]),
-            words("system", lambda row: row[1]["platform"]),
-            words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row[1]["packages"].items())),
-            words("determinism", flags),
-        ],
-    )
 
 
 EXHIBIT = Exhibit(

@@ -10,6 +10,7 @@ from reproduce.exhibits import (
     figure4,
     figure5,
     figure6,
+    history,
     invertible,
     length,
     pareprop,
@@ -50,6 +51,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     transformers.EXHIBIT,
     pareprop.EXHIBIT,
     benchmarks.EXHIBIT,
+    history.EXHIBIT,
     schedules.EXHIBIT,
     provenance.EXHIBIT,
 )

@@ -1,19 +1,14 @@
 """Table 2: top-1 accuracy of ResNets and RevNets under backpropagation and PETRA, as published and as run here.
 
-The obvious table, the published number and ours side by side, hides two choices. Which k each published PETRA cell used
-is not known (the paper says: the best of 1, 2, 4, 8, 16, 32); so the published table stands first, beside it runs with
-the paper's settings, PETRA at its best k and that k stated. And the paper compares PETRA, which averages over k
-micro-batches of 64, with backpropagation over one batch of 128 or 256 whatever k is: at k = 32 that is 2048 images
-against 128, and a difference may be that of the batch. So there follow, scale by scale and data set by data set, tables
-with every k, in which PETRA is compared with backpropagation at the paper's batch and at its own effective batch.
+A published number beside ours hides two choices. Which k a published PETRA cell used is not known, so ours stands with
+the k that was best, as the paper chose. And the paper compares PETRA over k micro-batches of 64 with backpropagation
+over one batch of 128 or 256, so tables of every k compare it with that and with the same number of images.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from petra_core import methods
-from petra_core.methods import Method
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
@@ -24,29 +19,33 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, 
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Samples, counted, family_note, judge, means, points, reported
-from reproduce.show.content import Entry, Finding, OfK, Table, Tone, missing, none
-from reproduce.show.content import published as published_entry
+from reproduce.show.compare import NOT_RUN, Sample, Samples, family_note, judge, means, points, reported
+from reproduce.show.content import Entry, Finding, none
 from reproduce.show.facets import facet
-from reproduce.show.statistics import Judgement
-from reproduce.show.tables import DIFFERENCES, Field, entry, judged, mean, mean_entry, published, table, words
+from reproduce.show.tables import (
+    DIFFERENCES,
+    entry,
+    judged,
+    mean,
+    mean_entry,
+    number,
+    published,
+    published_value,
+    table,
+    words,
+)
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
 #: which nobody chose by the test set.
 BEST, LAST = "best_test_accuracy", "test_accuracy"
-#: What is taken off.
-HINTS = {
-    "matched": "less backpropagation at the same effective batch",
-    "fixed": "less backpropagation at the paper's batch",
-    "published": "best epoch less the published value, whose k is not known",
-}
+LESS = "PETRA less backpropagation"
 TORCHVISION = "_torchvision"  # models whose accuracy the paper quotes from torchvision
 INTRODUCTION = (
-    "Published: best accuracy after the last drop of the learning rate, in percent, CIFAR-10 the mean of 3 runs; the k "
-    "of each PETRA cell is unknown. The paper's baselines average over one batch of 128 (CIFAR-10, ImageNet32) or 256 "
-    "images (ImageNet), PETRA over k micro-batches of 64; the tables by k therefore have backpropagation twice, at the "
+    "Published: best accuracy after the last drop of the learning rate, CIFAR-10 the mean of 3 runs; the k of each "
+    "PETRA cell is unknown. The paper's baselines average over one batch of 128 (CIFAR-10, ImageNet32) or 256 images "
+    "(ImageNet), PETRA over k micro-batches of 64; the tables by k therefore have backpropagation twice, at the "
     "paper's batch and at PETRA's effective batch. No stage of a ResNet can be inverted, so that PETRA would be DSP "
-    "there; the paper has no such row. Only the paper's scale stands beside published values."
+    "there; the paper has no such row."
 )
 
 
@@ -81,179 +80,105 @@ def sweep_of(scale: str) -> Sweep:
     return next(sweep for sweep in SWEEPS if sweep.scale == scale)
 
 
-# --- beside the published values
-
-
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The published table with ours beside it, once for each arithmetic."""
+    """The published values with ours beside them, once for each arithmetic."""
     rows = published_tables.read("table2_accuracy")
-    own = [row for row in rows if not row["model"].endswith(TORCHVISION)]
     papers: dict[str, dict[str, Samples]] = {}
     for sheet in sheets(frames, "table2"):
         if sheet.scale == "paper":
             papers.setdefault(sheet.arithmetic, {})[sheet.dataset] = by_place(sheet, BEST)
-    covered = sum(any(_reached(best, row) for best in papers.values()) for row in own)
-    here = f"{covered} of {len(own)} cells"
-    yield Coverage(f"published values; {here} run at the paper's scale")
-    yield Finding(f"Table 2: {here} have been run at the paper's scale.", Tone.PLAIN if covered else Tone.MISSING)
+    covered: set[int] = set()
     for arithmetic, best in papers.items():
+        lines = [(row, *_ours(row, best)) for name in paper.DATASETS for row in rows if row["dataset"] == name]
         less = judge(
             {
-                (row["model"], row["method"], row["dataset"]): best[row["dataset"]][ours].less(
-                    row.number("top1_percent")
-                )
-                for row in own
-                if (ours := _reached(best, row))
+                place: sample.less(row.number("top1_percent"))
+                for place, (row, _, sample) in enumerate(lines)
+                if sample and sample.values
             }
         )
-        yield _beside_published(rows, arithmetic, best, less)
+        covered |= less.keys()
+        yield table(
+            key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
+            caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
+            f"(scale “paper”, {arithmetic}).",
+            rows=[(*line, less.get(place, "")) for place, line in enumerate(lines)],
+            fields=[
+                words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title),
+                words("network", lambda line: _title(line[0]["model"])),
+                words("method", lambda line: methods.by_name(line[0]["method"]).title),
+                published("parameters, M", lambda line: published_value(line[0], "params_million")),
+                published("published", lambda line: published_value(line[0], "top1_percent")),
+                entry("ours", lambda line: mean_entry(line[2]) if line[2] else none("torchvision's own weights")),
+                words("our k", lambda line: line[1]),
+                judged("difference", lambda line: line[3]),
+            ],
+            notes=(
+                "Ours: best epoch after the last drop, mean ± half the 95 % interval (number of seeds); "
+                "backpropagation at the paper's batch, PETRA at the best of the k that have been run, as the paper "
+                "chose its own: a choice by test accuracy, which flatters both. The interval of a difference is that "
+                "of our seeds: how far a published value may be from the mean of many runs is not known.",
+                family_note(less.values()),
+            ),
+            grouped=True,
+        )
         if said := reported(less.values()):
             yield Finding(f"Table 2: ours at the paper's scale ({arithmetic}) less the published values, {said}.")
+    own = sum(not row["model"].endswith(TORCHVISION) for row in rows)
+    yield Coverage(f"published values; {len(covered)} of {own} cells run at the paper's scale")
 
 
-def _beside_published(
-    rows: Sequence[Row], arithmetic: str, best: Mapping[str, Samples], less: Mapping[tuple[str, ...], Judgement]
-) -> Table:
-    """A line a network and method, four columns a data set."""
-    lines: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        lines.setdefault((row["model"], row["method"]), {})[row["dataset"]] = row
-
-    def value(row: Row | None, column: str) -> Entry:
-        if row is None:
-            return none("the paper has no such cell")
-        return published_entry(row[column], row.mark, value=row.number(column))
-
-    def ours(row: Row | None) -> Entry:
-        if row is None or row["model"].endswith(TORCHVISION):
-            return none("not trained here: torchvision's own weights" if row else "the paper has no such cell")
-        samples, place = best.get(row["dataset"], Samples()), _reached(best, row)
-        if place is None:
-            begun = [(place.k, samples[place].summary) for place in _candidates(row)]
-            return missing("; ".join(f"k = {k}: {state}" for k, state in begun if state != "not run") or "not run")
-        shown = mean_entry(samples[place])
-        return replace(shown, text=f"{shown.text}, k = {place.k}")
-
-    def of_dataset(dataset: str) -> list[Field]:
-        title = catalogue.by_name(dataset).title
-        return [
-            published("published", lambda at: value(lines[at].get(dataset), "top1_percent"), group=title),
-            entry("ours", lambda at: ours(lines[at].get(dataset)), group=title),
-            judged("difference", lambda at: less.get((*at, dataset), ""), group=title),
-        ]
-
-    return table(
-        key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
-        caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
-        f"(scale “paper”, {arithmetic}).",
-        rows=lines,
-        fields=[
-            words("network", lambda at: _title(at[0])),
-            words("method", lambda at: methods.by_name(at[1]).title),
-            published("parameters, M", lambda at: value(next(iter(lines[at].values())), "params_million")),
-            *(field for dataset in paper.DATASETS for field in of_dataset(dataset)),
-        ],
-        notes=(
-            "Ours: best epoch after the last drop, mean ± half the 95 % interval (number of seeds), and k. "
-            "Backpropagation at the paper's batch; PETRA at the best of the k that have been run, as the paper chose "
-            "its own: a choice by test accuracy, which flatters both. Difference: ours less the published value. Its "
-            "interval is that of our seeds: how far a published value may be from the mean of many runs is not known.",
-            family_note(less.values()),
-            "torchvision: the accuracy of torchvision's weights, as the paper quotes it.",
-        ),
-    )
-
-
-def _candidates(row: Row) -> list[Place]:
-    """What may stand beside a published value: the paper's baseline, or PETRA at every k."""
+def _ours(row: Row, best: Mapping[str, Samples]) -> tuple[int | None, Sample | None]:
+    """What stands beside a published value, with its k: the paper's baseline, or PETRA at its best k."""
+    dataset, model = row["dataset"], row["model"]
+    if model.endswith(TORCHVISION):
+        return None, None
+    cells = [PAPER.baseline(dataset, model)]
     if methods.by_name(row["method"]) is PETRA:
-        return [place_of(PAPER.cell(row["dataset"], row["model"], PETRA, k)) for k in ACCUMULATIONS]
-    return [place_of(PAPER.baseline(row["dataset"], row["model"]))]
-
-
-def _reached(best: Mapping[str, Samples], row: Row) -> Place | None:
-    """The best of the candidates; None if no run of any is finished."""
-    samples = best.get(row["dataset"], Samples())
-    reached = [(found.mean, place) for place in _candidates(row) if (found := samples[place].estimate) is not None]
-    return max(reached)[1] if reached else None
+        cells = [PAPER.cell(dataset, model, PETRA, k) for k in ACCUMULATIONS]
+    samples = {cell.accumulation: best.get(dataset, Samples())[place_of(cell)] for cell in cells}
+    begun = {k: sample for k, sample in samples.items() if sample.summary != NOT_RUN}
+    reached = {k: found.mean for k, sample in begun.items() if (found := sample.estimate)}
+    if not begun:
+        return None, Sample()
+    k = max(reached, key=reached.__getitem__) if reached else min(begun)
+    return k, begun[k]
 
 
 def _title(model: str) -> str:
     name, _, source = model.partition("_")
-    title = {"resnet": "ResNet", "revnet": "RevNet"}[name[:6]] + f"-{name[6:]}"
-    return f"{title} ({source})" if source else title
-
-
-# --- every k
+    return f"{name[:3].capitalize()}Net-{name[6:]}" + f" ({source})" * bool(source)
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Every network and method of a data set, a group of columns for each k."""
+    """Every k of the networks of a data set, drawn and in numbers."""
     sweep, dataset = sweep_of(sheet.scale), sheet.dataset
-    best, last = by_place(sheet, BEST), by_place(sheet, LAST)
-    example = sweep.cell(dataset, f"revnet{sweep.depths[0]}", PETRA, 1)
-
-    def at(model: str, method: Method, k: int) -> Place:
-        return place_of(sweep.cell(dataset, model, method, k))
-
-    def fixed(model: str) -> Place:
-        return place_of(sweep.baseline(dataset, model))
-
+    last = by_place(sheet, LAST)
     revnets = [f"revnet{depth}" for depth in sweep.depths]
+    example = sweep.cell(dataset, revnets[0], PETRA, 1)
+
+    def at(model: str, k: int, method: methods.Method = BACKPROPAGATION) -> Place:
+        """Where a method is at k; at 0 the paper's baseline."""
+        return place_of(sweep.cell(dataset, model, method, k) if k else sweep.baseline(dataset, model))
+
     less = judge(
         {
-            (model, reference, k): last[at(model, PETRA, k)] - last[to]
+            (model, k, reference): last[at(model, k, PETRA)] - last[at(model, to)]
             for model in revnets
             for k in ACCUMULATIONS
-            for reference, to in (("matched", at(model, BACKPROPAGATION, k)), ("fixed", fixed(model)))
-        }
-    )
-    values = {
-        row["model"]: row.number("top1_percent")
-        for row in published_tables.read("table2_accuracy")
-        if (row["method"], row["dataset"], sheet.scale) == ("petra", dataset, "paper")
-    }
-    beside = judge(
-        {
-            (model, k): best[at(model, PETRA, k)].less(value)
-            for model, value in values.items()
-            for k in ACCUMULATIONS
-            if best[at(model, PETRA, k)].values
+            for reference, to in (("matched", k), ("fixed", 0))
         }
     )
 
-    def compared(row: tuple[str, Method], reference: str, k: int) -> Judgement | str:
-        if row[1] is PETRA:
-            return less[row[0], reference, k]
-        return "reference" if row[0] in revnets and reference == "matched" else ""
+    def of_petra(row: tuple[str, int]) -> Entry:
+        if row[0] in revnets and row[1]:
+            return mean_entry(last[at(*row, PETRA)])
+        return none("not with a ResNet; and PETRA's updates average over k micro-batches")
 
-    def of_k(k: int) -> list[Field]:
-        group = OfK(k)
-        fields = [
-            mean("best epoch, %", lambda row: best[at(row[0], row[1], k)], group=group),
-            mean("last epoch, %", lambda row: last[at(row[0], row[1], k)], group=group),
-            judged("to the same batch", lambda row: compared(row, "matched", k), group=group, hint=HINTS["matched"]),
-            judged("to the fixed batch", lambda row: compared(row, "fixed", k), group=group, hint=HINTS["fixed"]),
-        ]
-        if values:
-            of_petra = {(model, PETRA): beside[model, k] for model in values if (model, k) in beside}
-            fields.append(
-                judged("to published", lambda row: of_petra.get(row, ""), group=group, hint=HINTS["published"])
-            )
-        return fields
-
-    def at_fixed_batch(row: tuple[str, Method], samples: Samples) -> Entry:
-        if row[1] is PETRA:
-            return none("PETRA's updates average over k micro-batches")
-        return mean_entry(samples[fixed(row[0])])
-
-    batch = fixed(revnets[0]).batch_size
+    gaps = {k: last[at(revnets[0], k, PETRA)] - last[at(revnets[0], k)] for k in (1, 32)}
     yield Sentence(
         f"{title_of(example)}: PETRA less backpropagation at the same effective batch, "
-        + ", ".join(
-            f"{points(last[at(revnets[0], PETRA, k)] - last[at(revnets[0], BACKPROPAGATION, k)])} points at k = {k}"
-            for k in (1, 32)
-        )
+        + ", ".join(f"{points(gap)} points at k = {k}" for k, gap in gaps.items())
         + f" (scale “{sheet.scale}”)."
     )
     if not sheet.done.empty:
@@ -272,37 +197,30 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             xlog=True,
             ticks=ACCUMULATIONS,
         )
-    after = example.epochs - max(example.drops, default=0)
     yield table(
         key=f"table2-{sheet.key}-{dataset}",
         caption=f"Top-1 accuracy in percent by k ({sheet.described()}).",
-        rows=[row for depth in sweep.depths for row in sweep.rows(depth)],
+        rows=[
+            (f"{of}{depth}", k) for depth in sweep.depths for of in ("resnet", "revnet") for k in (0, *ACCUMULATIONS)
+        ],
         fields=[
-            words("network", lambda row: title_of(sweep.cell(dataset, row[0], row[1], 1))),
-            words("method", lambda row: row[1].title),
-            entry("best epoch, %", lambda row: at_fixed_batch(row, best), group=f"{batch} images an update"),
-            entry("last epoch, %", lambda row: at_fixed_batch(row, last), group=f"{batch} images an update"),
-            *(field for k in ACCUMULATIONS for field in of_k(k)),
+            words("network", lambda row: title_of(sweep.cell(dataset, row[0], BACKPROPAGATION, 1))),
+            number("k", lambda row: at(*row).k),
+            number("images an update", lambda row: at(*row).k * at(*row).batch_size),
+            mean("backpropagation", lambda row: last[at(*row)], group="last epoch, %"),
+            entry("PETRA", of_petra, group="last epoch, %"),
+            judged("to the same batch", lambda row: less.get((*row, "matched"), ""), group=LESS),
+            judged("to the fixed batch", lambda row: less.get((*row, "fixed"), ""), group=LESS),
         ],
         notes=(
-            "Mean ± half the 95 % interval (number of seeds). Best epoch: "
-            + (
-                f"of the {after} after the last drop, chosen by test accuracy as in the paper."
-                if after > 1
-                else "the only one after the last drop, so that it is the last epoch."
-            ),
-            f"{DIFFERENCES} Of the last epoch: PETRA less backpropagation on the same network, with the same k and "
-            f"micro-batches of {example.batch_size} (to the same batch), and with {fixed_batch(example)} (to the fixed "
-            "batch).",
-            f"To published: best epoch less the published value of {catalogue.by_name(dataset).title}, whose k and "
-            f"spread are not known; these {counted(beside.values()) or 'comparisons'} are corrected among themselves."
-            if values
-            else "",
+            f"Mean ± half the 95 % interval (number of seeds). {DIFFERENCES} Of the last epoch: PETRA less "
+            f"backpropagation on the same network, with the same k and micro-batches of {example.batch_size} (to the "
+            f"same batch), and with {fixed_batch(example)} (to the fixed batch).",
             family_note(less.values()),
         ),
         grouped=True,
     )
-    if said := reported(judgement for (_, reference, _), judgement in less.items() if reference == "matched"):
+    if said := reported(judgement for (*_, reference), judgement in less.items() if reference == "matched"):
         yield Finding(
             f"Table 2: {sheet.described()}. PETRA against backpropagation on the same RevNet at the same effective "
             f"batch, {said}."

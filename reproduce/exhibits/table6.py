@@ -1,180 +1,131 @@
 """Table 6: partition and memory per stage of RevNet-18.
 
-Of the published table only fragments are known; they are shown as such. Ours is complete: which blocks are in which
-stage, and what each stage holds under PETRA by kind, predicted from shapes at the paper's batch, and really held at the
-batches of Table 3's measurements.
+Of the published table only fragments are known, of stages that are not named. So ours is complete: which blocks are in
+which stage, and what each holds under PETRA by kind, predicted from shapes, beside what Table 3's measurements held.
 """
 
 from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any
 
 from petra_core.ledger import KINDS
-from petra_core.prediction.footprint import StagePrediction
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
-from reproduce.exhibits.table3 import agreement, by_kind, subject
-from reproduce.grids.plans.table6 import cells
-from reproduce.modelling.buffer_rules import StageSize, revnet_sizes
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown, sheets
+from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.content import GIGABYTE, KILOBYTE, MEGABYTE, TIMES, Figure, Finding, Table
+from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.facets import KIND_LOOKS, facet
-from reproduce.show.tables import amount, difference, number, published, published_value, table, words
+from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
 
-if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
-    from petra_core.stages import Stage
-
-DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is; both are predicted
-BATCH = 64
+DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
+SHOWN = {kind: kind for kind in KINDS if kind not in ("buffers", "stashed_weights")}
+PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 INTRODUCTION = (
-    "RevNet-18 has ten stages: the stem, one residual block a stage, the head. Of the published table four values are "
-    "known, second-hand, and neither their stages nor the data set; so they stand alone. Predicted is what the engine "
-    "holds under PETRA in a full pipeline, each kind at its largest moment, from shapes alone; the same prediction is "
-    "compared with what was held, stage by stage. What dominates are the inputs that buffered stages keep for "
-    "2(J\N{MINUS SIGN}1\N{MINUS SIGN}j) micro-batches."
+    "RevNet-18 has ten stages: the stem, one residual block a stage, the head. Predicted is what the engine holds "
+    "under PETRA in a full pipeline, each kind of tensors at its largest moment, from shapes alone. What dominates are "
+    "the inputs that buffered stages keep for 2(J\N{MINUS SIGN}1\N{MINUS SIGN}j) micro-batches."
 )
 
 
-def blocks_of(stage: "Stage") -> str:
-    """The layers of a stage in a few words, strides after a slash."""
-    from torch import nn
-
-    layers = [
-        f"conv {layer.kernel_size[0]}{TIMES}{layer.kernel_size[1]} {layer.in_channels}→{layer.out_channels}"
-        + (f"/{layer.stride[0]}" if layer.stride[0] > 1 else "")
-        if isinstance(layer, nn.Conv2d)
-        else f"linear {layer.in_features}→{layer.out_features}"
-        for layer in stage.modules()
-        if isinstance(layer, nn.Conv2d | nn.Linear)
-    ]
-    return ", ".join(layers)
-
-
-def _cell(dataset: str) -> MemoryCell:
-    """At the paper's width and batch."""
-    return next(c for c in cells("paper") if isinstance(c, MemoryCell) and c.dataset == dataset)
-
-
-@cache
-def _predicted(dataset: str) -> tuple[StagePrediction, ...]:
+def whole(frames: Frames) -> Iterator[Shown]:
+    """The fragments, what each stage is predicted to hold, drawn and in numbers, and its layers."""
     from reproduce.measures.held_memory import predicted
 
-    return predicted(_cell(dataset))
-
-
-def whole(frames: Frames) -> Iterator[Shown]:
-    """The fragments, and the partition with what each stage will hold."""
-    stages = _predicted("imagenet")
-    largest, total = max(stages, key=lambda stage: stage.total), sum(stage.total for stage in stages)
-    kept = stages[FIRST_DOWN].peak["inputs"] / GIGABYTE
-    yield Coverage(f"fragments published; all stages predicted at batch {BATCH}")
-    inputs = f"{100 * sum(stage.peak['inputs'] for stage in stages) / total:.0f} % are inputs that buffered stages keep"
-    yield Sentence(f"Of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 (ImageNet, batch {BATCH}), {inputs}.")
-    yield Finding(
-        f"Table 6: of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 under PETRA (ImageNet, batch {BATCH}), "
-        f"{inputs}; the largest stage is {largest.stage} with {largest.total / GIGABYTE:.2f} GB. Published are "
-        "fragments only, of unknown stages."
+    planned = next(sheets(frames, "table6")).planned
+    cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
+    every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
+    cell, stages = cells["imagenet"], every["imagenet"]
+    sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
+    total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
+    said = (
+        f"Of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 ({setting}), {100 * inputs / total:.0f} % are "
+        "inputs that buffered stages keep."
     )
-    yield from agreement(frames, "table6")
+    yield Coverage(f"fragments published; all stages predicted at batch {cell.batch_size}")
+    yield Sentence(said)
+    yield Finding(f"Table 6: {said}")
+    such = {
+        "one stage": [stage.total for stage in stages],
+        "a non-reversible stage": [stages[size.stage].total for size in sizes if size.buffered],
+    }
+    kept = stages[FIRST_DOWN].peak["inputs"] / GIGABYTE
     yield table(
         key="table6",
-        caption="Memory per stage of RevNet-18 as published: all that is known of it.",
+        caption=f"Memory per stage of RevNet-18: all that is known of the published table, and ours ({setting}), "
+        "predicted. 1 GB = 10⁹ bytes.",
         rows=published_tables.read("table6_fragments"),
         fields=[
             words("fragment", lambda row: row["fragment"]),
-            published("GB", lambda row: published_value(row, "memory_gb"), group="published"),
+            published("published, GB", lambda row: published_value(row, "memory_gb")),
+            amount("ours, least such stage, GB", lambda row: min(such[row["fragment"]]) / GIGABYTE, 2),
+            amount("ours, largest such stage, GB", lambda row: max(such[row["fragment"]]) / GIGABYTE, 2),
         ],
         notes=(
-            f"Of ours, stage {FIRST_DOWN}, the first that halves the resolution, keeps {kept:.2f} GB of inputs "
-            f"(ImageNet, batch {BATCH}); twice that is {2 * kept:.2f} GB. Whether the published value of a "
-            "non-reversible stage is made like this cannot be told from a fragment.",
+            f"Which stages and which data set the fragments are of is not known. Stage {FIRST_DOWN}, the first that "
+            f"halves the resolution, keeps {kept:.2f} GB of inputs; twice that is {2 * kept:.2f} GB.",
         ),
     )
-    yield from map(_partition, DATASETS)
-    yield _bars()
-
-
-def _partition(dataset: str) -> Table:
-    known = catalogue.by_name(dataset)
-    stages = networks.outlined(_cell(dataset), known.num_classes)
-    sizes = revnet_sizes(18, dataset, BATCH)
-
-    def kind(size: StageSize) -> str:
-        return "head" if size.stage == len(sizes) - 1 else "buffered" if size.buffered else "reversible"
-
-    shown = [kind for kind in KINDS if kind not in ("buffers", "stashed_weights")]
-    return table(
-        key=f"table6-{dataset}",
-        caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted from shapes: {known.title}, batch "
-        f"{BATCH}, k = 1. 1 MB = 10⁶ bytes.",
-        rows=zip(sizes, stages, _predicted(dataset), strict=True),
-        fields=[
-            number("stage j", lambda row: row[0].stage),
-            words("layers", lambda row: blocks_of(row[1])),
-            words("kind", lambda row: kind(row[0])),
-            amount("parameters", lambda row: row[0].parameters / 4, 0),
-            amount("delay", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
-            *by_kind(lambda row: row[2].peak, MEGABYTE, 1, group="predicted, MB", kinds=shown),
-        ],
-        notes=(
-            "“/2” is a stride of 2. All: with BatchNorm's statistics; PETRA stashes no weights. The graph lives within "
-            "a tick only, so that a device needs it once however many stages it has.",
-        ),
-    )
-
-
-def _bars() -> Figure:
-    title = f"Memory of each stage of RevNet-18 under PETRA, predicted, batch {BATCH}"
-    titles = {dataset: catalogue.by_name(dataset).title for dataset in DATASETS}
-    return facet(
+    yield facet(
         [
-            {"dataset": titles[dataset], "stage": stage.stage, "kind": kind, "gigabytes": stage.peak[kind] / GIGABYTE}
-            for dataset in DATASETS
-            for stage in _predicted(dataset)
-            for kind in KINDS
+            {"images": catalogue.by_name(name).title, "stage": stage.stage, "kind": kind, "bytes": of / GIGABYTE}
+            for name, stages in every.items()
+            for stage in stages
+            for kind, of in stage.peak.items()
         ],
         [facets.stack(sideways=False)],
         key="stages",
-        title=title,
-        caption=f"{title}, by kind, each at its largest moment. Predicted, not measured.",
+        title="Memory of each stage of RevNet-18 under PETRA, predicted",
+        caption=f"Memory of each stage of RevNet-18 under PETRA, by kind, batch {cell.batch_size}. Predicted, not "
+        "measured.",
         x="stage",
-        y="gigabytes",
+        y="bytes",
         hue="kind",
         looks=KIND_LOOKS,
-        col="dataset",
+        col="images",
         xlabel="stage j",
         ylabel="GB",
         share=(False, False),
         legend="area",
     )
+    yield table(
+        key="table6-imagenet",
+        caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
+        "1 MB = 10⁶ bytes.",
+        rows=zip(sizes, networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes), stages, strict=True),
+        fields=[
+            number("stage j", lambda row: row[0].stage),
+            words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
+            words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
+            amount("parameters", lambda row: row[0].parameters / 4, 0),
+            amount("delay", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
+            amounts(SHOWN, lambda row: {kind: of / MEGABYTE for kind, of in row[2].peak.items()}, 1, group=PREDICTED),
+            amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
+        ],
+        notes=("The graph lives within a tick only: a device needs it once however many stages it has.",),
+    )
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """What each stage really held; on demand where that is not of the paper's batch and width."""
-    unit, name = (KILOBYTE, "kB") if sheet.scale == "smoke" else (MEGABYTE, "MB")
-    for run in sheet.done.itertuples():
-        held = _held(sheet, run, unit, name)
-        yield held if (run.batch_size, run.width) == (BATCH, 64) else Folded(held)
-
-
-def _held(sheet: Sheet, run: Any, unit: float, name: str) -> Table:
-    parts = sheet.frames.parts([run.cell])
-    peak = parts[parts["of"] == "peak"].pivot(index="stage", columns="kind", values="value")
-    predicted = parts[parts["of"] == "predicted"].groupby("stage")["value"].sum()
-    shown = [kind for kind in KINDS if kind != "stashed_weights"]
-    return table(
-        key=f"table6-held-{sheet.key}-{run.dataset}-b{run.batch_size}",
-        caption=f"Memory per stage of {subject(run)} as really held under PETRA, scale “{sheet.scale}”, k = 1.",
-        rows=peak.iterrows(),
+    """What every stage held in Table 3's measurements."""
+    parts = sheet.parts()
+    stages = parts.pivot_table(index=["cell", "stage"], columns="of", values="value", aggfunc="sum") / MEGABYTE
+    yield table(
+        key=f"table6-held-{sheet.key}",
+        caption=f"Memory of every stage as really held under PETRA, MB, scale “{sheet.scale}”, k = 1.",
+        rows=sheet.done.itertuples(),
         fields=[
-            number("stage j", lambda row: row[0]),
-            *by_kind(lambda row: row[1], unit, 2, group=f"really held, {name}", kinds=shown),
-            amount("predicted", lambda row: predicted[row[0]] / unit, 2, group=name),
-            difference("difference", lambda row: (row[1].sum() - predicted[row[0]]) / unit, 2, group=name, exact=True),
+            words("network", lambda run: f"{run.network}, {catalogue.by_name(run.dataset).title}"),
+            number("batch", lambda run: run.batch_size),
+            amounts({j: f"stage {j}" for j in range(10)}, lambda run: stages.loc[run.cell]["peak"], 2),
+            difference(
+                "less predicted",
+                lambda run: (stages.loc[run.cell]["peak"] - stages.loc[run.cell]["predicted"]).abs().sum(),
+                2,
+                hint="sum over stages of what departs, whatever its sign",
+                exact=True,
+            ),
         ],
     )
 
@@ -185,6 +136,5 @@ EXHIBIT = Exhibit(
     INTRODUCTION,
     each,
     whole,
-    folded="Really held at other batches",
     judged=False,  # fragments of unknown stages are all that is published
 )

@@ -14,13 +14,7 @@ __all__ = ["Grid", "grid_of"]
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a scale.
-
-    Attributes:
-        scale: how close to the paper they are, and what is expected of them.
-        cells: in the order in which they are run.
-
-    """
+    """The cells of a scale, in the order in which they are run."""
 
     scale: Scale
     cells: tuple[Cell, ...]

@@ -7,6 +7,7 @@ A scale says how close to the paper a result is; results of different scales nev
             nothing about the paper's accuracies
     small   CIFAR-10, narrow networks, few epochs, hours on two cores: differences between methods can be seen; of
             language the same text as at smoke, for longer
+    narrow  the paper's schedule of 300 epochs on CIFAR-10, networks an eighth as wide, a working day of a core a cell
     paper   the paper's settings
 
 How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
@@ -24,38 +25,25 @@ __all__ = ["SCALES", "Scale", "by_name"]
 
 @dataclass(frozen=True)
 class Scale:
-    """A degree of closeness to the paper, and the accuracy that is expected of its cells.
+    """A degree of closeness to the paper, and the accuracy that is expected of its cells."""
 
-    Attributes:
-        name: as on the command line, and in every cell.
-        title: for people.
-        target_accuracy: percent that a run is expected to exceed.
-        target_accumulations: values of k at which that is expected; empty: nothing is expected.
-        own_targets: percent that is expected instead, by model.
-
-    """
-
-    name: str
+    name: str  # as on the command line, and in every cell
     title: str
-    target_accuracy: float = 0.0
-    target_accumulations: tuple[int, ...] = ()
-    own_targets: Mapping[str, float] = field(default_factory=dict)
+    target_accuracy: float = 0.0  # percent that a run is expected to exceed
+    target_accumulations: tuple[int, ...] = ()  # values of k at which that is expected; empty: nothing is expected
+    own_targets: Mapping[str, float] = field(default_factory=dict)  # percent that is expected instead, by model
 
     def target(self, cell: TrainedCell) -> float:
-        """Percent that is expected of the cell, if `expects` says that something is."""
+        """Percent that is expected of a cell at one of `target_accumulations`."""
         return self.own_targets.get(cell.model, self.target_accuracy)
 
     def falls_short(self, cell: Cell, state: State, test_accuracy: float | None) -> bool:
         """Whether something was expected of the cell's accuracy that its result, if there is one, does not fulfil."""
-        if not isinstance(cell, TrainedCell) or not self.expects(cell):
+        if not isinstance(cell, TrainedCell) or cell.accumulation not in self.target_accumulations:
             return False
         if state.status is Status.DONE:
             return test_accuracy is None or test_accuracy <= self.target(cell)
         return state.status is Status.FAILED
-
-    def expects(self, cell: Cell) -> bool:
-        """Whether something is expected of the cell's accuracy."""
-        return isinstance(cell, TrainedCell) and cell.accumulation in self.target_accumulations
 
 
 #: Every scale by its name.
@@ -71,6 +59,9 @@ SCALES = {
             {"revvit_micro2": 75.0, "revroberta_micro2": 28.0},
         ),
         Scale("small", "Small: CIFAR-10, narrow networks, a few epochs, hours on two cores"),
+        Scale(
+            "narrow", "Narrow: the paper's schedule on CIFAR-10, networks an eighth as wide, hours a cell on one core"
+        ),
         Scale("paper", "Paper: the paper's networks, data sets and recipe"),
     )
 }

@@ -16,7 +16,6 @@ is read:
                   the first inner stage's forward, backward and update, medians
 """
 
-import re
 import statistics
 from typing import Any
 
@@ -72,33 +71,37 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         (`stage_forward_flops`) and `seconds` by action; ticks and units a micro-batch; `memory`: by stage and kind the
         peak that the engine counted and the one that `petra_core.prediction.memory` predicts, bytes.
 
-    Raises:
-        ValueError: the model is no chain.
-
     """
-    if re.fullmatch(r"chain[1-9]\d*", cell.model) is None:
-        raise ValueError(f"complexity is measured on a chain of equal stages, such as 'chain4'; got {cell.model!r}")
     method = methods.by_name(cell.method)
     with synthetic(cell, CLASSES, device) as (stages, images, labels):
         feed = feeds(stages, method, images, labels)[FIRST_INNER]
         predictions = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         watch = _HeadWatch(pipeline)
-        count = _steady_after(method, len(stages), cell.accumulation)
+        # Then the pipeline is full, every stash holds all its versions, and an update has passed.
+        count = 2 * (method.delay(0, len(stages)) + cell.accumulation) + 1
         with pipeline.recording() as recording:
             for _ in range(count):
                 pipeline.step(images, labels)
-        inner_stage = _inner_stage_alone(cell, method, stages, feed)
-        flops = _flops_of_micro_batch(inner_stage, cell.accumulation)
-        seconds = _seconds(inner_stage, cell.accumulation)
-        forward_flops = _flops_of_forward(stages[FIRST_INNER], feed)
+        alone = _stage_alone(cell, method, stages[FIRST_INNER], feed, len(stages))
+        with _flop_counter() as of_turns:
+            for _ in range(cell.accumulation):
+                alone.turn()
+        turns = [alone.turn() for _ in range(max(TIMED_TURNS, cell.accumulation))]
+        with torch.no_grad(), _flop_counter() as of_forward:
+            stages[FIRST_INNER](as_value(feed.inputs))
     schedule = recording.schedule
     return {
         "stages": len(stages),
         "rows": [_row(watch, pipeline, stage) for stage in range(len(stages))],
-        "stage_flops": flops,
-        "stage_forward_flops": forward_flops,
-        "seconds": seconds,
+        # The mean over the k of an update: with stashed weights those before it can cost less.
+        "stage_flops": int(of_turns.get_total_flops()) / cell.accumulation,
+        "stage_forward_flops": int(of_forward.get_total_flops()),
+        "seconds": {
+            "forward": statistics.median(turn.forward for turn in turns),
+            "backward": statistics.median(turn.backward for turn in turns),
+            "update": statistics.median(turn.update for turn in turns if turn.update is not None),
+        },
         "ticks_per_micro_batch": len(schedule.ticks) / count,
         "units_overlapped": units_per_micro_batch(schedule, overlap=True),
         "units_in_turn": units_per_micro_batch(schedule, overlap=False),
@@ -110,26 +113,14 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
     }
 
 
-def _steady_after(method: Method, stages: int, accumulation: int) -> int:
-    """Micro-batches after which a pipeline is full, every stash holds all its versions, and an update has passed."""
-    return 2 * (method.delay(0, stages) + accumulation) + 1
-
-
-def _inner_stage_alone(cell: ComplexityCell, method: Method, stages: list[Stage], feed: Feed) -> StageAlone:
-    """The first inner stage with all that waits there, so long at work that every version it keeps is another one."""
-    waiting = method.delay(FIRST_INNER, len(stages))
-    inner_stage = StageAlone(
-        stages[FIRST_INNER],
-        FIRST_INNER,
-        method,
-        feed,
-        waiting=waiting,
-        accumulation=cell.accumulation,
-        optimizer=SGD,
-    )
-    for _ in range(-(-(waiting + 1) // cell.accumulation) * cell.accumulation):  # whole updates
-        inner_stage.turn()
-    return inner_stage
+def _stage_alone(cell: ComplexityCell, method: Method, stage: Stage, feed: Feed, count: int) -> StageAlone:
+    """The first inner stage of so many with all that waits there, every version that it keeps another one."""
+    waiting = method.delay(FIRST_INNER, count)
+    k = cell.accumulation
+    alone = StageAlone(stage, FIRST_INNER, method, feed, waiting=waiting, accumulation=k, optimizer=SGD)
+    for _ in range(-(-(waiting + 1) // k) * k):  # whole updates
+        alone.turn()
+    return alone
 
 
 class _NoModules(ModuleTracker):
@@ -146,30 +137,6 @@ def _flop_counter() -> FlopCounterMode:
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = _NoModules()
     return counter
-
-
-def _flops_of_micro_batch(inner_stage: StageAlone, accumulation: int) -> float:
-    """FLOPs of a micro-batch, mean over the k of an update: with stashed weights those before it can cost less."""
-    with _flop_counter() as counter:
-        for _ in range(accumulation):
-            inner_stage.turn()
-    return int(counter.get_total_flops()) / accumulation
-
-
-def _seconds(inner_stage: StageAlone, accumulation: int) -> dict[str, float]:
-    turns = [inner_stage.turn() for _ in range(max(TIMED_TURNS, accumulation))]
-    return {
-        "forward": statistics.median(turn.forward for turn in turns),
-        "backward": statistics.median(turn.backward for turn in turns),
-        "update": statistics.median(turn.update for turn in turns if turn.update is not None),
-    }
-
-
-@torch.no_grad()
-def _flops_of_forward(stage: Stage, feed: Feed) -> int:
-    with _flop_counter() as counter:
-        stage(as_value(feed.inputs))
-    return int(counter.get_total_flops())
 
 
 def _row(watch: _HeadWatch, pipeline: Pipeline, stage: int) -> dict[str, int | bool | None]:

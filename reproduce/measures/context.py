@@ -43,25 +43,14 @@ class Observer:
 
 @dataclass(frozen=True)
 class Context:
-    """The way in which a cell is run, as against what it is: nothing here changes a result beyond rounding.
-
-    Attributes:
-        device: to train on.
-        how: what was chosen for the run.
-        should_stop: asked after every tick; if True, the state is saved and `Stopped` raised.
-        observer: receives reports of progress.
-        model_file: where the trained model's state dict is to be left, if anywhere.
-        team: the processes that train the cell together.
-        trace: writes a trace of the run, if wanted.
-
-    """
+    """The way in which a cell is run, as against what it is: nothing here changes a result beyond rounding."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     how: How = field(default_factory=How)
-    should_stop: Callable[[], bool] = lambda: False
+    should_stop: Callable[[], bool] = lambda: False  # asked after every tick; then the state is saved, `Stopped` raised
     observer: Observer = field(default_factory=Observer)
-    model_file: Path | None = None
-    team: Team = ALONE
+    model_file: Path | None = None  # where the trained model's state dict is to be left, if anywhere
+    team: Team = ALONE  # the processes that train the cell together
     trace: TraceFile | None = None
 
 

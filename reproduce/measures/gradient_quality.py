@@ -23,7 +23,7 @@ At the head the method's gradient is the delayed one: forward and backward are o
 there too, since the stages below have been updated after m passed.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +36,14 @@ from petra_core.tape import Value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, GradientsCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import MEASURES, PAIRS
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["GradientQuality", "compare", "exact_gradients", "measure", "rows"]
+__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure"]
+
+MEASURES = ("cosine", "norm_ratio", "relative_error")
+PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
 
 Named = Mapping[str, Tensor]
 
@@ -101,21 +103,14 @@ def compare(a: Named, b: Named) -> dict[str, float | None]:
 
 @dataclass
 class _Gradients(FollowedMicroBatch):
-    """A micro-batch with what its gradients will be compared with.
-
-    Attributes:
-        images, labels: the micro-batch.
-        weights: of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
-        delayed: the delayed gradient of each stage whose backward is still to come.
-        end_to_end: the end-to-end gradient of the stage whose backward comes next.
-
-    """
+    """A micro-batch with what its gradients will be compared with."""
 
     images: Tensor = field(kw_only=True)
     labels: Tensor = field(kw_only=True)
+    #: Of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
     weights: list[dict[str, Tensor]] = field(default_factory=list)
-    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    end_to_end: dict[str, Tensor] = field(default_factory=dict)
+    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of each stage whose backward is to come
+    end_to_end: dict[str, Tensor] = field(default_factory=dict)  # of the stage whose backward comes next
 
 
 class GradientQuality(Probe[_Gradients]):
@@ -161,11 +156,3 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train a `gradients` cell; the result is that of the training, the measures are in the metrics of the epochs."""
     assert isinstance(cell, GradientsCell)
     return train(cell, record, context, GradientQuality(cell.probe_every, autocast=autocast(cell)))
-
-
-def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One epoch's line of a `gradients` record as a table: epoch, stage, a, b, measure, value (None: not defined)."""
-    for key, of_stages in metrics["measured"].items():
-        a, b, measure = key.split("/")
-        for stage, value in enumerate(of_stages):
-            yield {"epoch": metrics["epoch"], "stage": stage, "a": a, "b": b, "measure": measure, "value": value}

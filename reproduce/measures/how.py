@@ -10,20 +10,10 @@ __all__ = ["How"]
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """Nothing here changes a result beyond rounding.
+    """Nothing here changes a result beyond rounding."""
 
-    Attributes:
-        checkpoint_seconds: a checkpoint is saved this long after the last, besides the one at the end of every epoch.
-        data_root: folder of prepared data sets.
-        data_workers: threads or processes that decode images; the batches do not depend on it.
-        cuda_graphs: steps as CUDA graphs with the stages over so many streams (`petra_core.devices.captured`); 0: plain
-            steps.
-        compiled: whether what stages evaluate is compiled (`petra_core.devices.compiled`).
-
-    """
-
-    checkpoint_seconds: float = 300.0
+    checkpoint_seconds: float = 300.0  # from one checkpoint to the next, besides the one at the end of every epoch
     data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1
-    cuda_graphs: int = 0
-    compiled: bool = False
+    data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
+    cuda_graphs: int = 0  # streams of steps as CUDA graphs (`petra_core.devices.captured`); 0: plain steps
+    compiled: bool = False  # whether what stages evaluate is compiled (`petra_core.devices.compiled`)

@@ -17,7 +17,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,33 +28,19 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 
-__all__ = ["Finished", "FollowedMicroBatch", "Probe", "Values"]
+__all__ = ["FollowedMicroBatch", "Probe", "Values"]
 
 Values = dict[str, list[float | None]]  # measure -> a value for each stage; None where it is not defined
 
 DIGITS = 6  # of the values of single micro-batches: they are drawn, while means are compared
 
 
-class Finished(TypedDict):
-    """The values of a micro-batch that has come back to stage 0."""
-
-    micro_batch: int
-    measured: Values
-
-
 @dataclass
 class FollowedMicroBatch:
-    """A micro-batch that is followed.
-
-    Attributes:
-        micro_batch: its number m.
-        age: ticks since it entered, at the tick to come.
-        values: what has been measured of it so far.
-
-    """
+    """A micro-batch that is followed, with what has been measured of it so far."""
 
     micro_batch: int
-    age: int = 0
+    age: int = 0  # ticks since it entered, at the tick to come
     values: Values = field(default_factory=dict)
 
 
@@ -86,20 +72,12 @@ class Probe(abc.ABC, Generic[S]):
         self.every = check_int("every", every, 1)
         self._autocast = autocast
         self._in_flight: dict[int, S] = {}
-        self._finished: list[Finished] = []
+        self._finished: list[dict[str, Any]] = []  # `micro_batch` and `measured` of those back at stage 0
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Watch `pipeline`, which is trained with `micro_batches` in all; the last 2(J-1) are not followed.
-
-        Raises:
-            ValueError: its method lets one micro-batch pass at a time, so that nothing is delayed.
-
+        """Watch `pipeline`, of a pipelined method and trained with `micro_batches` in all, of which the last 2(J-1) are
+        not followed.
         """
-        if not pipeline.method.pipelined:
-            raise ValueError(
-                f"{pipeline.method} lets one micro-batch pass at a time: its gradients are exact and its weights do "
-                f"not change on the way, so there is nothing to measure; probe a pipelined method, such as PETRA"
-            )
         self.pipeline = pipeline
         self._last = micro_batches - 1 - 2 * (len(pipeline.stages) - 1)
         self._network = nn.ModuleList(pipeline.stages)
@@ -128,7 +106,7 @@ class Probe(abc.ABC, Generic[S]):
             self._note(subject, backward.stage, self._compare(subject, backward))
         if backward.stage == 0:
             measured = self._in_flight.pop(backward.micro_batch).values
-            self._finished.append(Finished(micro_batch=backward.micro_batch, measured=measured))
+            self._finished.append({"micro_batch": backward.micro_batch, "measured": measured})
 
     def collect(self) -> dict[str, Any]:
         """Means over the micro-batches that have come back to stage 0 since the last call.
@@ -136,7 +114,7 @@ class Probe(abc.ABC, Generic[S]):
         Returns:
             `probes`, their number; `measured`: by measure a list over the stages, with None where no micro-batch has a
             value; and `measured_at`: the values of each of them with its number `micro_batch`, rounded to `DIGITS`
-            significant digits. All are plain data. Records of before there was a `measured_at` have none.
+            significant digits. Records of before there was a `measured_at` have none.
 
         """
         finished, self._finished = self._finished, []
@@ -199,12 +177,12 @@ class Probe(abc.ABC, Generic[S]):
                 )
 
 
-def _rounded(probe: Finished) -> Finished:
+def _rounded(finished: Mapping[str, Any]) -> dict[str, Any]:
     measured = {
         measure: [None if value is None else float(f"{value:.{DIGITS}g}") for value in of_stages]
-        for measure, of_stages in probe["measured"].items()
+        for measure, of_stages in finished["measured"].items()
     }
-    return Finished(micro_batch=probe["micro_batch"], measured=measured)
+    return {**finished, "measured": measured}
 
 
 def _mean(values: tuple[float | None, ...]) -> float | None:

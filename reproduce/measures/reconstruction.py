@@ -15,7 +15,7 @@ and `x_tilde`, from which F has been subtracted. Stages that keep their inputs h
 With a learning rate of 0 nothing is updated, and "training" is rounding too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +28,14 @@ from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.measures.context import Context
-from reproduce.measures.names import OF
 from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["ReconstructionProbe", "measure", "rounding_errors", "rows"]
+__all__ = ["CAUSES", "OF", "ReconstructionProbe", "measure", "rounding_errors"]
+
+CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
+OF = ("input", "x", "x_tilde")  # what the error is of
 
 
 def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
@@ -89,16 +91,10 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    """A micro-batch with the true inputs of the stages that will reconstruct theirs.
+    """A micro-batch with the true inputs of the stages that will reconstruct theirs."""
 
-    Attributes:
-        front: the input of the stage whose forward comes next; empty once it is at the head.
-        true: the input of every stage that it has reached and whose backward is still to come.
-
-    """
-
-    front: list[Tensor] = field(kw_only=True)
-    true: dict[int, list[Tensor]] = field(default_factory=dict)
+    front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
+    true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 
 
 class ReconstructionProbe(Probe[_Inputs]):
@@ -111,10 +107,7 @@ class ReconstructionProbe(Probe[_Inputs]):
     subject = _Inputs
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Watch a pipeline, as `Probe.watch`. Raises: ValueError: its method reconstructs no input."""
         super().watch(pipeline, micro_batches)
-        if not pipeline.method.reconstructs:
-            raise ValueError(f"{pipeline.method} reconstructs no inputs; probe PETRA or APPROXIMATE_INPUTS")
         self._reconstructing = [j for j, stage in enumerate(pipeline.stages) if stage.parts()[0].invertible]
 
     def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Inputs:
@@ -149,11 +142,3 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train a `reconstruction` cell; the result is that of the training, the errors are in the epochs' metrics."""
     assert isinstance(cell, ReconstructionCell)
     return train(cell, record, context, ReconstructionProbe(cell.probe_every, autocast=autocast(cell)))
-
-
-def rows(metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One epoch's line of a `reconstruction` record as a table: epoch, stage, cause, of, value (None: kept)."""
-    for key, of_stages in metrics["measured"].items():
-        cause, of = key.split("/")
-        for stage, value in enumerate(of_stages):
-            yield {"epoch": metrics["epoch"], "stage": stage, "cause": cause, "of": of, "value": value}

@@ -31,18 +31,11 @@ GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor 
 
 @dataclass(frozen=True)
 class Feed:
-    """The tensors that the neighbours send to a stage with every micro-batch.
-
-    Attributes:
-        inputs: from below.
-        target: of the loss, at the head only.
-        hand_down: whether the stage below inverts, and so wants the input back.
-
-    """
+    """The tensors that the neighbours send to a stage with every micro-batch."""
 
     inputs: Streams
-    target: Tensor | None
-    hand_down: bool
+    target: Tensor | None  # of the loss, at the head only
+    hand_down: bool  # whether the stage below inverts, and so wants the input back
 
 
 @dataclass(frozen=True)
@@ -97,12 +90,7 @@ class StageAlone:
         optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.worker = Worker(
-            stage,
-            index,
-            devices_of([stage])[0],
-            method,
-            accumulation,
-            optimizer,
+            *(stage, index, devices_of([stage])[0], method, accumulation, optimizer),
             seed=0,
             autocast=None,
             hand_down=feed.hand_down,

@@ -23,18 +23,11 @@ SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
 class Synthetic(NamedTuple):
-    """The stages of a network, and a micro-batch for it.
-
-    Attributes:
-        stages: stem to head.
-        images: [batch, 3, height, width]; for a network that reads text int64 [batch, tokens].
-        labels: int64 [batch]; for text [batch, tokens].
-
-    """
+    """The stages of a network, and a micro-batch for it."""
 
     stages: list[Stage]
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # [batch, 3, height, width]; for a network that reads text int64 [batch, tokens]
+    labels: Tensor  # int64 [batch]; for text [batch, tokens]
 
 
 @contextlib.contextmanager

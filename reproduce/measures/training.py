@@ -111,16 +111,11 @@ class Trainer:
         if how.compiled:
             compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
-        if how.cuda_graphs:
-            if context.trace is not None:
-                raise UnsupportedError(
-                    "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
-                    "the trace, sees nothing of it; give one of the two"
-                )
-            try:
-                captured.check(self.pipeline)
-            except ValueError as error:
-                raise UnsupportedError(f"--cuda-graphs: {error}") from None
+        if how.cuda_graphs and context.trace is not None:
+            raise UnsupportedError(
+                "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
+                "the trace, sees nothing of it; give one of the two"
+            )
         self._own_stages, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
         if probe is not None:
             probe.watch(self.pipeline, cell.epochs * self.batches)
@@ -140,6 +135,11 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
+        if streams := self._context.how.cuda_graphs:
+            try:
+                self._ticks = captured.cuda(self.pipeline, streams=streams)
+            except captured.UnrecordableError as error:
+                self._step_plainly(error)
         while self.epoch < self._cell.epochs:
             self._train_epoch()
             self._end_epoch()
@@ -190,11 +190,16 @@ class Trainer:
         self._seconds = before + time.perf_counter() - started
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        """Take one step, from a recording as soon as all steps are alike, if that is wanted."""
-        streams = self._context.how.cuda_graphs
-        if streams and self._ticks is None and captured.CapturedTicks.ready(self.pipeline):
-            self._ticks = captured.cuda(self.pipeline, streams=streams)
-        return (self._ticks or self.pipeline).step(images, labels)
+        if self._ticks is not None:
+            try:
+                return self._ticks.step(images, labels)
+            except captured.UnrecordableError as error:
+                self._step_plainly(error)
+        return self.pipeline.step(images, labels)
+
+    def _step_plainly(self, error: captured.UnrecordableError) -> None:
+        self._ticks = None
+        self._context.observer.notice(f"--cuda-graphs, where steps are plain ones: {error}")
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds

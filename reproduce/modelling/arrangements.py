@@ -28,22 +28,13 @@ REPLICATED_WITH = (2, 4, 8, DEVICES)  # k, of which the numbers of replicas are 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One way to use devices for PETRA.
-
-    Attributes:
-        network: whose stages were timed.
-        name: of the way.
-        plan: what is on which device.
-        accumulation: k.
-        merges: whether the stages of a part are merged into one.
-
-    """
+    """One way to use devices for PETRA."""
 
     network: Modelled
     name: str
-    plan: Cut
+    plan: Cut  # what is on which device
     accumulation: int = 1
-    merges: bool = False
+    merges: bool = False  # whether the stages of a part are merged into one
 
     @property
     def delay(self) -> int:

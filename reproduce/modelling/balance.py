@@ -36,13 +36,7 @@ REPETITIONS = 5  # timed turns of each stage
 
 @dataclass(frozen=True)
 class Balance:
-    """The stages of a network with their costs in seconds and bytes, and the cuts that follow from them.
-
-    Attributes:
-        cell: the network, its method, k, and what passes through it.
-        costs: of each stage.
-
-    """
+    """The stages of a network (`cell` has its method and k) with their costs, and the cuts that follow from them."""
 
     cell: StageCostCell
     costs: tuple[Cost, ...]
@@ -93,11 +87,7 @@ class Balance:
             raise CellError(str(error)) from None
 
     def best(self, processes: int, limit: int | None = None) -> Cut:
-        """The cut whose slowest process is fastest.
-
-        Args:
-            processes: how many.
-            limit: bytes that each may hold.
+        """The cut whose slowest process is fastest, each holding at most `limit` bytes.
 
         Raises:
             CellError: there are fewer stages than processes, or no cut stays below the limit.
@@ -111,14 +101,9 @@ class Balance:
     def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Cut:
         """The cut whose slowest part is fastest, with heavy stages replicated over several devices that take turns.
 
-        Replicas make the delays of the stages below longer, and so what these hold, which the search for a plan does
-        not know. If the fastest plan is too large for that, the fastest that is not comes of fewer replicas; with one
-        each nothing is longer.
-
-        Args:
-            devices: how many there are.
-            exchange: over which replicas add up their gradients.
-            limit: bytes that each device may hold.
+        Replicas add up their gradients over `exchange`. They make the delays of the stages below longer, and so what
+        these hold, which the search for a plan does not know. If the fastest plan is beyond the limit of bytes for
+        that, the fastest that is not comes of fewer replicas; with one each nothing is longer.
 
         Raises:
             CellError: there is no device, or no cut stays below the limit.
@@ -200,13 +185,8 @@ def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCost
 def balanced(cell: TrainingCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
     """The number of stages of each process for training `cell`, balanced by timing them now.
 
-    To be called once, before the processes start: timings differ, and all processes must agree on the cut.
-
-    Args:
-        cell: what is to be trained.
-        processes: how many share the stages.
-        device: on which one of them will work.
-        threads: how many each of them will have.
+    To be called once, before the processes start, each of `threads` and on such a device: timings differ, and all
+    processes must agree on the cut.
 
     Raises:
         CellError: there are fewer stages than processes.

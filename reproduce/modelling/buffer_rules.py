@@ -21,9 +21,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from petra_core.methods import PETRA
+from petra_core.methods import PETRA, Method
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 
@@ -36,28 +36,17 @@ if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
 
 @dataclass(frozen=True)
 class StageSize:
-    """Sizes of one stage, in bytes.
-
-    Attributes:
-        stage: j.
-        staleness: micro-batches between its forward and its backward, 2(J - 1 - j).
-        buffered: whether it keeps its inputs under every configuration, because it cannot be inverted.
-        parameters: weights.
-        statistics: BatchNorm's running mean and variance.
-        streams: of one micro-batch's input, stream by stream.
-
-    """
+    """Sizes of one stage, in bytes."""
 
     stage: int
-    staleness: int
-    buffered: bool
+    staleness: int  # micro-batches between its forward and its backward, 2(J - 1 - j)
+    buffered: bool  # whether it keeps its inputs under every configuration, because it cannot be inverted
     parameters: int
-    statistics: int
-    streams: tuple[int, ...]
+    statistics: int  # BatchNorm's running mean and variance
+    streams: tuple[int, ...]  # of one micro-batch's input, stream by stream
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """Which buffers are held: a row of Table 3."""
 
     input_buffer: bool
@@ -66,23 +55,21 @@ class Configuration:
 
 @dataclass(frozen=True)
 class BufferRule:
-    """A way of counting inputs (see the module's docstring).
-
-    Attributes:
-        title: how tables call it.
-        both_streams: whether the second stream of reversible stages and of the head counts.
-        stem_buffer: whether the stem's images count as an input buffer, in the configurations that have one.
-
-    """
+    """A way of counting inputs (see the module's docstring)."""
 
     title: str
-    both_streams: bool
-    stem_buffer: bool
+    both_streams: bool  # whether the second stream of reversible stages and of the head counts
+    stem_buffer: bool  # whether the stem's images count as an input buffer, in the configurations that have one
 
 
 CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
 PUBLISHED_RULE = BufferRule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=False)
+
+
+def configuration_of(method: Method) -> Configuration:
+    """What a method buffers of stages that can be inverted."""
+    return Configuration(input_buffer=not method.reconstructs, parameter_buffer=method.stashes_weights)
 
 
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:

@@ -51,20 +51,12 @@ def formulas() -> Mapping[Method, Row]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement.
-
-    Attributes:
-        cell: what was measured.
-        result: of `reproduce.measures.complexity`.
-        stream: bytes of one stream of activations between two inner stages.
-        graph: bytes of the full graph of an inner stage, its input included (FG).
-
-    """
+    """One measurement."""
 
     cell: ComplexityCell
-    result: Mapping[str, Any]
-    stream: int
-    graph: int
+    result: Mapping[str, Any]  # of `reproduce.measures.complexity`
+    stream: int  # bytes of one stream of activations between two inner stages
+    graph: int  # bytes of the full graph of an inner stage, its input included (FG)
 
     @property
     def method(self) -> Method:

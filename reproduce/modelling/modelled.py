@@ -48,6 +48,11 @@ class Modelled:
         """The cost of each stage."""
         return self.balance.costs
 
+    @property
+    def invertible(self) -> tuple[bool, ...]:
+        """Of each stage, whether it can be inverted."""
+        return tuple(row["invertible"] for row in self.run.result["stages"])
+
     def footprints(self, method: Method) -> tuple[Footprint, ...]:
         """Bytes that each stage takes for a micro-batch under a method."""
         return Balance(replace(self.run.cell, method=method.name), self.costs).footprints
@@ -98,7 +103,8 @@ class Modelled:
 
 def timed_networks(sheet: Sheet) -> list[Modelled]:
     """Every network of a sheet whose stages were timed."""
-    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in sheet.done["cell"]]
+    timed = sheet.done.loc[sheet.done["kind"] == "stage_costs", "cell"]
+    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in timed]
 
 
 @cache

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from petra_core import methods
-from petra_core.methods import Method
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import holding
 from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, simulate
 from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
+from reproduce.modelling.tradeoff import PIPELINES, Order, Way, costs_of
 
-__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "Rival", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
 BATCH = 32  # micro-batches of an update: the largest k of the paper
 SIMULATED = {
@@ -22,64 +23,33 @@ SIMULATED = {
 }
 MANY = 100  # devices from which fewer rivals are simulated, over ideal links and at one size of batch alone
 
+DATA_PARALLEL = "Data parallelism"
+
 T = TypeVar("T")
-Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
-
-
-@dataclass(frozen=True)
-class Rival:
-    """One way to train a chain, simulated beside PETRA.
-
-    Attributes:
-        title: as tables call it.
-        method: the method of this engine that keeps the same for a backward.
-        order: of the operations of a synchronous pipeline; None: micro-batches enter at every tick.
-        chunks: stages of a device that are not neighbours.
-
-    """
-
-    title: str
-    method: Method
-    order: Order | None = None
-    chunks: int = 1
-
+Efficiency = Callable[[int, Link], float]  # of so many micro-batches an update, over such links
 
 RIVALS = (
-    Rival("PETRA", methods.PETRA),
-    Rival("Delayed gradients (PipeDream)", methods.DELAYED_GRADIENTS),
-    Rival("GPipe", methods.DELAYED_GRADIENTS, orders.gpipe),
-    Rival("GPipe, checkpointing", methods.DSP, orders.gpipe),
-    Rival("1F1B", methods.DELAYED_GRADIENTS, orders.one_f_one_b),
-    Rival("1F1B, checkpointing", methods.DSP, orders.one_f_one_b),
-    Rival("Interleaved 1F1B", methods.DELAYED_GRADIENTS, orders.interleaved, chunks=orders.CHUNKS),
-    Rival("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, orders.zero_bubble),
+    Way("PETRA", methods.PETRA),
+    Way("Delayed gradients (PipeDream)", methods.DELAYED_GRADIENTS),
+    *PIPELINES,
+    Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, orders.interleaved, chunks=orders.CHUNKS),
+    Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, orders.zero_bubble),
 )
-
-
-FEW = (orders.one_f_one_b,)  # simulated on many devices too
+FEW = (None, orders.one_f_one_b)  # the orders that are simulated on many devices too
 
 
 @dataclass(frozen=True)
 class RivalOutcome:
-    """Speed, memory and staleness of a rival on a chain.
-
-    Attributes:
-        title: of the rival.
-        efficiency: speed over that of one device that keeps its graphs, divided by the number of devices; over links
-            that take no time, at `BATCH` micro-batches an update.
-        with_4p: the efficiency at four times as many micro-batches an update as there are devices; None: not simulated.
-        over_links: the efficiency at `BATCH` over each of `SIMULATED`.
-        peak: bytes on the device that holds most.
-        delay: micro-batches between forward and backward at device 0 that see another version of the weights.
-
-    """
+    """Speed, memory and staleness of a rival on a chain."""
 
     title: str
+    #: Speed over that of one device that keeps its graphs, divided by the number of devices; over links that take no
+    #: time, at `BATCH` micro-batches an update.
     efficiency: float
-    with_4p: float | None
-    over_links: Mapping[str, float | None]
-    peak: int
-    delay: int
+    with_4p: float | None  # at four times as many micro-batches an update as there are devices; None: not simulated
+    over_links: Mapping[str, float | None]  # the efficiency at `BATCH` over each of `SIMULATED`
+    peak: int  # bytes on the device that holds most
+    delay: int  # micro-batches between forward and backward at device 0 that see another version of the weights
 
 
 class RivalChain:
@@ -108,111 +78,100 @@ class RivalChain:
     @property
     def reconstructing(self) -> tuple[Cost, ...]:
         """The costs of each device if graphs are reconstructed and inputs sent back."""
-        return tuple(orders.merged(self.blocks, self._pairs))
+        return self._on_devices(self.blocks)
 
     @property
     def keeping(self) -> tuple[Cost, ...]:
         """The costs of each device if graphs are kept."""
-        return tuple(orders.merged(self.blocks_keeping, self._pairs))
+        return self._on_devices(self.blocks_keeping)
 
     def outcomes(self) -> list[RivalOutcome]:
         """The outcomes of all rivals, PETRA first; where there are many devices, of fewer rivals (`MANY`)."""
-        compared = [rival for rival in RIVALS if self.devices < MANY or rival.order in (None, *FEW)]
+        compared = [rival for rival in RIVALS if self.devices < MANY or rival.order in FEW]
         return [
             *(self._pipelined(r) if r.order is None else self._synchronous(r) for r in compared),
             self._data_parallel(),
         ]
 
-    def _synchronous(self, rival: Rival) -> RivalOutcome:
-        is_small = self.devices < MANY
-        timeline = self._timeline(rival, BATCH, INSTANT)
-        histories = holding(timeline, self._footprints(rival))
+    def _outcome(
+        self, title: str, efficiency: Efficiency, peak: int, delay: int = 0, *, with_4p: bool, over_links: bool
+    ) -> RivalOutcome:
         return RivalOutcome(
-            rival.title,
-            self._efficiency(rival, BATCH, timeline),
-            self._efficiency(rival, 4 * self.devices, None) if is_small else None,
-            {
-                name: self._efficiency(rival, BATCH, self._timeline(rival, BATCH, link)) if is_small else None
-                for name, link in SIMULATED.items()
-            },
-            max(history.peak for history in histories),
-            0,
+            title,
+            efficiency(BATCH, INSTANT),
+            efficiency(4 * self.devices, INSTANT) if with_4p else None,
+            {name: efficiency(BATCH, link) if over_links else None for name, link in SIMULATED.items()},
+            peak,
+            delay,
         )
 
-    def _pipelined(self, rival: Rival) -> RivalOutcome:
-        costs = self._costs(rival)
+    def _synchronous(self, rival: Way) -> RivalOutcome:
+        few = self.devices < MANY
+        peak = max(history.peak for history in holding(self._batch(rival, BATCH, INSTANT), self._footprints(rival)))
+
+        def efficiency(batch: int, link: Link) -> float:
+            """From an empty pipeline to an empty one, update included."""
+            batch = self._multiple(batch) if rival.chunks > 1 else batch
+            return self._efficiency(batch, self._batch(rival, batch, link).seconds / batch)
+
+        return self._outcome(rival.title, efficiency, peak, with_4p=few, over_links=few)
+
+    def _pipelined(self, rival: Way) -> RivalOutcome:
         stages = of_footprints(self._footprints(rival), rival.method, BATCH)
 
         def efficiency(batch: int, link: Link) -> float:
-            return self._work(batch) / self.devices / seconds_when_full(costs, link, batch)
+            return self._efficiency(batch, seconds_when_full(self._costs(rival), link, batch))
 
-        return RivalOutcome(
-            rival.title,
-            efficiency(BATCH, INSTANT),
-            efficiency(4 * self.devices, INSTANT) if self.devices < MANY else None,
-            {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
-            max(stage.total for stage in stages),
-            rival.method.delay(0, self.devices),
-        )
+        peak, delay = max(stage.total for stage in stages), rival.method.delay(0, self.devices)
+        return self._outcome(rival.title, efficiency, peak, delay, with_4p=self.devices < MANY, over_links=True)
 
     def _data_parallel(self) -> RivalOutcome:
         """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""
         whole = joined(self._row(self.network.footprints(methods.DELAYED_GRADIENTS)))
         weights = sum(cost.weights for cost in self.blocks)
+        work = sum(cost.forward + cost.backward for cost in self.blocks_keeping)
 
         def efficiency(batch: int, link: Link) -> float:
             batch = self._multiple(batch)
             update = sum(cost.update for cost in self.blocks) + link.all_reduce(weights, self.devices)
-            work = sum(cost.forward + cost.backward for cost in self.blocks_keeping)
-            return self._work(batch) / self.devices / (work / self.devices + update / batch)
+            return self._efficiency(batch, work / self.devices + update / batch)
 
-        return RivalOutcome(
-            "Data parallelism",
-            efficiency(BATCH, INSTANT),
-            efficiency(4 * self.devices, INSTANT),
-            {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
-            whole.always + whole.kept + whole.lasting,
-            0,
-        )
+        peak = whole.always + whole.kept + whole.lasting
+        return self._outcome(DATA_PARALLEL, efficiency, peak, with_4p=True, over_links=True)
 
-    def _efficiency(self, rival: Rival, batch: int, timeline: Timeline | None) -> float:
-        """The efficiency of one batch from an empty pipeline to an empty one, update included."""
-        timeline = timeline or self._timeline(rival, batch, INSTANT)
-        batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return self._work(batch) / self.devices / (timeline.seconds / batch)
+    def _efficiency(self, batch: int, seconds: float) -> float:
+        """That of `seconds` for a micro-batch, against one device that keeps its graphs."""
+        alone = sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
+        return alone / self.devices / seconds
 
-    def _timeline(self, rival: Rival, batch: int, link: Link) -> Timeline:
+    def _batch(self, rival: Way, batch: int, link: Link) -> Timeline:
+        """The run of one batch; of interleaved stages a multiple of the devices."""
         assert rival.order is not None
         costs = self._costs(rival)
         batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return simulate(rival.order(costs, (1,) * len(costs), batch), link)
+        return simulate(_ordered(rival.order, costs, batch), link)
 
-    def _costs(self, rival: Rival) -> tuple[Cost, ...]:
-        if rival.chunks > 1:
-            return self.blocks_keeping
-        if rival.method.keeps_graph:
-            return self.keeping
-        if rival.method.reconstructs:
-            return self.reconstructing
-        return tuple(replace(a, down=b.down) for a, b in zip(self.reconstructing, self.keeping, strict=True))
+    def _costs(self, rival: Way) -> tuple[Cost, ...]:
+        costs = costs_of(rival.method, self.blocks, [True] * len(self.blocks))
+        return costs if rival.chunks > 1 else self._on_devices(costs)
 
-    def _footprints(self, rival: Rival) -> tuple[Footprint, ...]:
+    def _footprints(self, rival: Way) -> tuple[Footprint, ...]:
         blocks = self._row(self.network.footprints(rival.method))
         if rival.chunks > 1:
             return blocks
         return tuple(joined(blocks[2 * device : 2 * device + 2]) for device in range(self.devices))
 
-    def _work(self, batch: int) -> float:
-        """Seconds of one device for a micro-batch, graphs kept."""
-        return sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
-
     def _multiple(self, batch: int) -> int:
         """The next multiple of the number of devices."""
         return -(-batch // self.devices) * self.devices
 
-    @property
-    def _pairs(self) -> tuple[int, ...]:
-        return (2,) * self.devices
+    def _on_devices(self, blocks: Sequence[Cost]) -> tuple[Cost, ...]:
+        return tuple(orders.merged(blocks, (2,) * self.devices))
 
     def _row(self, stages: Sequence[T]) -> tuple[T, ...]:
         return (stages[0], *[stages[1]] * (2 * self.devices - 2), stages[-1])
+
+
+@lru_cache(maxsize=1)  # the next question is of the same run over another link
+def _ordered(order: Order, costs: tuple[Cost, ...], batch: int) -> list[list[Operation]]:
+    return order(costs, (1,) * len(costs), batch)

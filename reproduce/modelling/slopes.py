@@ -22,18 +22,11 @@ __all__ = ["Growth", "growth"]
 
 @dataclass(frozen=True)
 class Growth:
-    """How y grows with x.
+    """How y grows with x."""
 
-    Attributes:
-        exponent: of a power law: 0 for what does not grow, 1 for what grows in proportion.
-        half_width: of the exponent's 95 % interval; None for two points, which every line meets.
-        straight: share of the variance of y that a straight line explains; 1 where y does not vary.
-
-    """
-
-    exponent: float
-    half_width: float | None
-    straight: float
+    exponent: float  # of a power law: 0 for what does not grow, 1 for what grows in proportion
+    half_width: float | None  # of the exponent's 95 % interval; None for two points, which every line meets
+    straight: float  # share of the variance of y that a straight line explains; 1 where y does not vary
 
     def words(self, digits: int = 3) -> str:
         """The exponent and half its interval."""

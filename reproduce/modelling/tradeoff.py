@@ -19,50 +19,41 @@ from petra_core.shares import runs
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.modelled import keeping_graphs
 
-__all__ = ["WAYS", "Taken", "Way", "front", "taken"]
+__all__ = ["PIPELINES", "WAYS", "Order", "Taken", "Way", "costs_of", "front", "taken"]
 
 Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train on several devices.
-
-    Attributes:
-        title: as tables call it.
-        method: whose memory and evaluations it has.
-        trains_as: the method whose accuracy it has.
-        order: of a synchronous pipeline, which empties at every update; None: the method's own.
-
-    """
+    """A way to train on several devices."""
 
     title: str
-    method: Method
-    trains_as: Method
-    order: Order | None = None
+    method: Method  # of this engine, whose memory and evaluations it has
+    order: Order | None = None  # of a synchronous pipeline, which empties at every update; None: the method's own
+    chunks: int = 1  # stages of a device that are not neighbours
+
+    @property
+    def trains_as(self) -> Method:
+        """The method whose accuracy it has."""
+        return self.method if self.order is None else methods.BACKPROPAGATION
 
 
-WAYS = (
-    *(Way(m.title, m, m) for m in methods.ALL),
-    Way("GPipe", methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION, orders.gpipe),
-    Way("GPipe, checkpointing", methods.DSP, methods.BACKPROPAGATION, orders.gpipe),
-    Way("1F1B", methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION, orders.one_f_one_b),
-    Way("1F1B, checkpointing", methods.DSP, methods.BACKPROPAGATION, orders.one_f_one_b),
+PIPELINES = (
+    Way("GPipe", methods.DELAYED_GRADIENTS, orders.gpipe),
+    Way("GPipe, checkpointing", methods.DSP, orders.gpipe),
+    Way("1F1B", methods.DELAYED_GRADIENTS, orders.one_f_one_b),
+    Way("1F1B, checkpointing", methods.DSP, orders.one_f_one_b),
 )
+WAYS = (*(Way(method.title, method) for method in methods.ALL), *PIPELINES)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a way takes.
+    """What a way takes."""
 
-    Attributes:
-        seconds: for a micro-batch, in the steady state.
-        peak: bytes on the device that holds most.
-
-    """
-
-    seconds: float
-    peak: int
+    seconds: float  # for a micro-batch, in the steady state
+    peak: int  # bytes on the device that holds most
 
 
 def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:

@@ -60,35 +60,23 @@ class BenchmarkError(Exception):
     """
 
     def __init__(self, path: Path, message: str) -> None:
-        super().__init__(f"{path}: {message}. It was left as it is; run the benchmark again to replace it")
+        super().__init__(path, message)  # as it is pickled
         self.path = path
-        self._message = message
 
-    def __reduce__(self) -> tuple[type["BenchmarkError"], tuple[Path, str]]:
-        """How it is pickled; an exception of several arguments has to say so."""
-        return BenchmarkError, (self.path, self._message)
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[1]}. It was left as it is; run the benchmark again to replace it"
 
 
 @dataclass(frozen=True)
 class Series:
-    """What one contestant reached, round by round.
+    """What one contestant reached, round by round."""
 
-    Attributes:
-        group: what its rivals share with it, such as the network; ratios are taken within a group.
-        name: the contestant.
-        quantity: what was measured, such as "throughput".
-        unit: of the values, such as "images/s".
-        values: one a round, finite and not negative.
-        at: of a curve, the place on its axis, which is the group's; None: no curve.
-
-    """
-
-    group: str
-    name: str
-    quantity: str
-    unit: str
-    values: tuple[float, ...]
-    at: float | None = None
+    group: str  # what its rivals share with it, such as the network; ratios are taken within a group
+    name: str  # the contestant
+    quantity: str  # what was measured, such as "throughput"
+    unit: str  # such as "images/s"
+    values: tuple[float, ...]  # one a round, finite and not negative
+    at: float | None = None  # of a curve, the place on its axis, which is the group's; None: no curve
 
     def __post_init__(self) -> None:
         if not self.values or not all(math.isfinite(value) and value >= 0 for value in self.values):
@@ -99,15 +87,10 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class _Aimed:
-    """Something measured, and what is hoped for it.
+    """Something measured, and what is hoped for it."""
 
-    Attributes:
-        low, high: the median should be at least, at most; None: no bound.
-
-    """
-
-    low: float | None = None
-    high: float | None = None
+    low: float | None = None  # the median should be at least
+    high: float | None = None  # and at most
 
     @property
     def aim(self) -> str:
@@ -125,13 +108,7 @@ class _Aimed:
 
 @dataclass(frozen=True)
 class Comparison(_Aimed):
-    """A ratio of two contestants that is of interest, first over second, and what is hoped for it.
-
-    Attributes:
-        group, quantity: of both.
-        first, second: names of contestants.
-
-    """
+    """A ratio of two contestants that is of interest, first over second, and what is hoped for it."""
 
     group: str
     quantity: str
@@ -141,13 +118,7 @@ class Comparison(_Aimed):
 
 @dataclass(frozen=True)
 class Goal(_Aimed):
-    """What is hoped for a value itself, in its own unit: it depends on the machine, as a ratio should not.
-
-    Attributes:
-        group, quantity: of the contestant.
-        name: the contestant.
-
-    """
+    """What is hoped for a value itself, in its own unit: it depends on the machine, as a ratio should not."""
 
     group: str
     quantity: str
@@ -173,23 +144,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark, as it was run.
-
-    Attributes:
-        name: of its file: letters, digits, hyphens.
-        title: short.
-        about: what was measured and how, in a few sentences.
-        command: that runs it again.
-        setting: what was chosen, by name.
-        series: all that was measured.
-        comparisons: the ratios of interest.
-        goals: what is hoped for single values.
-        findings: what its script says of the values in the summary, in sentences.
-        notes: remarks.
-        timelines: runs to be drawn, by title.
-        environment, code, patch: as in a cell's record (`reproduce.records.provenance`).
-        load: processes that wanted to run in the last minute, before and after.
-        date: of the run, as YYYY-MM-DD.
+    """One benchmark, as it was run; environment, code and patch as in a cell's record (`reproduce.records.provenance`).
 
     Raises:
         ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that was
@@ -197,22 +152,22 @@ class Benchmark:
 
     """
 
-    name: str
+    name: str  # of its file: letters, digits, hyphens
     title: str
-    about: str
-    command: str
-    setting: Mapping[str, str | float | bool]
+    about: str  # what was measured and how, in a few sentences
+    command: str  # that runs it again
+    setting: Mapping[str, str | float | bool]  # what was chosen, by name
     series: tuple[Series, ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
-    timelines: Mapping[str, Timeline]
+    timelines: Mapping[str, Timeline]  # runs to be drawn, by title
     environment: Mapping[str, Any]
     code: Mapping[str, Any]
     patch: str
-    load: tuple[float, float]
-    date: str
+    load: tuple[float, float]  # processes that wanted to run in the last minute, before and after
+    date: str  # of the run, as YYYY-MM-DD
     goals: tuple[Goal, ...] = ()
-    findings: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()  # what its script says of the values in the summary, in sentences
 
     def __post_init__(self) -> None:
         if not self.name.replace("-", "").isalnum():

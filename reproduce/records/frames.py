@@ -8,6 +8,7 @@ the cells of its plan, with every setting, and gets a row for each: run over wha
     lines    cell x point of training x stage x measure -> value; columns LINES (what probes measured)
     parts    cell x stage x kind x of -> value; columns PARTS (bytes by what they are for, seconds, FLOPs)
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
+    history  machine x figure x method x setting x commit -> value; columns HISTORY (what asv counted)
 
 `Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
 data set that is trained on, a text.
@@ -59,6 +60,7 @@ RUNS = (
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")
+HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
 Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
@@ -136,6 +138,15 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
+    @cached_property
+    def history(self) -> DataFrame:
+        """A row a value that asv counted; `at`: number of the commit on its machine, `ratio`: to the first value."""
+        rows = DataFrame([vars(tracked) for tracked in self.results.history], columns=list(HISTORY))
+        commits = rows.drop_duplicates(["machine", "commit"])
+        rows = rows.merge(commits[["machine", "commit"]].assign(at=commits.groupby("machine").cumcount() + 1))
+        same = rows.groupby(["machine", "figure", "method", "setting"])["value"]
+        return rows.assign(before=same.shift(), ratio=rows["value"] / same.transform("first"))
+
     def export(self, folder: Path) -> Iterator[Path]:
         """Write every table as a CSV file into a folder that is made if need be; yields the files."""
         names = list(self.by_name)
@@ -145,6 +156,7 @@ class Frames:
             "lines": self.lines(names),
             "parts": self.parts(names),
             "series": self.series,
+            "history": self.history,
         }
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():

@@ -45,20 +45,12 @@ class LockLostError(Exception):
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a record, or left its lease behind.
-
-    Attributes:
-        host: name of its machine.
-        process: its number there.
-        silent: seconds since its last sign of life, as far as the clocks of machine and file server agree.
-        gone: whether it is certain that it is dead.
-
-    """
+    """A process that holds a record, or left its lease behind."""
 
     host: str
     process: int
-    silent: float
-    gone: bool = False
+    silent: float  # seconds since its last sign of life, as far as the clocks of machine and file server agree
+    gone: bool = False  # whether it is certain that it is dead
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} (last sign of life {self.silent:.0f} s ago)"

@@ -64,18 +64,11 @@ BRINGING = (Verdict.BROUGHT, Verdict.REPLACED)
 
 @dataclass(frozen=True)
 class Action:
-    """What was done with one record.
-
-    Attributes:
-        verdict: what.
-        path: the record in the source.
-        detail: what a person should know of it.
-
-    """
+    """What was done with one record."""
 
     verdict: Verdict
-    path: Path
-    detail: str = ""
+    path: Path  # of the record in the source
+    detail: str = ""  # what a person should know of it
 
     def __str__(self) -> str:
         return f"{self.path}{f': {self.detail}' if self.detail else ''}"
@@ -84,10 +77,7 @@ class Action:
 def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action]:
     """Bring the records under `source` to those under `root`, one after the other; nothing changes in `source`.
 
-    Args:
-        source: folder of records of another machine.
-        root: folder of records to bring them to.
-        dry_run: only say what would be done.
+    A dry run only says what would be done.
 
     Raises:
         StorageFullError: no room; what was brought before is whole.

@@ -53,38 +53,26 @@ class RecordError(Exception):
     """
 
     def __init__(self, path: Path, message: str, *, foreign: bool = False) -> None:
-        super().__init__(
-            f"{path}: {message}. It was left as it is; move the folder away (or delete it, if you are sure) "
+        super().__init__(path, message)  # as it is pickled
+        self.path, self.foreign = path, foreign
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.args[1]}. It was left as it is; move the folder away (or delete it, if you are sure) "
             f"and the cell will run again"
         )
-        self.path = path
-        self.foreign = foreign
-        self._message = message
-
-    def __reduce__(self) -> tuple[type["RecordError"], tuple[Path, str], dict[str, Any]]:
-        """How it is pickled; an exception of several arguments has to say so."""
-        return RecordError, (self.path, self._message), vars(self)
 
 
 @dataclass(frozen=True)
 class State:
-    """Status of a record, and how far it is.
-
-    Attributes:
-        status: see `Status`.
-        epochs_done: finished epochs.
-        epochs: epochs that a finished record has (0 for kinds without epochs).
-        reason: of a failure: `diverged` or `out of memory`; else empty.
-        detail: of a failure: the error's words; else empty.
-        result: the values in result.json, so that nobody has to read it again; empty if there is none.
-
-    """
+    """Status of a record, and how far it is."""
 
     status: Status
     epochs_done: int = 0
-    epochs: int = 0
-    reason: str = ""
-    detail: str = ""
+    epochs: int = 0  # that a finished record has (0 for kinds without epochs)
+    reason: str = ""  # of a failure: `diverged` or `out of memory`
+    detail: str = ""  # of a failure: the error's words
+    #: The values in result.json, so that nobody has to read it again; empty if there is none.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -101,13 +89,7 @@ class State:
 
 
 class Record:
-    """The folder of one cell.
-
-    Args:
-        path: the folder; need not exist.
-        cell: the cell it is for.
-
-    """
+    """The folder of one cell; it need not exist."""
 
     def __init__(self, path: Path, cell: Cell) -> None:
         self.path = path
@@ -357,16 +339,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Scan:
-    """All that a folder of records holds.
+    """All that a folder of records holds."""
 
-    Attributes:
-        records: those that can be read, done or not, with their states, in order of scale and name.
-        problems: the others.
-
-    """
-
-    records: tuple[tuple[Record, State], ...]
-    problems: tuple[RecordError, ...]
+    records: tuple[tuple[Record, State], ...]  # that can be read, done or not, in order of scale and name
+    problems: tuple[RecordError, ...]  # the others
 
 
 def scan(root: Path = DEFAULT_ROOT) -> Scan:

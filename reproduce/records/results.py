@@ -14,7 +14,9 @@ from typing import Any, Generic, TypeVar
 from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
 from reproduce.records import benchmarks as benchmark_records
+from reproduce.records import history
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
+from reproduce.records.history import Tracked
 from reproduce.records.record import Record, RecordError, State, Status, scan
 
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
@@ -35,26 +37,15 @@ CellT = TypeVar("CellT", bound=Cell, covariant=True)
 
 @dataclass(frozen=True)
 class Run(Generic[CellT]):
-    """One record.
-
-    Attributes:
-        cell: its configuration.
-        state: how far it is.
-        result: the values of a finished or failed cell; empty while there are none.
-        metrics: finished epochs in order.
-        environments: machines and versions it ran on, in order.
-        codes: versions of the code, in order.
-        patches: the differences that `codes` name, by file name.
-
-    """
+    """One record."""
 
     cell: CellT
     state: State
-    result: dict[str, Any]
-    metrics: tuple[dict[str, Any], ...]
-    environments: tuple[dict[str, Any], ...]
-    codes: tuple[dict[str, Any], ...]
-    patches: dict[str, str]
+    result: dict[str, Any]  # of a finished or failed cell; empty while there is none
+    metrics: tuple[dict[str, Any], ...]  # finished epochs in order
+    environments: tuple[dict[str, Any], ...]  # machines and versions it ran on, in order
+    codes: tuple[dict[str, Any], ...]  # versions of the code, in order
+    patches: dict[str, str]  # the differences that `codes` name, by file name
 
     @property
     def done(self) -> bool:
@@ -69,20 +60,13 @@ class Run(Generic[CellT]):
 
 @dataclass(frozen=True)
 class Results:
-    """Everything under one root.
+    """Everything under one root."""
 
-    Attributes:
-        runs: those that can be read, and the cells that are not run.
-        problems: records that are damaged or foreign.
-        benchmarks: measurements of speed.
-        benchmark_problems: those that cannot be read.
-
-    """
-
-    runs: tuple[Run[Cell], ...]
-    problems: tuple[RecordError, ...]
+    runs: tuple[Run[Cell], ...]  # that can be read, and the cells that are not run
+    problems: tuple[RecordError, ...]  # records that are damaged or foreign
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
+    history: tuple[Tracked, ...] = ()  # what asv counted at each commit
 
     def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
         """The runs of one kind of cells (and of no kind derived from it)."""
@@ -111,7 +95,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     """All records under `root`; an empty or missing folder gives none.
 
     Args:
-        root: folder of the records.
+        root: folder of the records; asv's history is looked for beside it.
         expected: cells that should be there; those without a record are given as not run.
 
     """
@@ -130,7 +114,9 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     meant = {meaning(run.cell) for run in runs} - in_both
     absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
-    return Results(tuple(runs), tuple(problems), *benchmark_records.read_all(root))
+    benchmarks, unreadable = benchmark_records.read_all(root)
+    tracked, damaged = history.read(root.parent / history.FOLDER)
+    return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked)
 
 
 @cache
@@ -142,26 +128,22 @@ def meaning(cell: Cell) -> str:
 
 def read_run(record: Record, state: State) -> Run[Cell]:
     """All of a record. Raises: RecordError: the tables could not show it."""
-    _check_result(record, state)
-    _check_metrics(record)
+    result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
+    if state.status is Status.DONE:
+        _check_result(record, result)
+    if isinstance(record.cell, TrainedCell):
+        for number, line in enumerate(metrics, start=1):
+            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
+    for environment in environments:
+        if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
+            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
     codes = tuple(record.codes())
-    patches = {code["diff"]: _patch(record, code["diff"]) for code in codes if "diff" in code}
-    return Run(
-        record.cell,
-        state,
-        record.result() or {},
-        tuple(record.metrics()),
-        _environments(record),
-        codes,
-        patches,
-    )
+    patches = {code["diff"]: _patch(record.path / code["diff"]) for code in codes if "diff" in code}
+    return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
 
 
-def _check_result(record: Record, state: State) -> None:
+def _check_result(record: Record, result: Mapping[str, Any]) -> None:
     """Raises RecordError: a finished result lacks what the tables show of its kind."""
-    if state.status is not Status.DONE:
-        return
-    result = record.result() or {}
     file = record.path / "result.json"
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
@@ -173,30 +155,13 @@ def _check_result(record: Record, state: State) -> None:
         raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
 
 
-def _check_metrics(record: Record) -> None:
-    """Raises RecordError: a line lacks what the tables show of an epoch."""
-    if isinstance(record.cell, TrainedCell):
-        for number, line in enumerate(record.metrics(), start=1):
-            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
-
-
 def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Iterable[str]) -> None:
     for name in names:
         if not isinstance(values.get(name), int | float):
             raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
 
 
-def _environments(record: Record) -> tuple[dict[str, Any], ...]:
-    environments = tuple(record.environments())
-    for environment in environments:
-        lacking = [name for name in _OF_AN_ENVIRONMENT if name not in environment]
-        if lacking:
-            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
-    return environments
-
-
-def _patch(record: Record, name: str) -> str:
-    file = record.path / name
+def _patch(file: Path) -> str:
     try:
         return file.read_text(errors="replace")
     except OSError as error:

@@ -1,13 +1,13 @@
 """Which devices a grid is run on: every worker has one of its own."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check", "check_graphs", "check_there", "choose", "workers"]
+__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "take", "workers"]
 
 
 class DeviceError(ValueError):
@@ -21,43 +21,47 @@ def cuda_devices() -> int:
     return torch.cuda.device_count()
 
 
-def choose(names: Sequence[str], count: Callable[[], int] = cuda_devices) -> tuple[str, ...]:
-    """The devices of these names, `cuda` standing for every CUDA device that is visible.
-
-    Args:
-        names: such as `cpu`, `cuda` or `cuda:1`.
-        count: tells how many CUDA devices there are.
+def choose(names: Sequence[str]) -> tuple[str, ...]:
+    """The devices of these names, such as `cpu` or `cuda:1`; `cuda` is every CUDA device that is visible.
 
     Raises:
         DeviceError: there is none of that name, or it is named twice.
 
     """
-    chosen: list[str] = []
     for name in names:
-        chosen += [f"cuda:{index}" for index in range(_cuda_devices(name, count))] if name == "cuda" else [name]
-    for name in chosen:
-        check_there(name, count)
+        check_there(name)
+    chosen = [
+        own for name in names for own in (map("cuda:{}".format, range(cuda_devices())) if name == "cuda" else [name])
+    ]
     twice = {name for name in chosen if chosen.count(name) > 1 and name != "cpu"}
     if twice:
         raise DeviceError(f"{', '.join(sorted(twice))} is named twice; --jobs gives a device several workers")
     return tuple(dict.fromkeys(chosen))
 
 
-def check_there(name: str, count: Callable[[], int] = cuda_devices) -> None:
+def check_there(name: str) -> None:
     """Raise DeviceError if there is no such device; to know that of the CPU nobody waits for torch."""
     found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
     if found is None:
         raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like")
-    if name != "cpu" and int(found[1] or 0) >= _cuda_devices(name, count):
-        raise DeviceError(f"there is no device {name!r}: this machine has {count()} CUDA devices")
+    if name != "cpu" and int(found[1] or 0) >= (there := cuda_devices()):
+        raise DeviceError(f"there is no device {name!r}: this machine has {there} CUDA devices")
 
 
-def check(name: str, count: Callable[[], int] = cuda_devices) -> "torch.device":
-    """The device of this name. Raises: DeviceError: there is none."""
-    check_there(name, count)
+def take(name: str) -> "torch.device":
+    """The device of this name, from now on the current one of this process: what names no device lands there.
+
+    Raises:
+        DeviceError: there is none.
+
+    """
+    check_there(name)
     import torch
 
-    return torch.device(name)
+    device = torch.device("cuda", 0) if name == "cuda" else torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def check_graphs(streams: int, names: Sequence[str]) -> None:
@@ -72,10 +76,3 @@ def workers(devices: Sequence[str], jobs: int | None, threads: int, cores: int) 
     if jobs is not None:
         return jobs
     return max(1, cores // threads) if tuple(devices) == ("cpu",) else len(devices)
-
-
-def _cuda_devices(name: str, count: Callable[[], int]) -> int:
-    there = count()
-    if there == 0:
-        raise DeviceError(f"there is no device {name!r}: this machine has 0 CUDA devices")
-    return there

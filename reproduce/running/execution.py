@@ -8,8 +8,8 @@ continued.
 
 import contextlib
 import importlib
-import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from petra_core import NonFiniteError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
-from reproduce.measures.machine_memory import give_back
+from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import Record, State, Status
 from reproduce.teams.team import UnsupportedError
@@ -115,9 +115,11 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
     except NonFiniteError as error:
         record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        cause = out_of_memory(error)
+        if cause is None:
             raise
-        record.fail("out of memory", str(error).splitlines()[0] if str(error) else "MemoryError")
+        record.fail("out of memory", str(cause).splitlines()[0] if str(cause) else "MemoryError")
+        traceback.clear_frames(error.__traceback__)  # whose variables hold the pipeline
         give_back(device)  # the next cell shall find the memory that this one could not get
 
 
@@ -133,7 +135,6 @@ def _values(record: Record, context: Context) -> dict[str, Any]:
 @contextlib.contextmanager
 def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
     """Only deterministic kernels, and float32 as float32 unless `tf32`; the flags are as before afterwards."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first CUDA matmul is done
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     # In this mode torch also fills what it allocates, before an operation writes there: one pass over memory more, and
@@ -156,7 +157,8 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 
 
 def _environment(cell: Cell, context: Context) -> dict[str, Any]:
-    # What is measured without training has nothing to record or compile.
+    # What is measured without training has nothing to record or compile. That a cell which is trained could not be
+    # recorded is known later: this is what was asked for.
     trained = isinstance(cell, TrainedCell)
     chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
@@ -183,10 +185,3 @@ def _runner(kind: str) -> Runner:
     module, _, name = RUNNERS[kind].partition(":")
     runner: Runner = getattr(importlib.import_module(module), name)
     return runner
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """CUDA has an exception of its own; the CPU's allocator raises a RuntimeError that only its words tell apart."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -3,21 +3,24 @@
 A list of all cells is no plan: the grid of the paper has hundreds. Here cells are put together that differ in method, k
 and seed, under the table or figure that needs them first. Hours are sums of recorded times (`reproduce.records.speed`);
 where nothing comparable is recorded they are unknown, and the sum is "at least" the known part.
-
-Everything here is a pure function of cells, states and recorded speeds; who reads them is `reproduce.commands.run`.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
-from reproduce.records.locks import Holder
-from reproduce.records.record import State
+from reproduce.grids.plans import PLANS
+from reproduce.records import speed
+from reproduce.records.locks import Holder, holder
+from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.results import meaning
+from reproduce.records.speed import Device, Speeds
 from reproduce.words import count, duration
 
-__all__ = ["Item", "Plan", "listing", "table"]
+__all__ = ["Item", "Plan", "listing", "read", "table"]
 
 SHOWN_METHODS = 2  # more are counted
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")
@@ -26,22 +29,13 @@ HEAD = ("data set", "network", "methods", "k", "seeds", "cells", *COLUMNS, "left
 
 @dataclass(frozen=True)
 class Item:
-    """A cell in the plan.
-
-    Attributes:
-        cell: the cell.
-        state: how far it is; None if its record cannot be read.
-        seconds: that are left of it; None if nothing comparable is recorded.
-        holder: who works on it, if anybody does, or left it locked.
-        problem: why the record cannot be read.
-
-    """
+    """A cell in the plan."""
 
     cell: Cell
-    state: State | None
-    seconds: float | None = None
-    holder: Holder | None = None
-    problem: str = ""
+    state: State | None  # None if its record cannot be read
+    seconds: float | None = None  # that are left of it; None if nothing comparable is recorded
+    holder: Holder | None = None  # who works on it, if anybody does, or left it locked
+    problem: str = ""  # why the record cannot be read
 
     @property
     def locked(self) -> bool:
@@ -63,45 +57,60 @@ class Item:
         return self.column in ("partial", "not run")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All cells that are meant.
+Plan = Mapping[str, Sequence[Item]]  # by the exhibit that needs them first, in the order in which they are run
 
-    Attributes:
-        groups: items by the exhibit that needs them first, in the order in which they are run.
-        workers: worker processes of the run.
 
+def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_failed: bool = False) -> Plan:
+    """The plan to run these cells of a scale on such a device, from the records under `root`; nothing is changed there.
+
+    With `retry_failed`, failed cells are left to run too.
     """
+    speeds = speed.recorded(scan(root).records)
+    # A cell with another loader or precision than the grid's stands with the cell that it is a variant of.
+    exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
+    plan: dict[str, list[Item]] = {name: [] for name in PLANS}
+    for cell in cells:
+        plan[exhibits[meaning(cell)]].append(_item(cell, root, speeds, where, retry_failed=retry_failed))
+    return {name: items for name, items in plan.items() if items}
 
-    groups: Mapping[str, Sequence[Item]]
-    workers: int = 1
 
-    @property
-    def items(self) -> list[Item]:
-        """All of them."""
-        return [item for items in self.groups.values() for item in items]
+def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed: bool) -> Item:
+    record = Record.of(cell, root)
+    try:
+        state = record.state()
+    except RecordError as error:
+        return Item(cell, None, problem=str(error))
+    if retry_failed and state.status is Status.FAILED:
+        state = State(Status.PARTIAL, state.epochs_done, state.epochs)
+    return Item(cell, state, speeds.left(cell, state, where), None if state.final else holder(record.path))
 
 
-def table(plan: Plan) -> str:
-    """The plan as a table for people, with what they must know below it."""
+def table(plan: Plan, workers: int = 1) -> str:
+    """The plan as a table for people, with what they must know below it: the time that so many workers will take."""
     lines: list[tuple[str, ...]] = [HEAD]
-    for exhibit, items in plan.groups.items():
+    for exhibit, items in plan.items():
         lines.append((f"{exhibit}:", *[""] * (len(HEAD) - 1)))
         lines += [_row(rows) for rows in _together(items).values()]
-    lines.append(("in all", *[""] * 4, *_counts(plan.items), _left(plan.items)))
+    every = _items(plan)
+    lines.append(("in all", *[""] * 4, *_counts(every), _left(every)))
     used = [i for i, title in enumerate(HEAD) if title not in COLUMNS or any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines if not line[0].endswith(":")) for i in used]
     text = ["  ".join(line[i].ljust(width) for i, width in zip(used, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*text, "", _time(plan), *_remarks(plan.items)])
+    return "\n".join([*text, "", _time(every, workers), *_remarks(every)])
 
 
-def listing(plan: Plan) -> str:
+def listing(plan: Plan, workers: int = 1) -> str:
     """Every cell on a line of its own, under its exhibit."""
     lines = []
-    for exhibit, items in plan.groups.items():
+    for exhibit, items in plan.items():
         lines.append(f"{exhibit}:")
         lines += [f"  {item.cell.name}: {_words(item)}" for item in items]
-    return "\n".join([*lines, "", _time(plan), *_remarks(plan.items)])
+    every = _items(plan)
+    return "\n".join([*lines, "", _time(every, workers), *_remarks(every)])
+
+
+def _items(plan: Plan) -> list[Item]:
+    return [item for items in plan.values() for item in items]
 
 
 def _together(items: Iterable[Item]) -> dict[tuple[str, ...], list[Item]]:
@@ -151,9 +160,9 @@ def _left(items: Sequence[Item]) -> str:
     return f"{'at least ' if len(known) < len(waiting) else ''}{duration(sum(known))}"
 
 
-def _time(plan: Plan) -> str:
+def _time(items: Sequence[Item], workers: int) -> str:
     """The line on hours left."""
-    waiting = [item for item in plan.items if item.ours]
+    waiting = [item for item in items if item.ours]
     if not waiting:
         return "Nothing is left to run."
     known = [item.seconds for item in waiting if item.seconds is not None]
@@ -161,7 +170,7 @@ def _time(plan: Plan) -> str:
     text = f"Left: {count(len(waiting), 'cell')}"
     if known:
         least = "at least " if unknown else ""
-        busy = min(plan.workers, len(waiting))
+        busy = min(workers, len(waiting))
         share = f", {least}{duration(sum(known) / busy)} with {busy} workers" if busy > 1 else ""
         text += f", {least}{duration(sum(known))} of one worker{share}, at the speeds recorded on this device"
     if unknown:

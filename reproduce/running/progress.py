@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from torch import Tensor
@@ -73,7 +74,7 @@ class TrainingBar(_Bar, Observer):
         self._accuracy = f", {metrics['test_accuracy']:.2f} %"
         line = (
             f"epoch {metrics['epoch']}/{self._cell.epochs}  loss {loss}  accuracy {metrics['test_accuracy']:.2f} %  "
-            f"{metrics['images_per_second']:.0f} images/s  {clock(self._left())} left"
+            f"{metrics['images_per_second']:.0f} images/s  {tqdm.format_interval(self._left())} left"
         )
         self.notice(line)
 
@@ -122,6 +123,29 @@ class GridBar(_Bar):
             self._bar.set_postfix_str(", ".join(cell for cell, _ in self._running.values()))
 
 
+class EventFiles(Observer):
+    """Writes every epoch's metrics as scalars of TensorBoard.
+
+    Args:
+        folder: where to; made if it is not there.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second
+
+        self._writer = SummaryWriter(str(folder))
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if name != "epoch" and value is not None:
+                self._writer.add_scalar(name, value, metrics["epoch"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class Observers(Observer):
     """Several observers as one."""
 
@@ -129,28 +153,17 @@ class Observers(Observer):
         self._observers = observers
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.tick(done, total, loss)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.epoch(metrics)
 
     def notice(self, text: str) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.notice(text)
 
     def close(self) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.close()
-
-
-def clock(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

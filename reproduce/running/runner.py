@@ -11,7 +11,7 @@ Workers report over a pipe each, so that one that is killed cannot hold up the o
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -30,18 +30,11 @@ from reproduce.running.worker import REPORT_SECONDS, Settings
 
 @dataclass
 class Outcome:
-    """What came of a grid.
+    """What came of a grid."""
 
-    Attributes:
-        states: state of each cell that could be read, in the order of the grid.
-        problems: cells that could not be run or read, with the reason.
-        signal: number of the signal that stopped the run, 0 if none did.
-
-    """
-
-    states: dict[Cell, State] = field(default_factory=dict)
-    problems: dict[Cell, str] = field(default_factory=dict)
-    signal: int = 0
+    states: dict[Cell, State] = field(default_factory=dict)  # of each that could be read, in the order of the grid
+    problems: dict[Cell, str] = field(default_factory=dict)  # of those that could not be run or read, the reason
+    signal: int = 0  # number of the signal that stopped the run, 0 if none did
 
     @property
     def complete(self) -> bool:
@@ -60,11 +53,7 @@ class Outcome:
 def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
     """Run all cells that have no result yet, `settings.jobs` at a time, and say on stderr how it goes.
 
-    Args:
-        cells: the grid.
-        settings: how to run it.
-        retry_failed: run cells again that diverged or ran out of memory.
-
+    With `retry_failed`, cells that diverged or ran out of memory are run again.
     """
     outcome = Outcome()
     todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)
@@ -123,27 +112,45 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: Gri
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     stop = context.Event()
     workers: dict[Connection, tuple[int, BaseProcess]] = {}
-    for number in range(min(settings.jobs, len(cells))):
+
+    def start(number: int, without: Collection[int] = ()) -> None:
         ours, theirs = context.Pipe(duplex=False)
         process: BaseProcess = context.Process(
-            target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid())
+            target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid(), without)
         )
         process.start()
         theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
         workers[ours] = number, process
+
+    for number in range(min(settings.jobs, len(cells))):
+        start(number)
     try:
-        _Listener(cells, outcome, bar, stop).listen(workers, interrupt)
+        _Listener(cells, outcome, bar, stop, start).listen(workers, interrupt)
     finally:
         for _, process in workers.values():  # only after an exception, a second Ctrl-C for one
             process.kill()
 
 
 class _Listener:
-    """Shows what the workers report, and notes what concerns the outcome."""
+    """Shows what the workers report, and notes what concerns the outcome.
 
-    def __init__(self, cells: list[Cell], outcome: Outcome, bar: GridBar, stop: Event) -> None:
-        self._cells, self._outcome, self._bar, self._stop = cells, outcome, bar, stop
+    A worker whose device does nothing more for it is followed by another one, which leaves alone the cells that went
+    so: `start`, called with the worker's number and those of the cells, starts it.
+    """
+
+    def __init__(
+        self,
+        cells: list[Cell],
+        outcome: Outcome,
+        bar: GridBar,
+        stop: Event,
+        start: Callable[[int, Collection[int]], None],
+    ) -> None:
+        self._cells, self._outcome, self._bar, self._stop, self._start = cells, outcome, bar, stop, start
         self._running: dict[int, Cell] = {}
+        self._ended: set[int] = set()  # workers that are to be followed by another one
+        self._harmful: set[int] = set()  # cells over which one ended so
+        self._told: set[str] = set()
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
@@ -159,6 +166,10 @@ class _Listener:
                 except EOFError:
                     process.join()
                     del workers[ready]
+                    if number in self._ended:
+                        self._ended.remove(number)
+                        self._start(number, self._harmful)
+                        continue
                     _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
                     continue
                 if message not in ("share", "notice"):
@@ -176,7 +187,10 @@ class _Listener:
             self._bar.finish(cell.slug, _words(state), worker=number)
 
     def _notice(self, number: int, index: int, text: str) -> None:
-        self._bar.notice(f"NOTE {text}")
+        """Told once: a method that cannot be recorded cannot be in any cell."""
+        if text not in self._told:
+            self._told.add(text)
+            self._bar.notice(f"NOTE {text}")
 
     def _problem(self, number: int, index: int, text: str) -> None:
         """Told once: a data set that is missing is missing for all cells."""
@@ -184,6 +198,11 @@ class _Listener:
         if text not in problems.values():
             self._bar.notice(f"PROBLEM {cell.slug}: {text}")
         problems.setdefault(cell, text)
+
+    def _broken(self, number: int, index: int, text: str) -> None:
+        self._problem(number, index, text)
+        self._ended.add(number)
+        self._harmful.add(index)
 
     def _full(self, number: int, index: int, text: str) -> None:
         self._problem(number, index, text)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
@@ -26,6 +26,7 @@ from reproduce.measures.how import How
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageFullError
+from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.teams.team import UnsupportedError
 
@@ -75,13 +76,19 @@ class _Reporter(Observer):
         self._report("notice", self._index, text)
 
 
-def main(cells: list[Cell], settings: Settings, number: int, pipe: Connection, stop: Event, parent: int) -> None:
+def main(
+    cells: list[Cell],
+    settings: Settings,
+    number: int,
+    pipe: Connection,
+    stop: Event,
+    parent: int,
+    without: Collection[int] = (),
+) -> None:
     """Worker process number `number`, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
     torch.set_num_threads(settings.threads)
-    device = device_of(number, settings)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # so that nothing lands on the first one by default
+    device = devices.take(device_of(number, settings))
 
     def should_stop() -> bool:
         return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more
@@ -90,12 +97,12 @@ def main(cells: list[Cell], settings: Settings, number: int, pipe: Connection, s
         with contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
             pipe.send(message)
 
-    work(cells, settings, report, should_stop, device)
+    work(cells, settings, report, should_stop, device, without)
 
 
-def device_of(number: int, settings: Settings) -> torch.device:
-    """The device of worker `number`."""
-    return torch.device(settings.devices[number % len(settings.devices)])
+def device_of(number: int, settings: Settings) -> str:
+    """The name of the device of worker `number`."""
+    return settings.devices[number % len(settings.devices)]
 
 
 def work(
@@ -104,6 +111,7 @@ def work(
     report: Report,
     should_stop: Callable[[], bool],
     device: torch.device | None = None,
+    without: Collection[int] = (),
 ) -> None:
     """Take cells that nobody holds, in order, until every one has a result or a problem, or until it is time to stop.
 
@@ -111,13 +119,15 @@ def work(
         cells: the grid.
         settings: how to run it.
         report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
-            ("notice", index, text) or, when nothing more can be done, ("full", index, text) for a full disk.
+            ("notice", index, text) or, when this process can do nothing more, ("full", index, text) for a full disk and
+            ("broken", index, text) where a CUDA device does nothing more for it.
         should_stop: asked after every tick.
         device: to train on; the first of the settings' unless given.
+        without: numbers of cells that are left alone.
 
     """
-    device = device_of(0, settings) if device is None else device
-    left = list(range(len(cells)))
+    device = devices.take(device_of(0, settings)) if device is None else device
+    left = [index for index in range(len(cells)) if index not in without]
     while left:
         held = []
         for index in left:
@@ -133,6 +143,10 @@ def work(
                 return
             except StorageFullError as error:
                 report("full", index, str(error))
+                return
+            except torch.AcceleratorError:
+                # Most of them are the last word of the device to this process: every later call repeats it.
+                report("broken", index, traceback.format_exc())
                 return
         if len(held) == len(left):
             time.sleep(POLL_SECONDS)
@@ -155,7 +169,7 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
         return False
     except (RecordError, CheckpointError, DataError, UnsupportedError) as error:
         report("problem", index, str(error))
-    except (Stopped, StorageFullError):
+    except (Stopped, StorageFullError, torch.AcceleratorError):
         raise
     except Exception:  # whatever it is, the other cells go on
         report("problem", index, traceback.format_exc())

@@ -89,7 +89,8 @@ class Sample:
     @property
     def seeds(self) -> str:
         """How many have a value, of how many, and what became of the failed: "2 of 3; 1 diverged"."""
-        n, planned = len(self.values), len(self.states)
+        n = len(self.values)
+        planned = len(self.states) or n
         failed = [f"{self.failures.count(reason)} {reason}" for reason in dict.fromkeys(self.failures)]
         return "; ".join([str(n) if n == planned else f"{n} of {planned}", *failed])
 

@@ -36,6 +36,7 @@ __all__ = [
     "Layer",
     "Look",
     "Panel",
+    "also",
     "around",
     "cut_to",
     "differences",
@@ -227,7 +228,7 @@ def facet(
             panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
             for layer in beside:
                 layer(panel)
-            panels[1].set(xlabel=xlabel, ylabel=beside_label)
+            panels[1].set(xlabel=xlabel, ylabel=beside_label, xlim=panels[0].get_xlim())
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
             locator = axes.xaxis.get_major_locator()
@@ -248,7 +249,7 @@ def facet(
             in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
             drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
         axes = " against ".join(filter(None, (ylabel, xlabel)))
-        description = f"{count(len(places), 'panel')}, {axes}. {'. '.join(described)}."
+        description = f"{', '.join(filter(None, (count(len(places), 'panel'), axes)))}. {'. '.join(described)}."
         if beside:
             description += f" Beside: {beside_label}."
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
@@ -320,6 +321,17 @@ def only(layer: Layer, **values: Any) -> Layer:
     return only
 
 
+def also(y: str, layer: Layer) -> Layer:
+    """A layer of another column than y, such as a formula beside what was measured, of the rows that have it."""
+
+    def also(panel: Panel) -> None:
+        part = panel.every.dropna(subset=[y])
+        if not part.empty:
+            layer(replace(panel, y=y, part=part))
+
+    return also
+
+
 def from_zero() -> Layer:
     """Begin the y-axis at 0; after what is drawn."""
 
@@ -378,9 +390,7 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
     return mean.low, mean.high
 
 
-def dots(
-    *, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str | bool = False
-) -> Layer:
+def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
     """A mark a row.
 
     Args:
@@ -388,7 +398,7 @@ def dots(
         apart: hues side by side, each by this share of x.
         even: whether they are apart by so much of x instead, as on an axis that begins at 0.
         broken: column of which any word makes a cross of the row.
-        hollow: whether all are rings, or a column of which any word makes a ring of the row.
+        hollow: column of which any word makes a ring of the row.
 
     """
 
@@ -396,7 +406,7 @@ def dots(
         shift = -apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue():
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
-            rings = part[hollow].astype(bool) if isinstance(hollow, str) else hollow
+            rings = part[hollow].astype(bool) if hollow else False
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
                 panel.axes.plot(
                     rows[panel.x] + (shift if even else shift * rows[panel.x]),

@@ -12,7 +12,7 @@ measurement, a line of a frame.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pandas import isna
@@ -119,7 +119,7 @@ def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", w
 
 
 def amounts(
-    names: Mapping[str, str], of: Callable[[Any], Mapping[str, float]], digits: int, *, group: str = ""
+    names: Mapping[Any, str], of: Callable[[Any], Mapping[Any, float]], digits: int, *, group: str = ""
 ) -> Field:
     """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
     heads = [Column(name, group=group) for name in names.values()]
@@ -172,11 +172,14 @@ def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> En
 
 
 def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str = "") -> Field:
-    """A column of mean relative errors ± half the 95 % interval (see `content.relative_error`)."""
+    """A column of mean relative errors ± half the 95 % interval (seeds); see `content.relative_error`."""
 
     def shown(row: Any) -> Entry:
         sample = of(row)
-        return relative_error(sample.estimate) if sample.estimate else missing(sample.summary, sample.unfinished)
+        if sample.estimate is None:
+            return missing(sample.summary, sample.unfinished)
+        found = relative_error(sample.estimate)
+        return replace(found, text=f"{found.text} ({sample.seeds})")
 
     return entry(name, shown, group=group, hint=hint)
 

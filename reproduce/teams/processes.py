@@ -7,11 +7,20 @@ version of the code or another configuration would train something that nobody a
 They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
 replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
 these are P processes all the same.
+
+Decisions and small objects (stop, save, who has which stages) always go over Gloo and the CPU: with NCCL each would
+wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU over NCCL. That refuses
+two processes on one GPU, and a process without one; then they go through the CPU's memory, over Gloo, and a line says
+so. A peer that dies is noticed by Gloo at once, by NCCL through torch's watchdog, which ends this process when its
+patience is over. So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's communicators only when
+they are used), all tell each other where they are, and each decides from the same list. (No machine with several GPUs
+has run this: what is written here of NCCL is from torch's documentation.)
 """
 
 import hashlib
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -31,12 +40,11 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
-from reproduce.teams import wiring
 from reproduce.teams.launch import meeting_place
 from reproduce.teams.sharing import Shares
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
-__all__ = ["Processes", "join", "loss"]
+__all__ = ["Processes", "join", "loss", "wiring"]
 
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
@@ -47,7 +55,7 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     Args:
         cell: what is to be trained.
         shares: which processes of a replica have which stages.
-        device: of this process.
+        device: of this process; of CUDA the current one, for which NCCL takes it.
         patience: how long another process may be silent before it is taken for lost.
 
     Raises:
@@ -60,9 +68,7 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     if here and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
     nccl_available = dist.is_nccl_available()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # before anything of NCCL: it takes the current device for this process's
-    backend = wiring.backend(device.type, nccl_available=nccl_available)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and nccl_available else "gloo"
     rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
     try:
         dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
@@ -71,20 +77,52 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
             f"the processes of the run did not all meet: one of them has died, or has been silent for "
             f"{patience.total_seconds():g} s ({error})"
         ) from error
-    mine = {"cell": cell.canonical, "partition": str(shares), **_versions()}
+    code, patch = provenance.code()
+    mine = {
+        "cell": cell.canonical,
+        "partition": str(shares),
+        "torch": torch.__version__,
+        "commit": code.get("commit"),
+        "difference to the commit": hashlib.sha256(patch.encode()).hexdigest()[:12],
+    }
     if device.type == "cpu":  # where another number of threads gives other bits
         mine["threads"] = torch.get_num_threads()
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, (mine, (socket.gethostname(), _name(device)), nccl_available))
+    everybody = _everybodys((mine, (socket.gethostname(), _name(device)), nccl_available))
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in mine if theirs[name] != first[name]]
         if differing:
             differences = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
             raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {differences}")
-    places = [place for _, place, _ in everybody]
-    wired = wiring.decide(places, nccl_available=all(available for *_, available in everybody))
-    return Processes(shares, device, wired, patience)
+    nccl, notice = wiring([place for _, place, _ in everybody], all(available for *_, available in everybody))
+    return Processes(shares, device, nccl, notice, patience)
+
+
+def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[bool, str]:
+    """Whether messages go over NCCL, and what a person should know of it.
+
+    Args:
+        places: of each process the machine's name and the device there, such as cpu or cuda:0.
+        nccl_available: whether torch was built with it, everywhere.
+
+    """
+    on_gpu = [place for place in places if place[1].startswith("cuda")]
+    if not on_gpu:
+        return False, ""
+    through = "messages between them go through the CPU's memory, over Gloo"
+    if len(on_gpu) < len(places):
+        return False, f"{len(places) - len(on_gpu)} of {len(places)} processes have no GPU: {through}"
+    (_, device), most = Counter(places).most_common(1)[0]
+    if most > 1:
+        return False, f"{most} processes share {device}, which NCCL refuses: {through}"
+    return nccl_available, "" if nccl_available else f"this build of torch has no NCCL: {through}"
+
+
+def _everybodys(value: Any) -> list[Any]:
+    """The value that each process gives, by rank."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _name(device: torch.device) -> str:
@@ -103,33 +141,23 @@ def loss(error: Exception) -> str:
     return ""
 
 
-def _versions() -> dict[str, Any]:
-    code, patch = provenance.code()
-    return {"torch": torch.__version__, "commit": code.get("commit"), "difference to the commit": _hash(patch)}
-
-
-def _hash(text: str) -> str:
-    """A short hash of a text, for comparing."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 class Processes(Team):
     """The processes of torch.distributed's default group; there are P·R of them.
 
     Args:
         shares: which of the P processes of a replica have which stages.
         device: of this process.
-        wired: whether messages go over NCCL or Gloo.
+        nccl: whether messages go over NCCL; otherwise over Gloo.
+        notice: what a person should know of that.
         patience: how long another process may be silent.
 
     """
 
-    def __init__(self, shares: Shares, device: torch.device, wired: wiring.Wiring, patience: timedelta) -> None:
+    def __init__(self, shares: Shares, device: torch.device, nccl: bool, notice: str, patience: timedelta) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.leads = self.rank == 0
-        self.notice = wired.note
-        self._shares, self._nccl, self._patience = shares, wired.nccl, patience
-        self._wire = device if wired.nccl else torch.device("cpu")
+        self.leads, self.name, self.notice = self.rank == 0, f"rank {self.rank}: ", notice
+        self._shares, self._nccl, self._patience = shares, nccl, patience
+        self._wire = device if nccl else torch.device("cpu")
         shape = (self.size // shares.processes, shares.processes)
         # For its coordinates. Groups come from `new_group`: those of a mesh have torch's patience, half an hour.
         self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
@@ -182,8 +210,7 @@ class Processes(Team):
         return torch.stack(heads).to(values.device)
 
     def rows(self, own_rows: Sequence[Any]) -> list[Any]:
-        everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, list(own_rows))
+        everybody = _everybodys(list(own_rows))
         return [row for part in self._parts for row in everybody[part.start]]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
@@ -211,8 +238,7 @@ class Processes(Team):
             record.checkpoint.unlink(missing_ok=True)  # of one process that began it
 
     def compare(self, position: str) -> None:
-        everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, position)
+        everybody = _everybodys(position)
         for rank, other in enumerate(everybody):
             if other != everybody[0]:
                 raise UnsupportedError(
@@ -225,10 +251,6 @@ class Processes(Team):
         first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
         dist.gather_object(dict(state) if first else {}, everybody)
         return {name: tensor for theirs in everybody or [] for name, tensor in theirs.items()}
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.rank}: "
 
     def lost(self, error: Exception) -> str:
         return loss(error)

@@ -6,7 +6,6 @@ micro-batches of its replica, with the stages that are its own; the first proces
 it decides when to stop and when to save, for all, at the same micro-batch.
 """
 
-import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from petra_core.stages import Stage
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
-__all__ = ["ALONE", "Alone", "Team", "UnsupportedError", "load", "stage_name"]
+__all__ = ["ALONE", "Team", "UnsupportedError", "load", "stage_name"]
 
 State = dict[str, Any]
 
@@ -29,8 +28,8 @@ class UnsupportedError(Exception):
     """The cell cannot be run on this machine."""
 
 
-class Team(abc.ABC):
-    """The processes of one run.
+class Team:
+    """The processes of one run; this class is a process alone.
 
     Attributes:
         leads: whether this process writes the record and decides.
@@ -38,58 +37,54 @@ class Team(abc.ABC):
         replicas: the processes with the same stages, if there are several networks side by side.
         head: number of the row in `from_heads` that is this process's, if it has a head.
         notice: what a person should know of the team; may be empty.
+        name: prefix of this process's messages: `rank 1: `, or nothing.
 
     """
 
-    leads: bool
-    size: int
-    replicas: Replicas
-    head: int = 0
-    notice: str = ""
+    leads = True
+    size = 1
+    replicas = Replicas()
+    head = 0
+    notice = ""
+    name = ""
 
     @property
     def environment(self) -> dict[str, Any]:
         """Entries of a record's environment: the number of processes, their stages, and the backend of messages."""
         return {}
 
-    @property
-    def name(self) -> str:
-        """Prefix of this process's messages: `rank 1: `, or nothing."""
-        return ""
-
     def lost(self, error: Exception) -> str:
         """The message of an error that means that another process is gone; empty for any other error."""
         del error
         return ""
 
-    def leave(self) -> None:  # noqa: B027  # a process alone has nothing to leave
+    def leave(self) -> None:
         """Part from the other processes, when the work is done."""
 
-    @abc.abstractmethod
     def tell(self, *, go: bool) -> None:
         """Announce to the others, as the leader, whether there is anything to do."""
 
-    @abc.abstractmethod
     def hear(self) -> bool:
         """Wait, as one of the others, for what the leader announces: whether there is anything to do."""
+        raise AssertionError("a process alone leads")
 
-    @abc.abstractmethod
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
         """The stages, this process's on `device` and the others on meta, and the channel between, if any."""
+        return [stage.to(device) for stage in stages], None
 
-    @abc.abstractmethod
     def from_heads(self, values: Tensor) -> Tensor:
         """The values [n] of every process that has a head, on every process: [heads, n]."""
+        return values[None]
 
-    @abc.abstractmethod
     def rows(self, own_rows: Sequence[Any]) -> list[Any]:
         """One row a stage, from everybody's rows for their own stages; those of the first replica."""
+        return list(own_rows)
 
-    @abc.abstractmethod
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         """Whether to stop, and whether to save, after this micro-batch: as the leader wants it, on every process."""
+        del micro_batch
+        return stop, save
 
-    @abc.abstractmethod
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         """Write a checkpoint: `common`, which the leader has, and the state of each worker (None: another process's).
 
@@ -97,43 +92,6 @@ class Team(abc.ABC):
             StorageFullError: the disk is full.
 
         """
-
-    @abc.abstractmethod
-    def compare(self, position: str) -> None:
-        """See that all go on from the same position. Raises: UnsupportedError: they do not."""
-
-    @abc.abstractmethod
-    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everybody's entries of a state dict, of the first replica, on the leader; elsewhere nothing."""
-
-
-class Alone(Team):
-    """A single process."""
-
-    leads = True
-    size = 1
-    replicas = Replicas()
-
-    def tell(self, *, go: bool) -> None:
-        """Nobody is there to hear it."""
-
-    def hear(self) -> bool:
-        raise AssertionError("a process alone leads")
-
-    def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
-        return [stage.to(device) for stage in stages], None
-
-    def from_heads(self, values: Tensor) -> Tensor:
-        return values[None]
-
-    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
-        return list(own_rows)
-
-    def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        del micro_batch
-        return stop, save
-
-    def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
@@ -143,13 +101,14 @@ class Alone(Team):
             Folder(record.shards).remove()
 
     def compare(self, position: str) -> None:
-        """Nobody is there to differ."""
+        """See that all go on from the same position. Raises: UnsupportedError: they do not."""
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Everybody's entries of a state dict, of the first replica, on the leader; elsewhere nothing."""
         return dict(state)
 
 
-ALONE = Alone()
+ALONE = Team()
 
 
 def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> tuple[State, list[Any]] | None:

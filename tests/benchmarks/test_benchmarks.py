@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks import growth, memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
-from petra_core import HeadStage, ReversibleStage, Stage, methods
+from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.devices import captured
+from petra_core.devices.captured import CapturedTicks
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.records.benchmarks import Comparison, Series, read, read_all
+from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
 pytestmark = pytest.mark.convolutions
@@ -60,9 +63,59 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
         ("tick", "tick and its residual functions"),
     ]
     with pytest.raises(SystemExit):
-        tick.main([*tiny, "--captured", "2"])
-    with pytest.raises(SystemExit):
-        tick.main([*tiny, "--captured", "2", "--against", "BACKPROPAGATION", "--device", "cpu"])
+        tick.main([*tiny, "--captured", "2", "--device", "cpu"])
+
+
+def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was compared with backpropagation's tick alone, in as many streams, of which all but one waited."""
+    modes: list[bool] = []
+
+    def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
+        return CapturedTicks(pipeline, SharedMemoryRecorder())
+
+    def timed(function: Callable[[], object], device: torch.device) -> float:
+        modes.append(torch.are_deterministic_algorithms_enabled())
+        function()
+        # The order in a round is that of the contestants, and every other round goes backwards.
+        return (4.0, 5.0, 2.0, 3.0, 3.0, 2.0, 5.0, 4.0)[len(modes) - 1]
+
+    compiled: list[nn.Module] = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("reproduce.running.devices.take", lambda name: torch.device("cpu"))  # the stand-in
+    monkeypatch.setattr(captured, "cuda", cuda)
+    monkeypatch.setattr(captured, "recorder", lambda device: SharedMemoryRecorder())
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **_: compiled.append(module))
+    monkeypatch.setattr(tick, "timed", timed)
+    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
+    given = [*tiny, "--device", "cuda", "--captured", "4", "--against", "BACKPROPAGATION"]
+    monkeypatch.setattr(tick, "CLAIMED", {"network": "chain2", "width": 2, "batch": 2, "size": 8})
+    assert tick.main([*given, "--record", "--records", str(tmp_path)]) == {"PETRA": 2.0}
+    record = read(tmp_path / "benchmarks" / "tick.json")
+    assert [(c.first, c.second, c.high) for c in record.comparisons] == [
+        ("tick", "tick of Backpropagation", None),
+        ("tick", "autograd step", tick.AIM_CAPTURED),  # the fastest
+        ("tick", "compiled autograd step", None),
+    ]
+    assert len(compiled) == 1
+    assert set(modes) == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert (record.setting["precision"], record.setting["channels_last"]) == ("float32", True)
+
+
+def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
+    x, y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
+    weights = []
+    for record in (None, SharedMemoryRecorder()):
+        torch.manual_seed(0)
+        stages = network("chain2", 2)
+        step = tick.plain_step(stages, x, y, record=record)
+        for _ in range(5 if record is None else 5 - tick.PLAIN_STEPS - 1):  # the recorder takes a step too
+            step()
+        weights.append([parameter.detach() for stage in stages for parameter in stage.parameters()])
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("words", [["--records", "/elsewhere"], ["--records=/elsewhere"]])
@@ -156,6 +209,8 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
             "there is no network 'revnet19': expected revnet18/34/50, resnet18/34/50 or",
         ),
         (["--network", "chain0"], "there is no network 'chain0'"),
+        (["--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["--device", "cpu", "--precision", "tf32"], "--precision tf32 is of CUDA devices, and --device is cpu"),
         (["--pairs", "0"], "argument --pairs: 0: expected a whole number from 1 on"),
         (["--threads", "-1"], "argument --threads: -1: expected a whole number from 1 on"),
     ],
@@ -178,8 +233,8 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
     on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
     assert tick.aim(on_gpu, methods.PETRA, None) is None
     graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})
-    assert tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
-    assert tick.aim(graphs, methods.PETRA, methods.DSP) is None
+    assert tick.aim(graphs, methods.PETRA, None) == tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
+    assert tick.aim(graphs, methods.DSP, None) is None
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,13 +18,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from petra_core import Pipeline, Stage, methods, models
+from petra_core import CheckpointError, Pipeline, Stage, methods, models
 from petra_core.devices.captured import CapturedTicks
 from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
-from reproduce.data import loader as loader_module
-from reproduce.data.loader import EvaluationBatches, Images, MemoryLoader
+from reproduce.data.beton import RawImages
+from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
 
 pytestmark = pytest.mark.convolutions
 
@@ -64,22 +65,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In its scope new tensors are fake."""
     for name in ("petra_core.models.revnet", "petra_core.checks"):  # the first is also the name of a function
         monkeypatch.setattr(sys.modules[name], "check_residual", lambda residual: None)
-    monkeypatch.setattr(Images, "__post_init__", lambda images: None)
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
     monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
     monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
-    loader_module._on_device.cache_clear()
     with FakeTensorMode():
         yield
-    loader_module._on_device.cache_clear()  # what is kept there is fake
 
 
 def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
     """Makes a stream with states that look like those of the host's and the device's generator."""
     stream.state = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
+    stream._first = stream.state
 
 
 def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
@@ -100,13 +99,14 @@ def revnet() -> list[Stage]:
         return models.revnet(18, num_classes=10, width=2)
 
 
-def loader(**settings: Any) -> MemoryLoader:
-    return MemoryLoader(images(24), 4, seed=0, **settings)
+def loader(augment: bool = False) -> Loader:
+    return Loader(images(24, augment), 4, seed=0)
 
 
-def images(number: int) -> Images:
-    pixels, labels = torch.zeros(number, 3, 32, 32, dtype=torch.uint8), torch.zeros(number, dtype=torch.int64)
-    return Images(pixels, labels, 10, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).to(GPU)
+def images(number: int, augment: bool = False) -> InMemory:
+    form = BatchFormat(num_classes=10, image_size=32, mean=(0.5,) * 3, deviation=(0.2,) * 3, device=GPU)
+    raw = RawImages(np.zeros((number, 3, 32, 32), np.uint8), np.zeros(number, np.int64))
+    return InMemory(raw, form, augment=augment)
 
 
 def sgd(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -145,9 +145,10 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 
     pipeline = Pipeline(network(), method, accumulation=2, optimizer=sgd)
     [(x, y), *_] = loader().epoch(0)
-    while not CapturedTicks.ready(pipeline):
-        pipeline.step(x, y)
     ticks = CapturedTicks(pipeline, record)
+    while not ticks.recorded:
+        with Watch():
+            ticks.step(x, y)
     pipeline.set_learning_rate(0.5)
     for _ in range(4):
         with Watch():
@@ -179,9 +180,52 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
         assert again.evaluate(x).device == GPU
 
 
-@pytest.mark.parametrize("flip_crop", [False, True])
-def test_batches_are_made_on_the_device(gpu: None, flip_crop: bool) -> None:
-    batches = loader(flip_crop=flip_crop).epoch(0)
+def test_a_state_takes_no_memory_of_the_device(gpu: None) -> None:
+    """A second time everything that is held there, the five-minute checkpoint was what ran out of memory."""
+    pipeline = Pipeline(network(), methods.DELAYED_GRADIENTS, optimizer=sgd, seed=0)
+    for x, y in loader().epoch(0):
+        pipeline.step(x, y)
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            view = func._schema.name == "aten::detach"
+            assert view or not isinstance(result, Tensor) or result.device.type == "cpu", func
+            return result
+
+    with Made():
+        state = pipeline.state_dict()
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    assert len(tensors) > 100
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
+    """It was loaded, and broke off the first step, in which the device's own generator had no state."""
+    whole = Pipeline(network(), methods.PETRA, optimizer=sgd, seed=0)
+    batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
+    for x, y in batches:
+        whole.step(x, y)
+    state = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, whole.state_dict())
+    for worker in state["workers"]:
+        worker["random"] = worker["random"][:1]  # of the host's generator alone, as the CPU's streams are
+        for entry in worker["parts"][0]["memory"]:
+            entry["random"] = worker["random"] if drawn else None
+    again = Pipeline(network(), methods.PETRA, optimizer=sgd, seed=0)
+    if drawn:
+        with pytest.raises(CheckpointError, match=r"has drawn random numbers .* on cuda:0 they cannot"):
+            again.load_state_dict(state)
+        return
+    again.load_state_dict(state)
+    assert {len(worker._streams[0].state) for worker in again._workers} == {2}
+    with Watch():
+        again.step(*batches[0])
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_batches_are_made_on_the_device(gpu: None, augment: bool) -> None:
+    batches = loader(augment).epoch(0)
     next(batches)  # an epoch's order and crops come from the host, and once for all the mean of channels
     with Watch():
         for x, y in batches:
@@ -189,7 +233,7 @@ def test_batches_are_made_on_the_device(gpu: None, flip_crop: bool) -> None:
 
 
 def test_test_batches_are_made_on_the_device(gpu: None) -> None:
-    batches = iter(EvaluationBatches(images(14), 4))
+    batches = iter(Evaluation(images(14), 4))
     next(batches)
     with Watch():
         assert [(x.device, y.device) for x, y in batches] == [(GPU, GPU)] * 3

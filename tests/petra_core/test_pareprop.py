@@ -1,5 +1,6 @@
 """PaReprop: the gradients of reversible backpropagation, bit for bit, with a reconstruction beside every backward."""
 
+import functools
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
+from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, concurrency, merge, methods
 from petra_core.channel import Channel
 from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
@@ -257,6 +258,7 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
         def __exit__(self, *error: object) -> None:
             current.pop()
 
+    monkeypatch.setattr(concurrency, "shared_stream", functools.cache(concurrency.shared_stream.__wrapped__))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "stream", Entered)
@@ -264,8 +266,8 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
     def act(worker: Worker, action: Action, _: Sent) -> None:
         log.append(f"{action} of {worker.index} in {current[-1].name}")
 
-    side = SideBySide()
     for stage in (2, 1):  # R of a stage, B of the one above
+        side = SideBySide()  # another pipeline's: it has the same streams
         with side.tick():
             for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
                 worker = Worker.__new__(Worker)

@@ -1,6 +1,7 @@
 """Dropout: the same mask in forward and backward, and random numbers that belong to the stage that draws them."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +104,39 @@ def test_a_stream_goes_on_where_it_was_and_notes_only_real_draws() -> None:
     with replay(drawn, CPU):
         assert_bitwise_equal(torch.rand(3), first)
     assert_bitwise_equal(capture(CPU), before)
+
+
+def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the generators that there are here as of there it has the state; that of a CUDA device begins anew."""
+
+    class Generator:
+        def __init__(self, device: torch.device) -> None:
+            self._state = torch.zeros(16, dtype=torch.uint8)
+            self._real = None if device.type == "cuda" else torch.default_generator.clone_state()
+
+        def manual_seed(self, number: int) -> Any:
+            self._state[0] = number % 256
+            return self if self._real is None else self._real.manual_seed(number)
+
+        def get_state(self) -> Tensor:
+            return self._state
+
+    device = [torch.zeros(16, dtype=torch.uint8)]
+    monkeypatch.setattr(torch, "Generator", Generator)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: device[0].clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, _: device.__setitem__(0, state))
+    on_cpu, on_gpu, new = (RandomStream(torch.device(name), 3, 0) for name in ("cpu", "cuda:0", "cuda:0"))
+    with on_cpu:
+        torch.rand(3)
+    on_gpu.load(on_cpu.state)
+    assert_bitwise_equal(on_gpu.state, (on_cpu.state[0], new.state[1]))
+    with on_gpu:
+        device[0] = torch.full((16,), 7, dtype=torch.uint8)  # as if something had been drawn
+    assert on_gpu.drawn is not None
+    on_cpu.load(on_gpu.state)
+    assert_bitwise_equal(on_cpu.state, on_gpu.state[:1])
+    with on_cpu:
+        torch.rand(3)
 
 
 def test_the_order_of_other_stages_does_not_matter() -> None:

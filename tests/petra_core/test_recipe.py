@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, sgd
+from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, set_rate, sgd
 
 
 @pytest.mark.parametrize(
@@ -149,3 +149,20 @@ def test_two_updates_of_adamw_by_hand():
 def test_settings_that_adamw_has_not(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         adamw(**{"learning_rate": 0.1} | settings)
+
+
+def test_a_rate_that_is_a_tensor_is_written_to_when_it_changes() -> None:
+    """On a GPU that is a kernel for each group, and was at every step, for a rate that stays the same for epochs."""
+    optimizer = sgd(0.5)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
+    for group in optimizer.param_groups:
+        group["lr"] = torch.tensor(0.5)
+    written: list[int] = []
+    for rate in (0.25, 0.25, 0.25, 0.125):
+        set_rate(optimizer, rate)
+        assert [group["lr"].item() for group in optimizer.param_groups] == [rate, rate]
+        written.append(sum(group["lr"]._version for group in optimizer.param_groups))
+    assert written == [2, 2, 2, 4]
+    again = sgd(1.0)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
+    again.load_state_dict(optimizer.state_dict())
+    set_rate(again, 0.125)
+    assert [group["lr"].item() for group in again.param_groups] == [0.125, 0.125]

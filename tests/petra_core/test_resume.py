@@ -3,6 +3,7 @@
 import contextlib
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,38 @@ def test_resume_without_a_seed_restores_the_global_generator() -> None:
     resumed = fresh(methods.PETRA, 1, seed=None)
     resumed.load_state_dict(state)
     assert losses + toys.train(resumed, data[5:]) == expected
+
+
+def as_from_a_gpu(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with that of a CUDA device's generator wherever random numbers may have been drawn."""
+    device = torch.zeros(16, dtype=torch.uint8)
+    if state["random"] is not None:
+        state["random"].append((*state["random"][0], device))
+    for worker in state["workers"]:
+        worker["random"] = worker["random"] and (*worker["random"], device)
+        for part in worker["parts"]:
+            for entry in part["memory"]:
+                entry["random"] = entry["random"] and (*entry["random"], device)
+    return state
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_state_of_a_gpu_goes_on_on_the_cpu(seed: int | None) -> None:
+    data = toys.batches(16)
+    undisturbed, stopped, resumed = (toys.pipeline(toys.network(6), seed=seed) for _ in range(3))
+    expected = toys.train(undisturbed, data)
+    losses = toys.train(stopped, data[:9], drain=False)
+    resumed.load_state_dict(as_from_a_gpu(stopped.state_dict()))
+    assert losses + toys.train(resumed, data[9:]) == expected
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+
+
+def test_what_a_gpu_has_drawn_is_not_drawn_again_by_the_cpu() -> None:
+    stopped = fresh(methods.PETRA, 1)
+    toys.train(stopped, toys.batches(9), drain=False)
+    message = "stage 1 does not fit.*drawn random numbers .* on a device of another kind, and on cpu"
+    with pytest.raises(CheckpointError, match=message):
+        fresh(methods.PETRA, 1).load_state_dict(as_from_a_gpu(stopped.state_dict()))
 
 
 def test_a_state_is_a_copy() -> None:

@@ -2,11 +2,13 @@
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
-from reproduce.grids import paper, small, smoke
+from reproduce.grids import paper, recipes, smoke
 
 #: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
 COMPARED = tuple(method for method in methods.ALL if method is not methods.REVERSIBLE_BACKPROPAGATION)
 REVERSIBLE = ("revnet18", "chain8")
+#: Networks and k by scale.
+GRIDS = {"small": (REVERSIBLE, (1, 4, 16)), "paper": (("revnet18",), paper.ACCUMULATIONS)}
 
 
 def cells(scale: str) -> list[Cell]:
@@ -18,19 +20,11 @@ def cells(scale: str) -> list[Cell]:
             *(smoke.digits_cell("resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
             *(smoke.digits_cell(network, m, 32) for network in REVERSIBLE for m in ends),
         ]
-    if scale == "small":
-        return [
-            small.cell(network, method, k, seed)
-            for network in REVERSIBLE
-            for k in (1, 4, 16)
-            for method in COMPARED
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            paper.cell("cifar10", "revnet18", method, k, seed)
-            for k in paper.ACCUMULATIONS
-            for method in COMPARED
-            for seed in paper.SEEDS["cifar10"]
-        ]
-    return []
+    networks, accumulations = GRIDS.get(scale, ((), ()))
+    return [
+        recipes.cell(scale, network, method, k, seed)
+        for network in networks
+        for k in accumulations
+        for method in COMPARED
+        for seed in recipes.seeds(scale)
+    ]

@@ -3,36 +3,26 @@
 from typing import Any
 
 from petra_core import methods
-from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import recipes, small
 
 COMPARED = (methods.PETRA, methods.DSP, methods.BACKPROPAGATION)
 BLOCKS = (2, 8, 16, 32, 48)  # J = 4, 10, 18, 34, 50
+#: By scale: micro-batches from one that is followed to the next, seeds, and what differs from the scale's settings.
+GRIDS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
+    "small": (100, small.SEEDS, {"epochs": 2, "drops": (1,)}),
+    "paper": (1000, (0,), {}),
+}
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every depth at two k, with PETRA, DSP and backpropagation."""
-    if scale == "small":
-        short: dict[str, Any] = {"epochs": 2, "drops": (1,)}
-        return [
-            _cell(small.settings(f"chain{n}", method, k, seed, **short), method, 100)
-            for k in (1, 8)
-            for n in BLOCKS
-            for method in COMPARED
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            _cell(paper.settings("cifar10", f"chain{n}", method, k, 0), method, 1000)
-            for k in (1, 8)
-            for n in BLOCKS
-            for method in COMPARED
-        ]
-    return []
-
-
-def _cell(settings: dict[str, Any], method: Method, probe_every: int) -> Cell:
-    if method.reconstructs and method.pipelined:
-        return ReconstructionCell(**settings, probe_every=probe_every)
-    return TrainingCell(**settings)
+    """Every depth at two k; under PETRA, which alone of the three reconstructs inputs, with their errors."""
+    probe_every, seeds, own = GRIDS.get(scale, (0, (), {}))
+    return [
+        ReconstructionCell(**settings, probe_every=probe_every) if method.reconstructs else TrainingCell(**settings)
+        for k in (1, 8)
+        for blocks in BLOCKS
+        for method in COMPARED
+        for seed in seeds
+        for settings in [recipes.settings(scale, f"chain{blocks}", method, k, seed, **own)]
+    ]

@@ -1,23 +1,15 @@
 """Figure 4: RevNet-18 at every k."""
 
-from reproduce.cells.kinds import Cell
-from reproduce.grids.plans.sweeps import SWEEPS
+from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.grids.plans import table2
 
-NETWORK, DEPTH = "revnet18", 18
+NETWORK = "revnet18"
 
 
 def cells(scale: str) -> list[Cell]:
-    """RevNet-18 at every k: PETRA, and backpropagation with the same micro-batches and k; and the paper's baseline.
+    """The cells of Table 2 of RevNet-18: PETRA, and backpropagation with the same micro-batches and k; the baseline.
 
     With the same micro-batch and k both average over the same images: the comparison is at matched effective batch.
     The paper's own is ImageNet; every other data set of the scale is drawn in the same way.
     """
-    return [
-        cell
-        for sweep in SWEEPS
-        if sweep.scale == scale
-        for dataset in sweep.datasets
-        for seed in sweep.seeds(dataset)
-        for cell in sweep.cells(dataset, DEPTH, seed)
-        if cell.model == NETWORK
-    ]
+    return [cell for cell in table2.cells(scale) if isinstance(cell, TrainedCell) and cell.model == NETWORK]

@@ -2,21 +2,20 @@
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, GradientsCell
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
+
+#: By scale: networks with k, and micro-batches from one that is followed to the next.
+GRIDS = {
+    "small": ((("revnet18", 1), ("chain8", 1), ("revnet18", 4)), 50),
+    "paper": ((("revnet18", 1), ("revnet18", 4)), 500),
+}
 
 
 def cells(scale: str) -> list[Cell]:
     """RevNet-18 as in the paper, and the chain of 8: in RevNet-18 only stage 1 works on a reconstructed input."""
-    if scale == "small":
-        return [
-            GradientsCell(**small.settings(network, methods.PETRA, k, seed), probe_every=50)
-            for network, k in (("revnet18", 1), ("chain8", 1), ("revnet18", 4))
-            for seed in small.SEEDS
-        ]
-    if scale == "paper":
-        return [
-            GradientsCell(**paper.settings("cifar10", "revnet18", methods.PETRA, k, seed), probe_every=500)
-            for k in (1, 4)
-            for seed in paper.SEEDS["cifar10"]
-        ]
-    return []
+    networks, probe_every = GRIDS.get(scale, ((), 0))
+    return [
+        GradientsCell(**recipes.settings(scale, network, methods.PETRA, k, seed), probe_every=probe_every)
+        for network, k in networks
+        for seed in recipes.seeds(scale)
+    ]

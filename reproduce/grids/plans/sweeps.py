@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import narrow, paper, recipes, small
 
 ACCUMULATIONS = tuple(sorted(paper.ACCUMULATIONS))
 PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
@@ -13,51 +13,44 @@ PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of a scale: all k of some networks and data sets.
-
-    Attributes:
-        scale: name of the scale.
-        datasets: names of the data sets.
-        depths: of the networks.
-
-    """
+    """The cells of a scale: all k of some networks and data sets."""
 
     scale: str
     datasets: tuple[str, ...]
     depths: tuple[int, ...]
+    accumulations: tuple[int, ...]  # in the order in which they are run
+    families: tuple[str, ...] = ("resnet", "revnet")
 
     def seeds(self, dataset: str) -> tuple[int, ...]:
         """The seeds of every cell of a data set."""
-        return paper.SEEDS[dataset] if self.scale == "paper" else small.SEEDS
+        return recipes.seeds(self.scale, dataset)
 
     def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
         """The cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
-        if self.scale == "paper":
-            return paper.cell(dataset, network, method, accumulation, seed)
-        return small.cell(network, method, accumulation, seed, dataset=dataset)
+        return recipes.cell(self.scale, network, method, accumulation, seed, dataset=dataset)
 
     def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
         """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""
-        if self.scale == "paper":
-            return paper.baseline(dataset, network, seed)
-        return small.cell(network, BACKPROPAGATION, 1, seed, dataset=dataset, batch_size=64)
+        batch = 64 if self.scale == "small" else paper.BASELINE_BATCH[dataset]
+        return recipes.cell(self.scale, network, BACKPROPAGATION, 1, seed, dataset=dataset, batch_size=batch)
 
     def rows(self, depth: int) -> tuple[tuple[str, Method], ...]:
         """Networks and methods, as the paper has them."""
-        resnet, revnet = f"resnet{depth}", f"revnet{depth}"
-        return (resnet, BACKPROPAGATION), (revnet, BACKPROPAGATION), (revnet, PETRA)
+        of_family = {"resnet": (BACKPROPAGATION,), "revnet": (BACKPROPAGATION, PETRA)}
+        return tuple((f"{family}{depth}", method) for family in self.families for method in of_family[family])
 
     def cells(self, dataset: str, depth: int, seed: int = 0) -> list[TrainingCell]:
         """All cells of a data set and a depth for one seed, what the paper's table has first."""
         matched = [
             self.cell(dataset, network, method, k, seed)
-            for k in (small if self.scale == "small" else paper).ACCUMULATIONS
+            for k in self.accumulations
             for network, method in reversed(self.rows(depth))
         ]
-        baselines = [self.baseline(dataset, f"{family}{depth}", seed) for family in ("revnet", "resnet")]
+        baselines = [self.baseline(dataset, f"{family}{depth}", seed) for family in reversed(self.families)]
         return [matched[0], *baselines, *matched[1:]]
 
 
-PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50))
-SMALL = Sweep("small", ("cifar10",), (18,))
-SWEEPS = (PAPER, SMALL)
+PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50), paper.ACCUMULATIONS)
+NARROW = Sweep("narrow", ("cifar10",), (18,), narrow.ACCUMULATIONS, ("revnet",))
+SMALL = Sweep("small", ("cifar10",), (18,), small.ACCUMULATIONS)
+SWEEPS = (PAPER, NARROW, SMALL)

@@ -14,6 +14,8 @@ ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth
 
 def cells(scale: str) -> list[Cell]:
     """Every method, over J at k = 1 and over k at one J; at `paper`, where a stage is large, at one J and k."""
+    if scale not in NETWORKS:
+        return []
     depths, accumulations = DEPTHS[scale], ACCUMULATIONS[:1] if scale == "paper" else ACCUMULATIONS
     return [
         *chains(scale, depth=REFERENCE_DEPTH, accumulations=accumulations),

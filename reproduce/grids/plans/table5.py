@@ -16,6 +16,8 @@ SETTINGS = {
 
 def cells(scale: str) -> list[Cell]:
     """Every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
+    if scale not in SETTINGS:
+        return []
     width, batch_size, repetitions, models = SETTINGS[scale]
     images = catalogue.CIFAR10
     return [

@@ -12,6 +12,8 @@ REPETITIONS = {"smoke": 20, "small": 50, "paper": 50}
 
 def cells(scale: str) -> list[Cell]:
     """The cells of the rivals at one k, and one that times the stages of their network."""
+    if scale not in ACCUMULATION:
+        return []
     trained = [
         cell
         for cell in accuracy.cells(scale)

@@ -18,25 +18,14 @@ COMPARED = (methods.BACKPROPAGATION, methods.PETRA)
 
 @dataclass(frozen=True)
 class Study:
-    """A transformer at a scale, trained by several methods.
+    """A transformer at a scale, trained by several methods."""
 
-    Attributes:
-        key: of the study's tables.
-        scale: name of the scale.
-        settings: of the cell of a method, k and seed, all but the learning rate.
-        rate, samples: the learning rate at so many samples of an update.
-        compared: methods, backpropagation first.
-        accumulations: every k.
-        seeds: of every method and k.
-
-    """
-
-    key: str
+    key: str  # of the study's tables
     scale: str
-    settings: Callable[[Method, int, int], dict[str, Any]]
-    rate: float
+    settings: Callable[[Method, int, int], dict[str, Any]]  # of a method, k and seed, all but the learning rate
+    rate: float  # at so many samples of an update:
     samples: int
-    compared: tuple[Method, ...] = COMPARED
+    compared: tuple[Method, ...] = COMPARED  # backpropagation first
     accumulations: tuple[int, ...] = ACCUMULATIONS
     seeds: tuple[int, ...] = small.SEEDS
 

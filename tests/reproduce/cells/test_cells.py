@@ -79,31 +79,22 @@ def test_the_identity_is_fixed_for_ever():
     assert TRAINING.name == f"digits-revnet18-w4-petra-k4-s0-{TRAINING.identity[:12]}"
 
 
-@pytest.mark.parametrize("setting", OTHER_VALUES)
-def test_every_setting_changes_the_identity(setting):
-    changed = dataclasses.replace(TRAINING, **{setting: OTHER_VALUES[setting]})
-    assert changed.identity != TRAINING.identity
-
-
-def test_every_setting_with_a_choice_is_tested_above():
+def test_every_setting_changes_the_identity():
     single_choice = {"dataset", "loader"}
     assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | single_choice
+    for setting, value in OTHER_VALUES.items():
+        assert dataclasses.replace(TRAINING, **{setting: value}).identity != TRAINING.identity, setting
 
 
 def test_equal_values_written_differently_are_one_cell():
     values = TRAINING.to_dict() | {"warmup_epochs": 1.0, "drops": [4], "method": "petra"}
-    assert from_dict(values).identity == TRAINING.identity
+    assert from_dict(dict(reversed(values.items()))).identity == TRAINING.identity
 
 
 def test_a_setting_that_came_later_is_not_written_at_its_default():
     assert "messages" not in TRAINING.to_dict()
     assert dataclasses.replace(TRAINING, messages="bf16").to_dict()["messages"] == "bf16"
     assert from_dict(TRAINING.to_dict() | {"messages": "float32", "replicas": 1}) == TRAINING
-
-
-def test_the_order_of_keys_does_not_matter():
-    values = dict(reversed(TRAINING.to_dict().items()))
-    assert from_dict(values).identity == TRAINING.identity
 
 
 @pytest.mark.parametrize(
@@ -113,23 +104,18 @@ def test_the_order_of_keys_does_not_matter():
         ({"zzz": 1}, "choose from scale, dataset"),
         ({"epochs": "6"}, "epochs must be int, got str '6'"),
         ({"epochs": True}, "epochs must be int, got bool True"),
-        ({"epochs": 6.0}, "epochs must be int, got float 6.0"),
         ({"drops": 4}, "drops must be a list of int, got 4"),
         ({"drops": ["4"]}, "drops must be int, got str '4'"),
         ({"learning_rate": float("nan")}, "learning_rate must be finite"),
         ({"learning_rate": -0.1}, "learning_rate must be at least 0, got -0.1"),
         ({"accumulation": 33}, "k=33 is outside 1..32"),
-        ({"accumulation": 0}, "k=0 is outside 1..32"),
         ({"method": "petrarch"}, "there is no method 'petrarch'; did you mean PETRA"),
         ({"model": "revnet81"}, "no model 'revnet81'; did you mean revnet18"),
-        ({"model": "chain0"}, "no model 'chain0'; did you mean chain10"),
         ({"model": "chain10"}, "no stem 'cifar'; choose from stride1"),
         ({"stem": "cifer"}, "did you mean cifar"),
         ({"precision": "float16"}, "did you mean float32"),
-        ({"messages": "fp8"}, "no messages 'fp8'"),
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
         ({"optimizer": "adam"}, "no optimizer 'adam'; did you mean adamw"),
-        ({"model": "revvit_tinny"}, "no model 'revvit_tinny'; did you mean revvit_tiny"),
         ({"model": "revvit_tiny"}, "stem of a transformer is patch<P> .* got 'cifar'"),
         (
             {"model": "revvit_tiny", "stem": "patch4"},
@@ -141,7 +127,6 @@ def test_the_order_of_keys_does_not_matter():
             "tokens of group 2 cannot be divided into windows of 1",
         ),
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
-        ({"drops": [3, 2]}, "drops are rising"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
         ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
         ({"image_size": 12}, "image_size must be a multiple of 8 for digits, got 12"),

@@ -12,14 +12,12 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from petra_core.methods import DSP
 from reproduce.cells.kinds import TrainingCell
 from reproduce.commands import train
 from reproduce.commands.cli import main
-from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
-from reproduce.running.progress import GridBar, TrainingBar, clock
+from reproduce.running.progress import GridBar, TrainingBar
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, wait_for
 from tests.reproduce.measures.test_training import SMALL
@@ -47,45 +45,24 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "smok"], "no scale 'smok'; did you mean smoke?"),
         (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
-        (["run", "smoke", "--only", "method=petr"], "no cell has method petr; did you mean petra?"),
-        (["run", "smoke", "--only", "method"], "as SETTING=VALUE"),
         (["run", "smoke", "--k", "1,3"], "--k 1,3: no cell has accumulation 3; choose from 1, "),
         (["run", "smoke", "--k"], "requires an argument"),
         (["run", "smoke", "--k", ","], "no value in ','"),
         (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
-        (["run", "smoke", "--methods", "petra,petr"], "no cell has method petr; did you mean petra?"),
-        (["run", "smoke", "--datasets", "digit"], "no cell has dataset digit; did you mean digits?"),
         (["report", "--records", "nowhere"], "there is no folder nowhere"),
-        (["run", "smoke", "--tables", "tabel1"], "--tables tabel1: did you mean table1"),
         (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
-        (["run", "smoke", "--seeds", "0,7"], "no cell has seed 7"),
         (["run", "smoke", "--seeds", "two"], "--seeds two: how many, 1 to 1, or several seeds"),
-        (["run", "smoke", "--k", "1", "4"], "unexpected '4': several values of an option are joined by commas"),
         (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
         (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
         (["run", "smoke", "--devices", "cuda:98,cuda:99"], "there is no device 'cuda:98'"),
-        (
-            ["run", "small", "--only", "method=dsp", "--only", "kind=complexity", "--only", "seed=1"],
-            "no cell of the scale small fulfils",
-        ),
         (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
-        (["train", "--epocs", "3"], "No such option"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
-        (["train", "-k", "0"], "accumulation k=0 is outside 1..32"),
         (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
-        (["train", "--model", "revnet19"], "no model 'revnet19'; did you mean revnet18"),
         (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
         (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
-        (["train", "--drops", "9"], "drops are rising epochs"),
-        (["train", "--batch-size", "0"], "batch_size must be at least 1"),
-        (["train", "--image-size", "12"], "image_size must be a multiple of 8 for digits, got 12"),
-        (["train", "--batch-size", "2000"], "batch_size 2000 exceeds the 1437 training samples"),
-        (["train", "--device", "gpu"], "there is no device 'gpu'"),
         (["train", "--device", "cuda:99"], "there is no device 'cuda:99'"),
         (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
-        (["run", "smoke", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
     ],
 )
 def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):
@@ -96,22 +73,20 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
     assert not list(tmp_path.rglob("config.json"))
 
 
-def test_dry_run_lists_the_chosen_cells_with_their_states(tmp_path):
-    done = digits_cell(method=DSP)
-    record = Record.of(done, tmp_path)
-    record.begin({}, {})
-    for epoch in range(1, done.epochs + 1):
-        record.append({"epoch": epoch})
-    record.finish({"test_accuracy": 95.0})
-    only = ("--only", "method=dsp,delayed-gradients", "--only", "model=revnet18", "--only", "accumulation=1")
-    result = call("run", "smoke", "--dry-run", "-v", "--records", tmp_path, "--only", "kind=training", *only)
-    assert result.exit_code == 0
-    assert sorted(line.strip().split("-k1-")[0] for line in result.output.splitlines() if "-k1-" in line) == [
-        "digits-revnet18-w8-delayed-gradients",
-        "digits-revnet18-w8-dsp",
-    ]
-    assert f"{done.name}: done" in result.output
-    assert result.output.count("not run") == 1
+@pytest.mark.parametrize("command", ["train", "partition"])
+def test_the_device_is_made_the_current_one(tmp_path, monkeypatch, command):
+    """`train --device cuda:1 --cuda-graphs 4` recorded on cuda:0, which had nothing to do."""
+    taken = []
+
+    def set_device(device):
+        taken.append(str(device))
+        raise RuntimeError("far enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    assert str(call(command, "--device", "cuda:1").exception) == "far enough"
+    assert taken == ["cuda:1"]
 
 
 def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
@@ -152,7 +127,7 @@ def test_train_leaves_a_record_and_a_model_and_says_how_it_goes(tmp_path):
     lines = result.stderr.splitlines()
     assert lines[0].startswith("digits-revnet18-w2-petra-k2-s0 -> ")
     assert lines[1].startswith("epoch 1/2  loss ")
-    assert all(word in lines[2] for word in ("epoch 2/2", "accuracy", "images/s", "0:00 left"))
+    assert all(word in lines[2] for word in ("epoch 2/2", "accuracy", "images/s", "00:00 left"))
     record = Record.load(output)
     assert record.cell.scale == "custom"
     assert record.state().status is Status.DONE
@@ -224,25 +199,19 @@ def test_on_a_terminal_there_is_a_bar_with_epoch_loss_accuracy_speed_and_time_le
     bar = TrainingBar(SMALL, stream)
     bar.tick(1, 33, None)
     bar.epoch({"epoch": 1, "train_loss": 1.5, "test_accuracy": 50.0, "images_per_second": 1000.0})
+    bar.epoch({"epoch": 1, "train_loss": None, "test_accuracy": 50.0, "images_per_second": 1000.0})
     bar._bar.mininterval = 0
     for done in range(2, 20):
         bar.tick(done, 33, torch.tensor(1.25))
     bar.close()
     text = stream.getvalue()
     assert "epoch 1/3  loss 1.5000  accuracy 50.00 %" in text
+    assert "epoch 1/3  loss none yet" in text
     last = text.split("\r")[-1]
     assert "epoch 2/3, 50.00 %" in last
     assert "loss 1.2500" in last
     assert "images/s" in last
     assert "<" in last  # tqdm's elapsed<left
-
-
-def test_an_epoch_without_a_loss_is_no_error():
-    stream = io.StringIO()
-    bar = TrainingBar(SMALL, stream)
-    bar.tick(1, 33, None)
-    bar.epoch({"epoch": 1, "train_loss": None, "test_accuracy": 50.0, "images_per_second": 1000.0})
-    assert "loss none yet" in stream.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -260,8 +229,3 @@ def test_the_grid_shows_what_came_out(terminal):
     assert "[3/4] two: diverged (epoch 1 of 3)" in text
     assert "old" not in text
     assert ("\r" in text) is terminal
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3725, "1:02:05")])
-def test_clock(seconds, text):
-    assert clock(seconds) == text

@@ -1,14 +1,22 @@
-"""The end of a run: every kind of bad news is told once, and the exit code says which it was."""
+"""The end of a run: means of what may be compared and of nothing else, and every kind of bad news told once."""
 
 from pathlib import Path
 
 import pytest
 
+from petra_core import methods
+from petra_core.methods import BACKPROPAGATION, DSP, PETRA
+from reproduce.cells.kinds import GradientsCell
+from reproduce.commands import summary
 from reproduce.commands.conclusion import conclude
+from reproduce.grids import small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.scales import Scale
 from reproduce.grids.smoke import digits_cell
-from reproduce.records.record import State, Status
+from reproduce.records.record import Record, State, Status
 from reproduce.running.runner import Outcome
+from tests.fake_records import complexity_cell, train
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
@@ -50,4 +58,75 @@ def test_failures_are_told_by_their_kind(end):
     assert code == 1
     assert "1 cell diverged, which is a result" in said
     assert "1 cell ran out of memory; --retry-failed tries again" in said
-    assert f"{CELLS[2].slug}: 1 of 4 epochs" in said
+    assert "1 cell unfinished; the same command goes on" in said
+
+
+def states(cells, root):
+    return {cell: Record.of(cell, root).state() for cell in cells}
+
+
+def lines(cells, root):
+    return summary.table(states(cells, root)).splitlines()
+
+
+def test_means_and_what_is_missing(tmp_path):
+    cells = CELLS[:3]
+    for cell, accuracy in zip(cells, [95.0, 96.0], strict=False):
+        train(cell, tmp_path, accuracy)
+    cells.append(digits_cell(method=DSP, accumulation=4))
+    text = lines(cells, tmp_path)
+    assert text[0].split() == ["network", "method", "k", "=", "1", "k", "=", "4"]
+    assert text[1].startswith("revnet18 w8  ")
+    assert text[1].endswith("not run")
+    assert text[2].split() == ["revnet18", "w8", methods.PETRA.title, "95.5", "(2", "of", "3)"]
+
+
+def test_runs_of_different_recipes_are_not_averaged(tmp_path):
+    cells = [
+        digits_cell(),
+        digits_cell(epochs=1, drops=(), warmup_epochs=0.5),
+        digits_cell(batch_size=48),
+        digits_cell(warmup_epochs=1),
+        digits_cell(learning_rate=0.5),
+    ]
+    for accuracy, cell in enumerate(cells, start=91):
+        train(cell, tmp_path, accuracy)
+    text = lines(cells, tmp_path)
+    assert sorted(line.split()[-1] for line in text if line.startswith("revnet18")) == [f"{n}.0" for n in range(91, 96)]
+    headings = [line for line in text if line.endswith(":")]
+    assert len(set(headings)) == 5
+    assert any("batch size 48" in line for line in headings)
+    assert any("epochs 1, warmup epochs 0.5, drops none" in line for line in headings)
+    assert not any("digits" in line for line in headings), "what all share is not told"
+
+
+def test_a_probed_run_stands_with_the_others_once(tmp_path):
+    def probed(seed):
+        values = digits_cell(seed=seed).to_dict()
+        return GradientsCell(**{name: value for name, value in values.items() if name != "kind"}, probe_every=8)
+
+    cells = [CELLS[0], probed(0), probed(1)]
+    for cell, accuracy in zip(cells, (95.0, 95.0, 97.0), strict=True):
+        train(cell, tmp_path, accuracy)
+    assert [line.split()[-1] for line in lines(cells, tmp_path) if line.startswith("revnet18")] == ["96.0"]
+
+
+def test_measured_cells_are_counted(tmp_path):
+    cells = [complexity_cell(method) for method in (PETRA, BACKPROPAGATION)]
+    record = Record.of(cells[0], tmp_path)
+    record.begin({}, {})
+    record.finish({"bytes": 1})
+    assert lines(cells, tmp_path) == ["complexity: 1 of 2 measured"]
+
+
+def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_path):
+    cells = [IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
+    for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
+        train(cell, tmp_path, accuracy)
+    text = lines([*cells, small.cell(drops=())], tmp_path)
+    assert [line.split()[-3:] for line in text if line.startswith("revvit")] == [["51.0", "52.0", "53.0"]]
+    headings = [line for line in text if line.endswith(":")]
+    assert sum("learning rate 0.001414·√(batch·k/256)" in heading for heading in headings) == 1
+    assert sum("learning rate 0.1·batch·k/256" in heading for heading in headings) == 1
+    headings = [line for line in lines(grid_of("small").cells, tmp_path) if line.endswith(":")]
+    assert len(headings) == len(set(headings)) > 5

@@ -30,20 +30,6 @@ def test_the_same_choice_in_many_ways(arguments):
     assert result.output == "paper ('1', '4') ('revnet18',) True\n"
 
 
-def test_without_values_there_is_no_condition():
-    assert CliRunner().invoke(command, ["paper"]).output == "paper () () False\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["paper", "--k"], "requires an argument"), (["paper", "--k", ","], "no value"), (["--k", "1,4"], "SCALE")],
-)
-def test_mistakes(arguments, message):
-    result = CliRunner().invoke(command, arguments)
-    assert result.exit_code == 2
-    assert message in result.output
-
-
 @pytest.mark.parametrize("arguments", [["paper", "--k", "1", "4", "--dry-run"], ["--k", "1", "4", "paper"]])
 def test_values_apart_are_refused_with_the_form_that_is_meant(arguments):
     result = CliRunner().invoke(command, arguments)

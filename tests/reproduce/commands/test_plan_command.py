@@ -15,19 +15,8 @@ from tests import fake_records
 from tests.processes import FORKED
 from tests.reproduce.records.test_locks import be_machine
 
-ARGUMENTS = (
-    "run",
-    "smoke",
-    "--dry-run",
-    "--tables",
-    "accuracy",
-    "--models",
-    "revnet18",
-    "--methods",
-    "petra,backpropagation",
-    "--jobs",
-    "1",
-)
+CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
+ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
 CELLS = [digits_cell(method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)]
 
 

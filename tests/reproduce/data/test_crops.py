@@ -19,18 +19,16 @@ def sizes(height: int, width: int, samples: int = SAMPLES) -> tuple[np.ndarray, 
     return np.full(samples, height), np.full(samples, width)
 
 
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (224, 224), (40, 400), (1, 1), (2, 300), (7, 5)])
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (40, 400), (1, 1), (2, 300)])
 def test_boxes_lie_within_the_image(height: int, width: int) -> None:
     top, left, h, w = random_resized_crops(hashes(), *sizes(height, width)).T
-    assert (top >= 0).all()
-    assert (left >= 0).all()
-    assert (h >= 1).all()
-    assert (w >= 1).all()
+    assert min(top.min(), left.min()) >= 0
+    assert min(h.min(), w.min()) >= 1
     assert (top + h <= height).all()
     assert (left + w <= width).all()
 
 
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (100, 300)])
+@pytest.mark.parametrize(("height", "width"), [(500, 375), (100, 300)])
 def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None:
     """Two samples of 4,000 from one distribution: Kolmogorov and Smirnov's distance is below 0.044 in 99.9 of 100."""
     ours = random_resized_crops(hashes(), *sizes(height, width))
@@ -59,7 +57,7 @@ def test_an_image_too_narrow_for_any_ratio_gives_its_centre() -> None:
     assert (random_resized_crops(hashes(0, 50), *sizes(10, 1000, 50)) == [0, 493, 10, 13]).all()
 
 
-@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("padding", [0, 4])
 def test_padded_crops_take_every_place_equally(padding: int) -> None:
     tops, lefts = padded_crops(hashes(), padding)
     places = 2 * padding + 1
@@ -73,14 +71,7 @@ def test_half_of_the_samples_are_mirrored() -> None:
     assert abs(mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "box"),
-    [
-        (256, 256, [16, 16, 224, 224]),
-        (256, 300, [16, 38, 224, 224]),
-        (512, 300, [125, 19, 262, 262]),
-        (3, 1, [1, 0, 1, 1]),
-    ],
-)
-def test_centre_crops(height: int, width: int, box: list[int]) -> None:
-    assert centre_crops(*sizes(height, width, 1)).tolist() == [box]
+def test_centre_crops() -> None:
+    heights, widths = np.array([256, 256, 512, 3]), np.array([256, 300, 300, 1])
+    boxes = [[16, 16, 224, 224], [16, 38, 224, 224], [125, 19, 262, 262], [1, 0, 1, 1]]
+    assert centre_crops(heights, widths).tolist() == boxes

@@ -36,19 +36,15 @@ def resampled(box: tuple[int, ...], size: int, flip: bool = False, factors: np.n
     return out
 
 
-@pytest.mark.parametrize("box", BOXES)
-@pytest.mark.parametrize("size", [1, 7, 32, 33, 224])
-def test_resampling_is_pillow_s(box: tuple[int, int, int, int], size: int) -> None:
-    top, left, height, width = box
-    crop = Image.fromarray(image()).crop((left, top, left + width, top + height))
-    expected = np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    # Pillow rounds to bytes after the columns and again after the rows.
-    assert abs(resampled(box, size) - expected).max() <= 1.01
-
-
-@pytest.mark.parametrize("box", BOXES)
-def test_mirrored(box: tuple[int, int, int, int]) -> None:
-    assert np.array_equal(resampled(box, 9, flip=True), resampled(box, 9)[:, :, ::-1])
+@pytest.mark.parametrize("size", [1, 7, 33, 224])
+def test_resampling_is_pillow_s(size: int) -> None:
+    for box in BOXES:
+        top, left, height, width = box
+        crop = Image.fromarray(image()).crop((left, top, left + width, top + height))
+        expected = np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        # Pillow rounds to bytes after the columns and again after the rows.
+        assert abs(resampled(box, size) - expected).max() <= 1.01, box
+        assert np.array_equal(resampled(box, size, flip=True), resampled(box, size)[:, :, ::-1])
 
 
 def test_factors_and_offsets_of_the_channels() -> None:
@@ -56,8 +52,8 @@ def test_factors_and_offsets_of_the_channels() -> None:
     assert np.allclose(resampled(BOXES[1], 8, factors=factors), resampled(BOXES[1], 8) * factors[:, None, None])
 
 
-@pytest.mark.parametrize("source", [1, 2, 3, 31, 32, 33, 500])
-@pytest.mark.parametrize("target", [1, 2, 32, 224])
+@pytest.mark.parametrize("source", [1, 3, 32, 500])
+@pytest.mark.parametrize("target", [1, 32, 224])
 def test_weights_sum_to_one_and_stay_inside(source: int, target: int) -> None:
     firsts, weights = kernels.weights(source, target)
     assert np.allclose(weights.sum(1), 1)

@@ -1,7 +1,6 @@
 """ImageNet32 in its true format, and what can be wrong with it."""
 
 import io
-import os
 import pickle
 import random
 from pathlib import Path
@@ -20,7 +19,7 @@ GOOD = {"data": random_pixels(4), "labels": np.array([1, 1000, 500, 1]), "mean":
 def stored(change, save=np.savez):
     """A batch file like `GOOD` but for some arrays."""
     out = io.BytesIO()
-    save(out, **{**GOOD, **change})
+    save(out, **{name: array for name, array in {**GOOD, **change}.items() if array is not None})
     return out.getvalue()
 
 
@@ -50,40 +49,32 @@ def test_missing_files_are_named(tmp_path):
         imagenet32.find(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train_data_batch_1", "Imagenet32_train", "val_data"])
-def test_the_version_in_pickles_is_recognised_and_not_read(name, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(DataError, match=rf"val_data.npz are not here; {name} is of the version in pickles.*_npz.zip"):
+def test_the_version_in_pickles_is_recognised_and_not_read(tmp_path):
+    (tmp_path / "val_data").mkdir()
+    with pytest.raises(DataError, match=r"val_data.npz are not here; val_data is of the version in pickles.*_npz.zip"):
         imagenet32.find(tmp_path)
 
 
-def test_it_is_known_not_to_be_the_whole(tmp_path):
-    findings = imagenet32.find(fake_data.imagenet32(tmp_path)).examine(lambda _: None)
-    assert findings.deviations == (
-        "52 train images, officially 1,281,167",
-        "948 of 1000 classes have no train image, the first is 1",
-        "5 test images, officially 50,000",
-        "995 of 1000 classes have no test image, the first is 0",
-    )
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path, dtype):
+def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
     """No checksums are published, but every training file holds the mean image of them all."""
     fake_data.imagenet32(tmp_path)
     path = tmp_path / "train_data_batch_4.npz"
     values = dict(np.load(path))
-    values["mean"] = values["mean"].astype(dtype)
+    values["mean"] = values["mean"].astype(np.float32)
     np.savez(path, **values)
     assert not [s for s in imagenet32.find(tmp_path).examine(lambda _: None).deviations if "mean image" in s]
     values["data"][2, 1000] ^= 1
     np.savez(path, **values)
-    (sentence,) = [s for s in imagenet32.find(tmp_path).examine(lambda _: None).deviations if "mean image" in s]
-    assert sentence == "the files state another mean image than their 52 have (off by 0.0192 of 255)"
+    assert imagenet32.find(tmp_path).examine(lambda _: None).deviations == (
+        "52 train images, officially 1,281,167",
+        "948 of 1000 classes have no train image, the first is 1",
+        "5 test images, officially 50,000",
+        "995 of 1000 classes have no test image, the first is 0",
+        "the files state another mean image than their 52 have (off by 0.0192 of 255)",
+    )
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.dtype(">i4")])
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize(("save", "dtype"), [(np.savez, np.uint16), (np.savez_compressed, np.dtype(">i4"))])
 def test_arrays_are_read_however_they_are_stored(save, dtype):
     batch = imagenet32.read_batch(stored({"labels": GOOD["labels"].astype(dtype)}, save), Path("val_data.npz"))
     np.testing.assert_array_equal(batch.pixels.reshape(4, -1), GOOD["data"])
@@ -94,31 +85,20 @@ def test_arrays_are_read_however_they_are_stored(save, dtype):
     ("change", "problem"),
     [
         ({"labels": np.array([1, 0, 500, 1])}, r"image 1 has the label 0, expected 1\.\.1000 \(1 such labels\)"),
-        ({"labels": np.array([1, 1001, 500, 1])}, r"image 1 has the label 1001, expected 1\.\.1000"),
         ({"labels": np.array([1, 2])}, r"'labels' is int64 \[2\], expected integers \[4\]"),
-        ({"labels": np.array([1.0, 2, 3, 4])}, r"'labels' is float64 \[4\]"),
         ({"labels": np.array("abcd")}, "'labels' is <U4"),
         (
             {"data": random_pixels(4).reshape(4, 3, 32, 32)},
             r"'data' is uint8 \[4, 3, 32, 32\], expected uint8 \[N, 3072",
         ),
-        ({"data": random_pixels(4)[:, 1:]}, r"'data' is uint8 \[4, 3071\]"),
         ({"data": random_pixels(4).astype(np.float32)}, r"'data' is float32 \[4, 3072\]"),
+        ({"data": None}, "'data' is missing, expected uint8"),
         ({"mean": np.zeros(7)}, r"'mean' is float64 \[7\], expected float \[3072\]"),
-        ({"mean": np.array("none")}, r"'mean' is <U4"),
-        ({"labels": np.array(os.system)}, "not a whole archive of numpy's .*allow_pickle=False"),
     ],
 )
 def test_other_contents_are_refused(change, problem):
     with pytest.raises(DataError, match=f"val_data.npz: .*{problem}"):
         imagenet32.read_batch(stored(change), Path("val_data.npz"))
-
-
-def test_missing_arrays_are_named():
-    out = io.BytesIO()
-    np.savez(out, labels=GOOD["labels"])
-    with pytest.raises(DataError, match="'data' is missing, expected uint8"):
-        imagenet32.read_batch(out.getvalue(), Path("val_data.npz"))
 
 
 class Evil:
@@ -136,14 +116,6 @@ def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
         with pytest.raises(DataError, match=r"not a whole archive of numpy's \(.*(not a zip file|allow_pickle=False)"):
             imagenet32.read_batch(content, Path("val_data.npz"))
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_truncated_file_is_named(tmp_path):
-    fake_data.imagenet32(tmp_path)
-    path = tmp_path / "train_data_batch_10.npz"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match=r"train_data_batch_10.npz: not a whole archive of numpy's"):
-        imagenet32.find(tmp_path).examine(lambda _: None)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -167,9 +139,9 @@ def test_flipped_bits_give_the_same_batch_or_the_error(save):
 
 def test_files_that_change_between_the_two_readings_are_noticed(tmp_path):
     source = imagenet32.find(fake_data.imagenet32(tmp_path))
-    findings = source.examine(lambda _: None)
+    source.examine(lambda _: None)
     fake_data.imagenet32(tmp_path, random_pixels(67))
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match="its files changed while they were read"):
-        source.write(tmp_path / "out", findings, lambda _: None)
+        source.write(tmp_path / "out", lambda _: None)
     assert not list((tmp_path / "out").iterdir())

@@ -64,11 +64,10 @@ def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
         assert manifest.problems(tmp_path, made, contents=False) == []
 
 
-@pytest.mark.parametrize("contents", [True, False])
-def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path, contents):
+def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path):
     (tmp_path / "train.beton").unlink()
     (tmp_path / "test.beton").write_bytes(b"tes")
-    missing, short = manifest.problems(tmp_path, made, contents=contents)
+    missing, short = manifest.problems(tmp_path, made, contents=False)
     assert missing == f"{tmp_path / 'train.beton'} is missing"
     assert short == f"{tmp_path / 'test.beton'} has 3 bytes, its record says 4"
 
@@ -86,7 +85,7 @@ def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path
             manifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["dataset", "source", "findings", "reason", "files", "schema"])
+@pytest.mark.parametrize("key", ["dataset", "findings", "files", "schema"])
 def test_a_manifest_without_a_part_is_damaged(made, tmp_path, key):
     values = json.loads(made.to_json())
     del values[key]

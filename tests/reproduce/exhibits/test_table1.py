@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -13,14 +12,11 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import ComplexityCell
 from reproduce.exhibits import table1
-from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.published import Mark
-from reproduce.records import results
-from reproduce.records.frames import Frames
-from reproduce.show.content import MINUS, Entry, Figure, Section, Table, Tone
+from reproduce.show.content import Entry, Figure, Section, Table, Tone
 from tests import fake_records, sections
 
 SHOWN = (methods.BACKPROPAGATION, methods.DELAYED_GRADIENTS, methods.PETRA)
@@ -45,36 +41,24 @@ def write(
 
 
 def made(root: Path) -> Section:
-    return section(table1.EXHIBIT, Frames(results.read(root)))
+    return sections.made(table1.EXHIBIT, root)
 
 
-def rows(table: Table) -> list[dict[str, Entry]]:
-    names = [f"{column.group} {column.name}".strip() for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
+def rows(section: Section) -> dict[str, dict[tuple[str, str], Entry]]:
+    """By method; of several k the last."""
+    found = sections.table(section, "table1")
+    return {row[0].text: sections.entries(found, *(entry.text for entry in row[:2])) for row in found.rows}
 
 
-def test_formulas_stand_beside_what_was_measured(tmp_path: Path) -> None:
+def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -> None:
     write(tmp_path)
-    found = made(tmp_path)
-    assert [finding.tone for finding in found.findings] == [Tone.GOOD, Tone.GOOD]
-    assert "5 of 5 measurements (J = 6; k = 1)" in found.findings[0].text
-    assert "in 288 of 288 numbers" in found.findings[1].text  # 6 methods, 6 stages, 8 kinds
-    table = found.blocks[1]
-    assert isinstance(table, Table)
-    assert "J = 6, 8 channels a stream" in table.caption
-    by_method = {row["method"].text: row for row in rows(table)}
-    delayed = by_method["Delayed gradients"]
-    assert [delayed[f"{name} formula"].text for name in ("weights", "FLOPs")] == [f"2(J{MINUS}j)/k", "3J"]
-    assert [delayed[name].text for name in ("activations measured", "weights stashed", "FLOPs measured")] == [
-        "8 FG",
-        "8",
-        "3J",
-    ]
-    assert by_method["DSP"]["activations measured"].text == "8 inputs"
-    assert by_method["PETRA"]["activations measured"].text == "0"
-    assert "bytes" in by_method["PETRA"]["activations measured"].hint
-    assert by_method["PETRA"]["activations formula"].mark is Mark.PAPER
-    assert by_method["Approximate inputs"]["activations formula"].mark is None
+    found = rows(made(tmp_path))
+    names = (("activations", "measured"), ("weights", "stashed"), ("FLOPs", "measured"))
+    assert [found["Delayed gradients"][name].text for name in names] == ["8 FG", "8", "3J"]
+    assert [found["DSP"][name].text for name in names] == ["8 inputs", "0", "4J"]
+    assert [found["PETRA"][name].text for name in names] == ["0", "0", "4J"]
+    assert found["PETRA"]["activations", "formula"].mark is Mark.PAPER
+    assert found["Approximate inputs"]["activations", "formula"].mark is None
 
 
 @pytest.mark.parametrize("of", ["stage_flops", "memory"])
@@ -96,32 +80,24 @@ def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, of: str) -> No
 
 def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_path: Path) -> None:
     write(tmp_path, only=(methods.PETRA, methods.DSP))
-    found = made(tmp_path)
-    assert list(found.findings) == []
-    shown = [block for block in (*found.blocks, *found.folded) if isinstance(block, Table | Figure)]
-    assert [block.key for block in shown] == ["table1"], "the formulas alone"
-    assert "smoke: 2 of 48 runs finished" in found.coverage
+    section = made(tmp_path)
+    assert list(section.findings) == []
+    assert [block.key for block in section.blocks if isinstance(block, Table | Figure)] == ["table1"]
+    assert len(rows(section)) == 5, "the formulas alone"
+    assert rows(section)["PETRA"]["time per batch", "measured"].text == "not run"
 
 
-def test_growth_is_drawn_and_every_measurement_listed(tmp_path: Path) -> None:
+def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path) -> None:
     write(tmp_path, accumulations=(1, 2, 4), only=SHOWN)
     write(tmp_path, depth=2, only=SHOWN)
     write(tmp_path, "small", only=SHOWN)
-    found = made(tmp_path)
-    figures = [block for block in found.blocks if isinstance(block, Figure)]
-    # Of the scale `small` is one J and one k: nothing to draw over.
-    assert [figure.key for figure in figures] == ["bytes-small", "growth-J-smoke", "growth-k-smoke", "bytes-smoke"]
-    for figure in figures:
-        ElementTree.fromstring(figure.svg)
-    tables = {block.key: block for block in found.folded if isinstance(block, Table)}
-    listed, stages = tables["table1-growth-smoke"], tables["table1-stages-smoke"]
-    assert len(listed.rows) == 4 * len(SHOWN)
-    lines = {(int(row["J"].raw), int(row["k"].raw), row["method"].text): row for row in rows(listed)}
-    copies = [lines[6, k, "Delayed gradients"]["stashed copies of the weights"].text for k in (1, 2, 4)]
-    assert copies == ["8.00", "4.00", "2.00"]
-    flops = [lines[j, 1, "PETRA"]["FLOPs of all stages, forwards"].text for j in (4, 6)]
-    assert flops == ["16.00", "24.00"]
-    assert len(stages.rows) == 2 * len(SHOWN) * 4  # of k, and of inner stages
+    section = made(tmp_path)
+    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
+    assert figure.key == "growth-smoke", "of the scale `small` is one J and one k: nothing to draw over"
+    copies, flops = (figure.description.split(f"{title}: ")[1] for title in ("copies, over k", "forwards, over J"))
+    assert "Delayed gradients from 8 to 2;" in copies.split(".")[0]
+    assert "PETRA from 16 to 24" in flops.split(". ")[0]
+    assert sections.table(section, "table1").caption.endswith("batch 32, scale “small”).")
 
 
 def test_the_smoke_grid_goes_over_j_and_over_k() -> None:
@@ -129,9 +105,3 @@ def test_the_smoke_grid_goes_over_j_and_over_k() -> None:
     assert len(set(cells)) == len(cells)
     of_petra = {(c.model, c.accumulation) for c in cells if c.method == "PETRA"}
     assert of_petra == {("chain4", k) for k in (1, 2, 4, 8, 16, 32)} | {(f"chain{n}", 1) for n in (2, 8)}
-
-
-def test_without_measurements_the_published_formulas_stand_alone(tmp_path: Path) -> None:
-    found = sections.table(sections.made(table1.EXHIBIT, tmp_path), "table1")
-    assert sections.entries(found, "PETRA")["time per batch", "formula"].text == "3"
-    assert len(found.rows) == 5

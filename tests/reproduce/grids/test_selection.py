@@ -36,9 +36,6 @@ def test_several_values_widen_and_several_conditions_narrow():
     assert values(chosen, "accumulation") == {1, 4}
     assert values(chosen, "model") == {"revnet18"}
     assert values(chosen, "dataset") == {"imagenet"}
-
-
-def test_without_conditions_all_are_meant_in_their_order():
     assert choose() == CELLS
 
 
@@ -59,9 +56,6 @@ def test_only_takes_any_setting():
 )
 def test_one_number_is_how_many_seeds_several_are_the_seeds(seeds, expected):
     assert values(choose(seeds=seeds), "seed") == expected
-
-
-def test_three_seeds_of_a_data_set_with_one_are_that_one():
     assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
 
 
@@ -138,19 +132,6 @@ def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
     assert all(isinstance(cell, GradientsCell) for cell in five)
 
 
-def test_the_command_of_the_readme_means_something():
-    scale = grid_of("paper")
-    chosen = selection.select(
-        scale, {"k": ["1", "4"], "models": ["revnet18"]}, seeds=["3"], only=["dataset=imagenet", "kind=training"]
-    )
-    assert {(cell.method, cell.accumulation) for cell in chosen if isinstance(cell, TrainedCell)} == {
-        ("PETRA", 1),
-        ("PETRA", 4),
-        ("BACKPROPAGATION", 1),
-        ("BACKPROPAGATION", 4),
-    }
-
-
 def test_another_loader_or_precision_makes_other_cells():
     chosen = selection.with_settings(CELLS[:2], loader="memory", precision="tf32")
     assert [(cell.loader, cell.precision) for cell in chosen if isinstance(cell, TrainingCell)] == [
@@ -158,11 +139,8 @@ def test_another_loader_or_precision_makes_other_cells():
     ] * 2
     assert not {cell.identity for cell in chosen} & {cell.identity for cell in CELLS}
     assert selection.with_settings(CELLS) == CELLS
-
-
-def test_cells_that_become_the_same_are_run_once():
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
-    assert len(selection.with_settings(twins, loader="memory")) == 1
+    assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
 
 
 def test_a_loader_that_a_data_set_has_not_is_an_error():

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from petra_core import Pipeline
+from petra_core import Pipeline, Stage
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
-from reproduce.measures.context import Stopped
-from reproduce.teams.team import UnsupportedError
+from reproduce.cells import networks
+from reproduce.measures.context import Observer, Stopped
+from reproduce.records.record import Status
+from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.measures.test_training import SMALL, StopAfter, recorded, run
 
@@ -45,7 +47,7 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     plainly, _ = run(SMALL, tmp_path / "plain")
     assert recorded_steps == []
     otherwise, _ = run(SMALL, tmp_path / "other", cuda_graphs=STREAMS)
-    assert recorded_steps == [STREAMS]  # once: as soon as the pipeline was full
+    assert recorded_steps == [STREAMS]
     plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
     for name, tensor in plain.items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
@@ -66,7 +68,40 @@ def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_
     assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / "parts").items())
 
 
-def test_a_method_that_cannot_be_recorded_is_refused_before_it_trains(tmp_path: Path) -> None:
-    cell = dataclasses.replace(SMALL, method="DELAYED_GRADIENTS")
-    with pytest.raises(UnsupportedError, match="--cuda-graphs: ticks of DELAYED_GRADIENTS cannot be recorded"):
-        run(cell, tmp_path, cuda_graphs=STREAMS)
+class Told(Observer):
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notice(
+    tmp_path: Path, recorded_steps: list[int]
+) -> None:
+    """Over a grid `run --cuda-graphs` made a problem of every such cell."""
+    cell = dataclasses.replace(SMALL, method="DELAYED_GRADIENTS", epochs=1, drops=())
+    told = Told()
+    run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=told)
+    [notice] = told.notices
+    assert "where steps are plain ones: ticks of DELAYED_GRADIENTS cannot be recorded" in notice
+    run(cell, tmp_path / "plain")
+    assert_bitwise_equal(weights(tmp_path / "other"), weights(tmp_path / "plain"))
+
+
+def test_a_network_with_dropout_goes_on_by_plain_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[int]
+) -> None:
+    """Whether anything draws random numbers is known once the pipeline is full."""
+    build, told = networks.build, Told()
+
+    def with_dropout(*settings: Any) -> list[Stage]:
+        stages = build(*settings)
+        stages[1].function.append(torch.nn.Dropout(0.1))
+        return stages
+
+    monkeypatch.setattr(networks, "build", with_dropout)
+    _, state = run(dataclasses.replace(SMALL, epochs=2, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
+    assert state.status is Status.DONE
+    [notice] = told.notices
+    assert "stages [1] draw random numbers (dropout)" in notice

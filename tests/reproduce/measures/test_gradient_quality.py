@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
-from reproduce.measures.gradient_quality import GradientQuality, compare, rows
-from reproduce.measures.names import MEASURES, PAIRS
+from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare
 from reproduce.measures.probe import Values
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
@@ -109,21 +108,6 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
             assert measures[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_delayed_gradients_are_the_delayed_gradient_to_the_bit(k: int) -> None:
-    values = measured(toy_networks()["merged"], methods.DELAYED_GRADIENTS, toys.batches(20), k=k)
-    assert values["method/delayed/relative_error"] == [0.0] * 5
-    assert values["method/end_to_end/relative_error"] == values["delayed/end_to_end/relative_error"]
-    assert min(values["delayed/end_to_end/relative_error"][:-1]) > 1e-3  # type: ignore[type-var]
-
-
-def test_at_the_head_nothing_is_delayed_but_its_input() -> None:
-    for method in PIPELINED:
-        values = measured(toy_networks()["toy"], method, toys.batches(20))
-        assert values["method/delayed/relative_error"][-1] == 0.0
-        assert values["method/end_to_end/relative_error"][-1] > 1e-3  # type: ignore[operator]
-
-
 def test_the_measures_by_hand() -> None:
     a = {"weight": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "bias": torch.tensor([1.0])}
     b = {"weight": torch.tensor([[0.0, 0.0], [0.0, 2.0]]), "bias": torch.tensor([-9.0])}
@@ -139,11 +123,3 @@ def test_tensors_of_one_dimension_and_zero_gradients_are_left_out() -> None:
     both = compare({"w": 2 * ones, "dead": zeros, "b": bias}, {"w": ones, "dead": zeros, "b": -bias})
     assert both == pytest.approx({"cosine": 1.0, "norm_ratio": 2.0, "relative_error": 1.0})
     assert compare({"w": torch.full((2, 2), math.inf)}, {"w": ones}) == dict.fromkeys(MEASURES)
-
-
-def test_rows_are_a_long_table() -> None:
-    line = {"epoch": 3, "probes": 2, "measured": {"method/delayed/cosine": [0.5, None]}}
-    assert list(rows(line)) == [
-        {"epoch": 3, "stage": 0, "a": "method", "b": "delayed", "measure": "cosine", "value": 0.5},
-        {"epoch": 3, "stage": 1, "a": "method", "b": "delayed", "measure": "cosine", "value": None},
-    ]

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from petra_core import methods
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells.kinds import MemoryCell
+from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, machine_memory
 from reproduce.measures.context import Context, Stopped
 from reproduce.measures.held_memory import measure, predicted
@@ -26,19 +28,9 @@ CPU = torch.device("cpu")
 
 
 def cell(method: Method = methods.PETRA, **changes: Any) -> MemoryCell:
-    settings: dict[str, Any] = {
-        "scale": "smoke",
-        "dataset": "cifar10",
-        "image_size": 32,
-        "model": "revnet18",
-        "stem": "cifar",
-        "width": 4,
-        "method": method.name,
-        "accumulation": 1,
-        "batch_size": 2,
-        "seed": 0,
-    }
-    return MemoryCell(**(settings | changes))
+    """Of RevNet-18, 4 channels wide, on CIFAR-10's shapes at batch 2."""
+    (planned,) = [c for c in table3.cells("smoke") if isinstance(c, MemoryCell) and c.method == "PETRA"]
+    return replace(planned, method=method.name, **changes)
 
 
 def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:

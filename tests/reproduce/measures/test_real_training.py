@@ -1,7 +1,6 @@
 """From the files as they are published, through prepare and a loader, to trained weights: all data, all loaders."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -14,13 +13,10 @@ from torch import Tensor
 from petra_core import Pipeline, checkpoint, methods, models
 from petra_core.recipe import learning_rate, sgd
 from reproduce.cells.catalogue import CIFAR10, IMAGENET, IMAGENET32, Dataset
-from reproduce.data import prepare
-from reproduce.data.batch_format import BatchFormat
 from reproduce.data.beton import Beton, JpegFiles
-from reproduce.data.image_folder import read_list
-from reproduce.data.loader import Images, Loader, MemoryLoader
-from reproduce.data.manifest import Manifest
-from reproduce.data.torchvision_loader import TorchvisionLoader
+from reproduce.data.loader import BatchFormat, InMemory, Loader
+from reproduce.data.manifest import Manifest, read_list
+from reproduce.data.torchvision_loader import ImageFiles
 from tests import fake_data
 
 pytestmark = pytest.mark.convolutions
@@ -28,15 +24,13 @@ pytestmark = pytest.mark.convolutions
 needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
 
 ACCUMULATION = 2
-# The real CIFAR-10 of the tests has a test batch that is not official to the bit, and the others are far smaller.
-UNOFFICIAL = prepare.Options(reason="for a test")
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 def prepared(dataset: Dataset, source: Path, root: Path) -> tuple[Path, Manifest, BatchFormat]:
     """The folder of a data set that was prepared, what is known of it, and its batches."""
-    manifest, _ = prepare.prepare(dataset, source, root, UNOFFICIAL, lambda *_: nullcontext(lambda _: None))
+    manifest = fake_data.prepared(dataset, source, root)
     found = manifest.findings
     batch_format = BatchFormat(
         num_classes=found.num_classes, image_size=dataset.image_size, mean=found.mean, deviation=found.deviation
@@ -46,20 +40,11 @@ def prepared(dataset: Dataset, source: Path, root: Path) -> tuple[Path, Manifest
 
 def loaders(path: Path, batch_format: BatchFormat, batch_size: int) -> tuple[Loader, Loader]:
     """Both loaders of a file of small images."""
-    from reproduce.data.ffcv_loader import FfcvLoader
+    from reproduce.data.ffcv_loader import FfcvFile
 
-    raw = Beton(path).raw()
-    images = Images(
-        torch.from_numpy(raw.pixels),
-        torch.from_numpy(raw.labels),
-        batch_format.num_classes,
-        batch_format.mean,
-        batch_format.deviation,
-    )
-    return (
-        FfcvLoader(path, batch_size, batch_format, seed=1, augmentation="flip_crop"),
-        MemoryLoader(images, batch_size, seed=1, flip_crop=True),
-    )
+    sources = FfcvFile(path, batch_format, augment=True), InMemory(Beton(path).raw(), batch_format, augment=True)
+    one, other = (Loader(source, batch_size, seed=1) for source in sources)
+    return one, other
 
 
 def pipeline(depth: int, num_classes: int, stem: str, batch_size: int, groups: list[int] | None = None) -> Pipeline:
@@ -85,21 +70,25 @@ def assert_same_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> Non
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
+def assert_both_loaders_train_alike(folder: Path, batch_format: BatchFormat, stem: str, size: int, steps: int) -> None:
+    losses, trained = [], []
+    for loader in loaders(folder / "train.beton", batch_format, batch_size=size):
+        petra = pipeline(18, batch_format.num_classes, stem, size)
+        losses.append(train(petra, islice(loader.epoch(0), steps)))
+        trained.append(weights(petra))
+        loader.close()
+    assert len(losses[0]) == steps - 9  # the first left the head at the tenth tick
+    assert losses[0] == losses[1]
+    assert_same_weights(*trained)
+
+
 @needs_ffcv
 def test_revnet18_trains_on_real_cifar10_from_both_loaders_alike(real_cifar10: Path, tmp_path: Path) -> None:
     folder, manifest, batch_format = prepared(CIFAR10, real_cifar10, tmp_path)
     assert manifest.findings.splits["train"].histogram == (5000,) * 10
     assert np.allclose(manifest.findings.mean, (0.4914, 0.4822, 0.4465), atol=1e-4)  # as everybody quotes them
     assert np.allclose(manifest.findings.deviation, (0.2470, 0.2435, 0.2616), atol=1e-4)
-    losses, trained = [], []
-    for loader in loaders(folder / "train.beton", batch_format, batch_size=16):
-        petra = pipeline(18, 10, "cifar", 16)
-        losses.append(train(petra, islice(loader.epoch(0), 30)))
-        trained.append(weights(petra))
-        loader.close()
-    assert len(losses[0]) == 30 - 9  # the first left the head at the tenth tick
-    assert losses[0] == losses[1]
-    assert_same_weights(*trained)
+    assert_both_loaders_train_alike(folder, batch_format, "cifar", 16, 30)
 
 
 @needs_ffcv
@@ -107,15 +96,7 @@ def test_imagenet32_from_its_official_files_to_training(tmp_path: Path) -> None:
     folder, manifest, batch_format = prepared(IMAGENET32, fake_data.imagenet32(tmp_path / "source"), tmp_path)
     assert manifest.findings.splits["train"].samples == 52
     assert batch_format.num_classes == 1000
-    losses, trained = [], []
-    for loader in loaders(folder / "train.beton", batch_format, batch_size=4):
-        petra = pipeline(18, 1000, "imagenet32", 4)
-        losses.append(train(petra, loader.epoch(0)))
-        trained.append(weights(petra))
-        loader.close()
-    assert len(losses[0]) == 13 - 9
-    assert losses[0] == losses[1]
-    assert_same_weights(*trained)
+    assert_both_loaders_train_alike(folder, batch_format, "imagenet32", 4, 13)
 
 
 @pytest.mark.parametrize("name", [pytest.param("ffcv", marks=needs_ffcv), "torchvision"])
@@ -126,12 +107,12 @@ def test_imagenet_from_image_files_through_training_and_a_stop(tmp_path: Path, n
 
     def loader() -> Loader:
         if name == "ffcv":
-            from reproduce.data.ffcv_loader import FfcvLoader
+            from reproduce.data.ffcv_loader import FfcvFile
 
-            return FfcvLoader(folder / "train.beton", 2, batch_format, seed=2, augmentation="random_resized_crop")
+            return Loader(FfcvFile(folder / "train.beton", batch_format, augment=True), 2, seed=2)
         listed = read_list(folder / "train.jsonl")
         files = JpegFiles([source / file.path for file in listed], [file.label for file in listed])
-        return TorchvisionLoader(files, 2, batch_format, seed=2, augmentation="random_resized_crop")
+        return Loader(ImageFiles(files, batch_format, augment=True), 2, seed=2)
 
     def new() -> Pipeline:
         return pipeline(50, batch_format.num_classes, "imagenet", 2, groups=[5, 4, 5, 4])

@@ -1,6 +1,5 @@
 """Errors of reconstructed inputs: against brute force, against inversion by hand, and at depths where they show."""
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -10,9 +9,8 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
-from reproduce.measures.names import CAUSES, OF
 from reproduce.measures.probe import Values
-from reproduce.measures.reconstruction import ReconstructionProbe, rounding_errors, rows
+from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
@@ -115,25 +113,3 @@ def test_a_kept_input_ends_a_run() -> None:
     assert sorted(rounding_errors(stages, torch.randn(4, 3, 16, 16))) == reconstructed
     net = [toys.stem(2), BufferedStage(nn.Identity()), toys.head(2)]
     assert rounding_errors(net, torch.randn(2, 3, 6, 6)) == {}
-
-
-def test_with_newer_weights_the_error_grows_with_depth_and_rate() -> None:
-    errors = {}
-    for depth, rate in itertools.product((2, 8), (1e-4, 1e-2)):
-        stages, _ = chain(depth)
-        x, y = torch.randn(8, 3, 16, 16), torch.randint(10, (8,))
-        errors[depth, rate] = measured(stages, methods.PETRA, [(x, y)] * (2 * depth + 8), rate=rate)["training/input"][
-            1
-        ]
-    for depth in (2, 8):
-        assert errors[depth, 1e-2] > 10 * errors[depth, 1e-4]
-    for rate in (1e-4, 1e-2):
-        assert errors[8, rate] > 2 * errors[2, rate]
-
-
-def test_rows_are_a_long_table() -> None:
-    line = {"epoch": 1, "probes": 2, "measured": {"training/x": [None, 0.25]}}
-    assert list(rows(line)) == [
-        {"epoch": 1, "stage": 0, "cause": "training", "of": "x", "value": None},
-        {"epoch": 1, "stage": 1, "cause": "training", "of": "x", "value": 0.25},
-    ]

@@ -24,10 +24,6 @@ def gigabytes(depth: int, rule: BufferRule) -> list[str]:
     return [f"{memory(revnet_sizes(depth), c, rule) / GIGABYTE:.2f}" for c in CONFIGURATIONS]
 
 
-def savings(depth: int, rule: BufferRule) -> list[str]:
-    return [f"{saving(revnet_sizes(depth), c, rule):.1f}" for c in CONFIGURATIONS]
-
-
 def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
     rows = published.read("table3_memory")
     assert gigabytes(50, PUBLISHED_RULE) == ["44.45", "43.58", "21.20", "20.33"]
@@ -45,18 +41,14 @@ def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
     [
         (50, CONSISTENT_RULE, ["66.14", "65.26", "22.26", "21.38"], "67.7"),
         (18, PUBLISHED_RULE, ["4.94", "4.75", "2.36", "2.17"], "56.1"),
-        (18, CONSISTENT_RULE, None, "63.1"),
     ],
 )
-def test_rules_give_the_known_values(depth: int, rule: BufferRule, expected: list[str] | None, saved: str) -> None:
-    if expected is not None:
-        assert gigabytes(depth, rule) == expected
-    assert savings(depth, rule)[0] == "0.0"
-    assert savings(depth, rule)[-1] == saved
+def test_rules_give_the_known_values(depth: int, rule: BufferRule, expected: list[str], saved: str) -> None:
+    assert gigabytes(depth, rule) == expected
+    assert f"{saving(revnet_sizes(depth), CONFIGURATIONS[-1], rule):.1f}" == saved
 
 
-@pytest.mark.parametrize("rule", [PUBLISHED_RULE, CONSISTENT_RULE])
-@pytest.mark.parametrize("accumulation", [1, 3, 32])
+@pytest.mark.parametrize(("rule", "accumulation"), [(PUBLISHED_RULE, 1), (CONSISTENT_RULE, 3)])
 def test_sum_over_stages_of_revnet_34_by_hand(rule: BufferRule, accumulation: int) -> None:
     # The buffers from the shapes in the paper's text; parameters and statistics from the network.
     batch, ends = 64, 17

@@ -50,15 +50,6 @@ def test_measured_activations_weights_and_flops_are_those_of_the_formulas(method
     assert m.holds
 
 
-def test_what_is_held_counts_graphs_inputs_and_copies_as_the_paper_does() -> None:
-    """The first inner of 5 stages, of delay 6, so ceil(6 / k) copies."""
-    delayed = one(methods.DELAYED_GRADIENTS, 3, 4)
-    assert delayed.values()["activations"] == 6 * delayed.graph
-    assert delayed.values()["copies"] == 2
-    assert one(methods.DSP, 3, 4).values()["activations"] == 6 * STREAM
-    assert one(methods.PETRA, 3, 4).values()["activations"] == 0
-
-
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_messages_are_two_streams_up_and_with_handed_down_inputs_four_down(method: Method) -> None:
     m = one(method, 3, 1)
@@ -76,14 +67,6 @@ def test_time_is_that_of_the_formulas_but_for_the_head_that_reconstructs_nothing
     m = one(method, depth, k)
     assert m.values()["executed"] == m.formula("executed") - (method is methods.REVERSIBLE_BACKPROPAGATION)
     assert m.result["ticks_per_micro_batch"] == (1 if method.pipelined else 2 * m.place["J"] - 1)
-
-
-@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
-def test_time_by_the_clock_is_one_stage_s_pace_or_all_stages_in_a_row(method: Method) -> None:
-    for backward in (0.5, 2.0):
-        values = one(method, 2, 1, {"seconds": {"forward": 0.25, "backward": 0.25 * backward}}).values()
-        assert values["backward"] == backward
-        assert values["time"] == (max(1.0, backward) if method.pipelined else 4 * (1 + backward))
 
 
 def test_a_formula_is_had_at_other_places_and_not_of_a_method_that_the_paper_lacks() -> None:

@@ -12,12 +12,8 @@ VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
     ("text", "value"),
     [
         ("FG", 100.0),
-        ("0", 0.0),
         ("3J", 30.0),
-        ("4J", 40.0),
-        ("2(J-j)", 14.0),
         ("2(J-j)*FG", 1400.0),
-        ("2(J-j)/k", 3.5),
         ("2 (J - j) / k + 1.5", 5.0),
     ],
 )
@@ -39,8 +35,6 @@ def test_every_published_formula_has_a_value() -> None:
         ("2(J-j", "is not a formula"),
         ("J.real", "holds more than numbers"),
         ("f(J)", "holds more than numbers"),
-        ("J**2", "holds more than numbers"),
-        ("'J'", "holds more than numbers"),
     ],
 )
 def test_what_is_no_formula_is_refused(text: str, message: str) -> None:

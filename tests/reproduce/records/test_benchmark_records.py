@@ -80,19 +80,11 @@ def test_ratios_are_of_one_round() -> None:
     assert spread([7]) == (7, 7, 7, 1)
 
 
-@pytest.mark.parametrize(
-    ("comparison", "ratio", "expected", "aim"),
-    [
-        (FASTER, 2.5, True, "at least 2.5"),
-        (FASTER, 2.4, False, "at least 2.5"),
-        (Comparison("track", RATE, FAST, SLOW, high=1), 1.1, False, "at most 1"),
-        (Comparison("track", RATE, FAST, SLOW, low=0.9, high=1.1), 1.05, True, "at least 0.9, at most 1.1"),
-        (Comparison("track", RATE, FAST, SLOW), 9, None, ""),
-    ],
-)
-def test_aims(comparison: Comparison, ratio: float, expected: bool | None, aim: str) -> None:
-    assert comparison.holds(ratio) is expected
-    assert comparison.aim == aim
+def test_aims() -> None:
+    between = dataclasses.replace(FASTER, low=0.9, high=1.1)
+    assert [between.holds(ratio) for ratio in (0.8, 1, 1.2)] == [False, True, False]
+    assert between.aim == "at least 0.9, at most 1.1"
+    assert dataclasses.replace(FASTER, low=None).holds(9) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +93,6 @@ def test_aims(comparison: Comparison, ratio: float, expected: bool | None, aim: 
         (lambda: Series("track", FAST, RATE, "laps/s", ()), "finite values of at least 0, got .."),
         (lambda: Series("track", FAST, RATE, "laps/s", (1.0, float("nan"))), "finite values"),
         (lambda: benchmark(Comparison("track", RATE, FAST, "snail")), "throughput of snail .track. is to be judged"),
-        (lambda: benchmark(Comparison("track", MEMORY, FAST, SLOW)), "memory of slow"),
         (
             lambda: dataclasses.replace(benchmark(), goals=(Goal("track", MEMORY, SLOW, high=1),)),
             "memory of slow .track. is to be judged and is not there",
@@ -134,10 +125,8 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
         ({"schema": 99}, "is of format 99, this version reads format 1"),
         ({"name": "other"}, "it is that of 'other'"),
         ({"title": None}, "title is None, expected a str"),
-        ({"load": [1.0]}, "is damaged: ValueError"),
         ({"series": [{"group": "track"}]}, "is damaged: KeyError: 'values'"),
         ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),
-        ({"timelines": {"a lap": {"devices": 2, "events": [["F"]]}}}, "is damaged: AttributeError"),
     ],
 )
 def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:

@@ -1,6 +1,5 @@
-"""A run is broken if it has not learned, however finite its loss."""
+"""A run is broken if it has not learned, whatever its loss."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from reproduce.grids.smoke import digits_cell
 from reproduce.records.broken import broken, chance
 from reproduce.records.results import Run, read
 from tests import fake_probes, fake_records
-
-GUESS = math.log(10)
 
 
 def finished(root: Path, accuracy: float, loss: float | None, cell: TrainingCell | None = None) -> Run[Cell]:
@@ -24,20 +21,17 @@ def finished(root: Path, accuracy: float, loss: float | None, cell: TrainingCell
     ("accuracy", "loss", "expected"),
     [
         (80.0, 0.5, ""),
-        (80.0, GUESS, "loss of a guess"),
-        (80.0, 1e9, "loss of a guess"),
-        (80.0, GUESS - 1e-6, ""),
-        (15.0, 0.5, "accuracy of a guess"),
-        (15.1, 0.5, ""),
-        (10.0, 2.5, "loss of a guess"),
-        (80.0, None, ""),
+        (25.9, 2.41, ""),  # the loss is the mean of an epoch, and the first steps' spike is in it
+        (20.1, 1e9, ""),
+        (20.0, 0.5, "at chance"),
+        (16.0, 2.06, "at chance"),
+        (10.0, None, "at chance"),
     ],
 )
-def test_a_finished_run_is_broken_if_it_does_no_better_than_a_guess(
+def test_a_finished_run_is_broken_if_its_accuracy_is_at_most_twice_that_of_a_guess(
     accuracy: float, loss: float | None, expected: str, tmp_path: Path
 ) -> None:
-    run = finished(tmp_path, accuracy, loss)
-    assert broken(run) == expected
+    assert broken(finished(tmp_path, accuracy, loss)) == expected
 
 
 def test_a_guess_depends_on_the_number_of_classes(tmp_path: Path) -> None:

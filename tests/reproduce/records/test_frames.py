@@ -97,7 +97,8 @@ def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Pa
 def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     fake_records.train(small.cell(), tmp_path, 60.0)
     files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
-    assert [file.name for file in files] == ["runs.csv", "epochs.csv", "lines.csv", "parts.csv", "series.csv"]
+    tables = ["runs", "epochs", "lines", "parts", "series", "history"]
+    assert [file.name for file in files] == [f"{table}.csv" for table in tables]
     (row,) = csv.DictReader(files[0].read_text().splitlines())
     assert (row["cell"], row["test_accuracy"]) == (small.cell().name, "60.0")
     assert len(files[1].read_text().splitlines()) == 1 + small.cell().epochs

@@ -85,15 +85,11 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
         (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Verdict.REPLACED),
         (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Verdict.REPLACED),
         (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Verdict.REPLACED),
-        (lambda root: partial(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
         (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Verdict.REPLACED),
         (lambda root: partial(root, 1), lambda root: begin(CELL, root), Verdict.REPLACED),
         (lambda root: shared(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
         (lambda root: partial(root, 3), lambda root: shared(root, 1), Verdict.REPLACED),
-        (lambda root: shared(root, 3), lambda root: shared(root, 1), Verdict.REPLACED),
-        (lambda root: train(CELL, root, 95.0), lambda root: shared(root, 3), Verdict.REPLACED),
         (lambda root: partial(root, 2), lambda root: shared(root, 3), Verdict.KEPT),
-        (lambda root: partial(root, 1), lambda root: partial(root, 3), Verdict.KEPT),
         (lambda root: partial(root, 2), lambda root: partial(root, 2), Verdict.KEPT),
         (lambda root: partial(root, 3), lambda root: train(CELL, root, 95.0), Verdict.KEPT),
         (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Verdict.KEPT),
@@ -109,29 +105,15 @@ def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, 
     assert verdicts(there, here) != [Verdict.REPLACED], "once is enough"
 
 
-def test_what_was_brought_can_be_gone_on_with(there, here):
-    partial(there, 3)
-    partial(here, 1, b"old")
-    list(merge(there, here))
-    record = Record.of(CELL, here)
-    assert record.checkpoint.read_bytes() == b"checkpoint"
-    assert str(record.state()) == "3 of 4 epochs"
-
-
-def test_two_different_results_are_a_conflict_and_both_stay(there, here):
+@pytest.mark.parametrize("make", [lambda root: train(CELL, root, 96.0), lambda root: failed(root, "diverged")])
+def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
     train(CELL, there, 95.0)
-    train(CELL, here, 96.0)
+    make(here)
     before = snapshot(there), snapshot(here)
     [action] = merge(there, here)
     assert action.verdict is Verdict.CONFLICT
     assert str(Record.of(CELL, here).path) in str(action)
     assert (snapshot(there), snapshot(here)) == before
-
-
-def test_a_result_and_a_divergence_are_a_conflict(there, here):
-    train(CELL, there, 95.0)
-    failed(here, "diverged")
-    assert verdicts(there, here) == [Verdict.CONFLICT]
 
 
 def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
@@ -292,11 +274,6 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(here, tmp_path):
         assert f"nothing can be written to {tmp_path / 'file'}" in result.stderr
 
 
-def test_a_folder_one_level_too_deep_has_no_records(here):
-    train(CELL, here, 95.0)
-    assert "there is no record in it" in call("check", "--records", here / "smoke").output
-
-
 def test_list_and_check(here):
     train(CELL, here, 95.0)
     damaged = partial(here, 2, cell=dataclasses.replace(CELL, seed=5))
@@ -304,6 +281,7 @@ def test_list_and_check(here):
     assert f"smoke/{damaged.path.name}: 2 of 4 epochs" in call("list", "--records", here).output
     with damaged.lock():
         assert ": 2 of 4 epochs, locked by process" in call("list", "--records", here).output
+    assert "there is no record in it" in call("check", "--records", here / "smoke").output
     (damaged.path / "config.json").write_text("{")
     result = call("check", "--records", here)
     assert result.exit_code == 1

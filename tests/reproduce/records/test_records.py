@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import os
+import pickle
 import resource
-import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from reproduce.records import provenance
-from reproduce.records.record import LockedError, Record, RecordError, Status, scan
+from reproduce.records.record import Record, RecordError, Status, scan
 from reproduce.records.storage import StorageFullError, write_atomically
-from tests.processes import FORKED
-from tests.reproduce.cells.test_cells import COMPLEXITY, TRAINING
+from tests.reproduce.cells.test_cells import TRAINING
 
 CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
 ENVIRONMENT = {"python": "3.11"}
@@ -74,13 +73,6 @@ def test_the_folder_is_plain_text_with_the_whole_configuration(record):
     assert Record.load(record.path).cell == CELL
 
 
-def test_a_cell_without_epochs_is_begun_then_done(tmp_path):
-    record = begun(Record.of(COMPLEXITY, tmp_path))
-    assert str(record.state()) == "begun"
-    record.finish({"bytes": 3})
-    assert str(record.state()) == "done"
-
-
 def test_environments_and_codes_are_kept_once_each(record):
     begun(record).begin(ENVIRONMENT, CODE)
     assert record.environments() == [ENVIRONMENT]
@@ -131,57 +123,39 @@ def edit_cell(folder):
     (folder / "config.json").write_text(json.dumps(values))
 
 
+def metrics_are_a_folder(folder):
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").mkdir()
+
+
 @pytest.mark.parametrize(
-    ("harm", "file", "message", "foreign"),
+    ("harm", "file", "message"),
     [
-        (damage("result.json", '{"schema": 1,'), "result.json", "is damaged", False),
-        (damage("result.json", ""), "result.json", "is damaged", False),
-        (damage("result.json", "[]"), "result.json", "expected a JSON object, got list", False),
-        (edit("result.json", schema=99), "result.json", "format 99, this version reads format 1", True),
-        (edit("result.json", identity="f"), "result.json", "result of another cell", False),
-        (edit("result.json", status="nearly"), "result.json", "status 'nearly'", False),
-        (edit("config.json", schema=None), "config.json", "format None", True),
-        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows", True),
-        (edit_cell, "config.json", "edited by hand", False),
-        (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json", False),
-        (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged", False),
-        (
-            damage("metrics.jsonl", "{}\n5\n{}\n"),
-            "metrics.jsonl",
-            "line 2 is damaged: expected a JSON object, got 5",
-            False,
-        ),
-        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None", False),
-        (
-            edit("result.json", status="failed", reason="diverged", detail=7),
-            "result.json",
-            "failed cell and has the detail 7",
-            False,
-        ),
-        (
-            lambda folder: [(folder / "metrics.jsonl").unlink(), (folder / "metrics.jsonl").mkdir()],
-            "metrics.jsonl",
-            "cannot be read: Is a directory",
-            False,
-        ),
-        (
-            damage("metrics.jsonl", '{"epoch": 0}\n'),
-            "metrics.jsonl",
-            "has 1 lines, but the finished cell has 3 epochs",
-            False,
-        ),
+        (damage("result.json", '{"schema": 1,'), "result.json", "is damaged"),
+        (edit("result.json", schema=99), "result.json", "format 99, this version reads format 1"),
+        (edit("result.json", identity="f"), "result.json", "result of another cell"),
+        (edit("result.json", status="nearly"), "result.json", "status 'nearly'"),
+        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None"),
+        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows"),
+        (edit_cell, "config.json", "edited by hand"),
+        (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json"),
+        (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged"),
+        (damage("metrics.jsonl", "{}\n5\n{}\n"), "metrics.jsonl", "line 2 .* expected a JSON object, got 5"),
+        (damage("metrics.jsonl", '{"epoch": 0}\n'), "metrics.jsonl", "has 1 lines, but the finished cell has 3 epochs"),
+        (metrics_are_a_folder, "metrics.jsonl", "cannot be read: Is a directory"),
     ],
 )
-def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, message, foreign):
+def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, message):
     begun(record, epochs=3).finish({"test_accuracy": 0.5})
     harm(record.path)
     before = snapshot(record.path)
     with pytest.raises(RecordError, match=message) as caught:
         record.state()
     assert caught.value.path == record.path / file
-    assert caught.value.foreign is foreign
-    assert str(record.path / file) in str(caught.value)
+    assert caught.value.foreign == ("this version" in message)
+    assert f"{record.path / file}: " in str(caught.value)
     assert "move the folder away" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert snapshot(record.path) == before
     found = scan(tmp_path)
     assert (len(found.records), len(found.problems)) == (0, 1)
@@ -192,34 +166,6 @@ def test_a_folder_with_another_cell_is_refused_with_the_difference(record):
     other = Record(record.path, dataclasses.replace(CELL, width=8))
     with pytest.raises(RecordError, match="another cell: width 4, not 8"):
         other.begin(ENVIRONMENT, CODE)
-
-
-def test_scan_finds_all_and_one_damaged_record_does_not_hide_the_others(tmp_path):
-    for seed in range(3):
-        begun(Record.of(dataclasses.replace(CELL, seed=seed), tmp_path), epochs=seed)
-    (Record.of(CELL, tmp_path).path / "config.json").write_text("{")
-    found = scan(tmp_path)
-    assert [str(state) for _, state in found.records] == ["1 of 3 epochs", "2 of 3 epochs"]
-    assert [problem.path.name for problem in found.problems] == ["config.json"]
-
-
-def _hold(record, ready, release):
-    with record.lock():
-        ready.set()
-        release.wait()
-
-
-def test_a_cell_is_held_by_one_process_and_free_when_that_is_killed(record):
-    ready, release = FORKED.Event(), FORKED.Event()
-    process = FORKED.Process(target=_hold, args=(record, ready, release))
-    process.start()
-    assert ready.wait(60)
-    with pytest.raises(LockedError, match="another process"), record.lock():
-        pass
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    with record.lock():
-        assert record.state().status is Status.NOT_RUN
 
 
 @contextmanager
@@ -253,11 +199,6 @@ def test_a_full_disk_does_not_hurt_the_file_that_is_replaced(tmp_path):
     with pytest.raises(StorageFullError), full_disk():
         write_atomically(file, b"x" * 200)
     assert snapshot(tmp_path) == {"result.json": b"old"}
-
-
-def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        write_atomically(tmp_path / "missing" / "file", b"")
 
 
 def test_the_environment_is_json_without_folders_and_hosts():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids.smoke import digits_cell
 from reproduce.records import results
@@ -17,24 +16,11 @@ from reproduce.records.record import Status
 from tests import fake_records
 
 
-@pytest.mark.parametrize("name", ["test_accuracy", "best_test_accuracy", "train_loss", "peak_bytes"])
-def test_a_result_without_what_tables_show_is_foreign_and_the_others_are_there(tmp_path: Path, name: str) -> None:
-    record = fake_records.train(digits_cell(), tmp_path, 90.0)
-    fake_records.train(digits_cell(seed=1), tmp_path, 91.0)
-    file = record.path / "result.json"
-    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != name}))
-    found = results.read(tmp_path, [digits_cell(seed=seed) for seed in (0, 1)])
-    assert [run.cell.seed for run in found.training] == [1]
-    (problem,) = found.problems
-    assert problem.path == file
-    assert problem.foreign
-    assert f"lacks {name}" in str(problem)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("result.json", lambda v: v | {"test_accuracy": None}, "test_accuracy is None, expected a number"),
+        ("result.json", lambda v: {k: v[k] for k in v if k != "train_loss"}, "lacks train_loss: another version"),
         ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object"),
         ("environment.json", lambda v: v | {"entries": [{}]}, "it lacks device, processor, cores"),
         ("environment.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
@@ -64,22 +50,6 @@ def test_an_epoch_without_an_accuracy_is_damage(tmp_path: Path) -> None:
     assert "metrics.jsonl: is damaged: line 1: test_accuracy is None, expected a number" in str(problem)
 
 
-def test_what_is_planned_in_two_precisions_is_absent_in_the_other(tmp_path: Path) -> None:
-    planned = [digits_cell(), replace(digits_cell(), precision="bf16")]
-    fake_records.train(planned[1], tmp_path, 90.0)
-    found = results.read(tmp_path, planned)
-    assert [(run.cell.precision, run.state.status) for run in found.training] == [
-        ("bf16", Status.DONE),
-        ("float32", Status.NOT_RUN),
-    ]
-
-
-def test_a_measurement_without_what_table_1_shows_is_foreign(tmp_path: Path) -> None:
-    fake_records.begin(fake_records.complexity_cell(methods.PETRA), tmp_path).finish({"rows": [], "stages": 5})
-    (problem,) = results.read(tmp_path).problems
-    assert "lacks memory, stage_flops" in str(problem)
-
-
 def test_a_failed_or_unfinished_cell_needs_no_values(tmp_path: Path) -> None:
     fake_records.begin(digits_cell(), tmp_path).fail("diverged", "nan")
     fake_records.train(digits_cell(seed=1), tmp_path, 90.0, epochs=1)
@@ -96,3 +66,6 @@ def test_what_is_planned_and_has_no_record_is_there_as_not_run_unless_it_ran_in_
     found = results.read(tmp_path, planned)
     assert [(run.cell.seed, run.state.status) for run in found.training] == [(0, Status.DONE), (1, Status.NOT_RUN)]
     assert [run.cell.precision for run in found.of(planned[:1])] == ["bf16"]
+    in_both = results.read(tmp_path, [digits_cell(), replace(digits_cell(), precision="bf16")])
+    states = [(run.cell.precision, run.state.status) for run in in_both.training]
+    assert states == [("bf16", Status.DONE), ("float32", Status.NOT_RUN)]

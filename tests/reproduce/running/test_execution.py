@@ -9,23 +9,13 @@ from reproduce.measures.context import Stopped
 from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 
 
-class Told(StopAfter):
-    """Stops after so many ticks, and keeps what it was told."""
-
-    def __init__(self, ticks: int) -> None:
-        super().__init__(ticks)
-        self.notices: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-
 def told(folder: Path) -> list[str]:
     """What is said in one tick more."""
-    observer = Told(1)
+    stop, notices = StopAfter(1), []
+    stop.notice = notices.append  # type: ignore[method-assign]
     with pytest.raises(Stopped):
-        run(SMALL, folder, observer=observer, should_stop=observer.should_stop)
-    return observer.notices
+        run(SMALL, folder, observer=stop, should_stop=stop.should_stop)
+    return notices
 
 
 def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:

@@ -4,25 +4,17 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import sys
 import threading
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from petra_core import methods
-from reproduce.cells.kinds import CellError, TrainingCell
-from reproduce.commands.conclusion import conclude
-from reproduce.grids import scales, small
-from reproduce.grids.grid import grid_of
-from reproduce.grids.plans import accuracy
-from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.grids import small
 from reproduce.measures.how import How
-from reproduce.records import record as record_module
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
@@ -153,6 +145,31 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
 
 
+def grid_with_a_broken_device(cells, root):
+    """As `grid`, by workers that break off at the second cell; each notes which cells it was at."""
+
+    def execute(record, context):
+        with (root / str(os.getpid())).open("a") as file:
+            file.write(f"{cells.index(record.cell)}")
+        if record.cell == cells[1]:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return State(Status.DONE, result={"test_accuracy": 90.0})
+
+    worker.execute = execute
+    grid(cells, root, jobs=1)
+
+
+def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
+    """It went on, and made a problem of every cell after that one: the device repeats its error to that process."""
+    with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
+        said = process.said()
+    assert process.returncode == 1
+    assert f"PROBLEM {CELLS[1].slug}: Traceback" in said
+    assert "an illegal memory access was encountered" in said
+    assert "a worker died" not in said
+    assert sorted(file.read_text() for file in tmp_path.iterdir() if file.is_file()) == ["01", "02"]
+
+
 @pytest.mark.slow
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
@@ -193,6 +210,14 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
 def test_told_to_stop_it_takes_no_other_cell(tmp_path):
     assert work_here(CELLS, tmp_path, should_stop=lambda: True) == []
     assert not list(tmp_path.iterdir())
+
+
+def test_what_many_cells_have_to_say_is_told_once():
+    told = []
+    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    for index in range(3):
+        listener._notice(0, index, "ticks of DSP cannot be recorded")
+    assert told == ["NOTE ticks of DSP cannot be recorded"]
 
 
 def test_a_finished_grid_starts_no_worker(whole, monkeypatch):
@@ -254,37 +279,6 @@ def test_exit_codes():
     assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
 
 
-def counted(cells, root, jobs):
-    """Run the grid and conclude it as a command does; every reading of a result is a line on stderr."""
-    read = record_module._read_json
-
-    def noted(file):
-        if file.name == "result.json":
-            os.write(2, f"READ by {os.getpid()} {file.parent.name}\n".encode())
-        return read(file)
-
-    record_module._read_json = noted
-    os.write(2, f"PARENT is {os.getpid()}\n".encode())
-    runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
-    with contextlib.redirect_stdout(sys.stderr):
-        conclude(scales.by_name("smoke"), run_grid(cells, settings(root, jobs=jobs)), root)
-
-
-@pytest.mark.parametrize("done", [0, 2, 4])
-def test_a_result_is_read_once_in_a_run(tmp_path, done):
-    """By the worker that has written it, or by the parent that finds it: others are told."""
-    cells = [dataclasses.replace(SMALL, epochs=1, drops=(), seed=seed) for seed in range(4)]
-    assert len(work_here(cells[:done], tmp_path)) == done
-    with contextlib.closing(Command(counted, cells, tmp_path, 1)) as command:
-        said = command.said()
-    assert command.returncode == 0, said
-    assert said.count("[4/4]") == (done < 4)
-    [parent] = re.findall(r"PARENT is (\d+)", said)
-    reads = re.findall(r"READ by (\d+) (\S+)", said)
-    assert Counter(name for _, name in reads) == Counter(cell.name for cell in cells)
-    assert [name for pid, name in reads if pid == parent] == [cell.name for cell in cells[:done]]
-
-
 def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
     record = Record.of(CELLS[0], tmp_path)
     record.begin({}, {})
@@ -296,47 +290,3 @@ def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
     run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)
     assert started == [CELLS[:1]]
     assert record.state().status is Status.PARTIAL
-
-
-# --- the smoke scale
-
-
-def test_smoke_is_every_method_on_both_reversible_networks_and_what_compares_with_them():
-    cells = [cell for cell in accuracy.cells("smoke") if isinstance(cell, TrainingCell)]
-    every = {(model, m.name, k) for model in ("revnet18", "chain8") for m in methods.ALL for k in (1, 4)}
-    far = {(model, m, 32) for model in ("revnet18", "chain8") for m in ("PETRA", "BACKPROPAGATION")}
-    plain = {("resnet18", "BACKPROPAGATION", k) for k in (1, 4)}
-    assert Counter((cell.model, cell.method, cell.accumulation) for cell in cells) == Counter(every | far | plain)
-    assert {(cell.scale, cell.seed) for cell in cells} == {("smoke", 0)}
-
-
-def test_smoke_compares_like_with_like():
-    """Within a network only method, k, seed and the rate that follows from k differ."""
-    varied = {"method", "accumulation", "seed", "learning_rate"}
-    for network in DIGITS_NETWORKS:
-        cells = [cell.to_dict() for cell in accuracy.cells("smoke") if getattr(cell, "model", "") == network]
-        same = [{key: value for key, value in cell.items() if key not in varied} for cell in cells]
-        assert all(cell == same[0] for cell in same)
-        assert len({cell["learning_rate"] / cell["accumulation"] for cell in cells}) == 1
-
-
-def test_an_unknown_scale_lists_the_near_ones():
-    with pytest.raises(CellError, match="did you mean smoke"):
-        grid_of("smokey")
-
-
-@pytest.mark.parametrize(
-    ("accumulation", "status", "accuracy", "short"),
-    [
-        (1, Status.DONE, 90.1, False),
-        (1, Status.DONE, 90.0, True),
-        (4, Status.DONE, 20.0, True),
-        (32, Status.DONE, 20.0, False),
-        (1, Status.FAILED, None, True),
-        (1, Status.PARTIAL, None, False),
-    ],
-)
-def test_what_falls_short(accumulation, status, accuracy, short):
-    scale = scales.by_name("smoke")
-    cell = digits_cell(accumulation=accumulation)
-    assert scale.falls_short(cell, State(status), accuracy) is short

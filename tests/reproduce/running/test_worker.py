@@ -8,12 +8,10 @@ import torch
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import paper, small
-from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
-from reproduce.running.execution import execute
 from reproduce.running.worker import Settings, work
 from tests.reproduce.measures.test_training import SMALL, recorded
 
@@ -82,31 +80,13 @@ def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
     assert "beta" in found[0][2]
 
 
-class StopInEvaluation(Observer):
-    """Orders a stop in the middle of the evaluation of an epoch: at the first look after its last tick's."""
+@pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
+def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch, message):
+    def fail(record, context):
+        raise (torch.AcceleratorError if message.startswith("CUDA") else RuntimeError)(message)
 
-    def __init__(self, at):
-        self.at, self.looks = at, 0
-
-    def tick(self, done, total, loss):
-        self.looks = 0
-        self.done = done
-
-    def should_stop(self):
-        self.looks += 1
-        return self.done == self.at and self.looks == 2
-
-
-@pytest.mark.parametrize("epoch", [1, 3])
-def test_a_stop_in_the_middle_of_an_evaluation_goes_on_bitwise(tmp_path, epoch):
-    """Of ImageNet an evaluation takes minutes: nobody waits that long for Ctrl-C."""
-    whole, halted = Record(tmp_path / "whole", SMALL), Record(tmp_path / "halted", SMALL)
-    execute(whole, Context(model_file=whole.path / "model.pt"))
-    observer = StopInEvaluation(11 * epoch)
-    with pytest.raises(Stopped):
-        execute(halted, Context(observer=observer, should_stop=observer.should_stop))
-    assert len(halted.metrics()) == epoch - 1
-    execute(halted, Context(model_file=halted.path / "model.pt"))
-    assert recorded(halted.path) == recorded(whole.path)
-    ours, theirs = (torch.load(record.path / "model.pt", weights_only=True) for record in (halted, whole))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    monkeypatch.setattr(worker, "execute", fail)
+    found = reports(CELLS, tmp_path)
+    kinds = [("broken", 0)] if message.startswith("CUDA") else [("problem", index) for index in range(3)]
+    assert [report[:2] for report in found] == kinds
+    assert message in found[0][2]

@@ -48,11 +48,20 @@ def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_a
     assert seen == [[1.0, 2.0]]
 
 
+def test_another_column_is_drawn_where_a_row_has_it() -> None:
+    seen: list[tuple[str, list[float]]] = []
+    rows = [{**ROWS[0], "formula": 5.0}, ROWS[1], {"at": 2, "kind": "inputs", "formula": 6.0}]
+    layers = [facets.also("formula", lambda panel: seen.append((panel.y, list(panel.part[panel.y])))), facets.dots()]
+    figure = facet(rows, layers, key="k", title="", caption="", x="at", y="amount", hue="kind", looks=facets.KIND_LOOKS)
+    assert seen == [("formula", [5.0, 6.0])]
+    assert figure.description == "1 panel. inputs from 1 to 2.", "only what y is"
+
+
 def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
     panels: list[Panel] = []
     drawn(
         facets.dots(),
-        facets.dots(hollow=True),
+        facets.dots(hollow="of"),
         only(facets.from_zero(), of="formula"),
         only(facets.logarithmic(), of="measured"),
         panels.append,

@@ -242,7 +242,6 @@ def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: 
 
 def compare(rank: int) -> None:
     team = object.__new__(Processes)
-    team.size = 2
     team.compare("3 epochs and 5 micro-batches")
     with pytest.raises(UnsupportedError, match=r"rank 1 would go on from 1 epochs, rank 0 from 0 epochs: .* all "):
         team.compare(f"{rank} epochs")

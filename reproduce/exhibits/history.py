@@ -1,0 +1,70 @@
+"""What asv counted at every commit of its history: whether a change of the code cost bytes, FLOPs, calls or digits."""
+
+from collections.abc import Iterator
+
+from petra_core import methods
+from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
+from reproduce.records.frames import Frames
+from reproduce.show import facets
+from reproduce.show.content import Finding, code
+from reproduce.show.facets import METHOD_LOOKS, Look, facet
+from reproduce.show.tables import difference, entry, number, table, words
+from reproduce.words import count
+
+INTRODUCTION = (
+    "Counts and numerical errors are the same at every run with the same kernels, so a curve that moves is a change of "
+    "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
+)
+CHANGED = 0.01  # share of a figure from which a change is listed
+LOOKS = {"": Look("of no method", "#555555")} | {m.title: METHOD_LOOKS[m.name] for m in methods.KNOWN}
+
+
+def whole(frames: Frames) -> Iterator[Shown]:
+    """A small curve for each figure, and the commits at which one changed."""
+    every = frames.history
+    if every.empty:
+        yield "Nothing has been counted yet: `nox -s benchmarks-history` does it."
+        return
+    for machine, rows in every.groupby("machine"):
+        commits, figures = rows["commit"].nunique(), rows["figure"].nunique()
+        changes = rows[(rows["value"] / rows["before"] - 1).abs() > CHANGED]
+        moved = list(dict.fromkeys(changes["figure"]))
+        said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
+        latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()
+        now = "".join(f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved)
+        yield Coverage(count(commits, "commit"))
+        yield Sentence(f"Over {count(commits, 'commit')} {said}{now}.")
+        yield facet(
+            rows.groupby(["figure", "method", "at"], sort=False)["ratio"].mean().reset_index(),
+            [facets.line()],
+            key=f"history-{machine}",
+            title="Counts and errors over the commits",
+            caption=f"Counts and numerical errors by commit, relative to the first ({machine}); mean over settings.",
+            x="at",
+            y="ratio",
+            looks=LOOKS,
+            col="figure",
+            wrap=3,
+            titles=lambda _, figure: str(figure).replace(".track", "\n", 1).replace("\n_", "\n"),
+            xlabel="commit",
+            ylabel="to the first",
+            height=1.7,
+        )
+        yield table(
+            key=f"history-{machine}",
+            caption=f"Where a figure changed by more than {CHANGED:.0%} ({machine}).",
+            rows=changes.itertuples(),
+            fields=[
+                words("figure", lambda row: row.figure),
+                words("method", lambda row: row.method or row.setting),
+                number("number", lambda row: row.at),
+                entry("commit", lambda row: code(row.commit[:10]), numeric=False),
+                number("before", lambda row: row.before, 2),
+                number("after", lambda row: row.value, 2),
+                difference("change, %", lambda row: 100 * (row.value / row.before - 1), 1),
+            ],
+        )
+        yield Finding(f"History of the benchmarks: {said} over {count(commits, 'commit')} ({machine}){now}.")
+
+
+EXHIBIT = Exhibit("history", "History of the benchmarks, commit by commit", INTRODUCTION, whole=whole)

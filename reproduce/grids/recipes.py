@@ -1,0 +1,30 @@
+"""Cells that train a network with the settings of a scale from `small` upwards, by the name of the scale."""
+
+from typing import Any
+
+from petra_core.methods import Method
+from reproduce.cells.kinds import TrainingCell
+from reproduce.grids import narrow, paper, small
+
+__all__ = ["cell", "seeds", "settings"]
+
+
+def settings(
+    scale: str, network: str, method: Method, accumulation: int, seed: int = 0, *, dataset: str = "cifar10", **own: Any
+) -> dict[str, Any]:
+    """The scale's settings for training a network on a data set, or those that differ from them by `own`."""
+    if scale == "paper":
+        return paper.settings(dataset, network, method, accumulation, seed, **own)
+    if scale == "narrow":
+        return narrow.settings(dataset, network, method, accumulation, seed, **own)
+    return small.settings(network, method, accumulation, seed, dataset=dataset, **own)
+
+
+def cell(scale: str, network: str, method: Method, accumulation: int, seed: int = 0, **own: Any) -> TrainingCell:
+    """Train with `settings(...)`, and record the accuracy."""
+    return TrainingCell(**settings(scale, network, method, accumulation, seed, **own))
+
+
+def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:
+    """The seeds of every cell of a data set; none where a scale has no cells of it."""
+    return {"small": small.SEEDS, "narrow": narrow.SEEDS, "paper": paper.SEEDS[dataset]}.get(scale, ())

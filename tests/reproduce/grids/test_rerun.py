@@ -1,0 +1,70 @@
+"""Every cell has a command that runs just this cell."""
+
+import shlex
+from dataclasses import replace
+
+import click
+import pytest
+
+from petra_core import methods
+from reproduce.cells.kinds import Cell
+from reproduce.commands import train as training
+from reproduce.grids import rerun, scales, selection, small
+from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import gradients
+from reproduce.grids.smoke import digits_cell
+
+
+@pytest.mark.parametrize("scale", scales.SCALES)
+def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
+    """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
+    grid = grid_of(scale)
+    in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
+    for cell in [*grid.cells[:: max(1, len(grid.cells) // 25)], *in_two_precisions]:
+        words = shlex.split(rerun.command(cell))
+        assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
+        assert selection.select(grid, {}, only=words[6:]) == [cell]
+    assert len({rerun.command(cell) for cell in grid.cells}) == len(grid.cells)
+
+
+def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:
+    planned = small.cell("revnet18", methods.PETRA, 4, 1)
+    run = replace(planned, precision="bf16", loader="ffcv")
+    words = shlex.split(rerun.command(run))
+    assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
+    chosen = selection.select(grid_of("small"), {}, only=[words[6]])
+    assert selection.with_settings(chosen, loader=words[8], precision=words[10]) == [run]
+
+
+def test_no_command_is_given_for_what_no_command_makes() -> None:
+    left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
+    assert rerun.command(left) == ""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        digits_cell(scale="custom"),
+        digits_cell("chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"),
+        digits_cell(scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
+    ],
+    ids=lambda cell: cell.slug,
+)
+def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(rerun.command(cell))
+    assert words[:4] == ["python", "-m", "reproduce", "train"]
+    made: list[Cell] = []
+    original = training.cell_by_hand
+
+    def note(settings: dict[str, object]) -> Cell:
+        made.append(original(settings))
+        raise click.UsageError("far enough")
+
+    monkeypatch.setattr(training, "cell_by_hand", note)
+    with pytest.raises(click.UsageError):
+        training.train(words[4:], standalone_mode=False)
+    assert made == [cell]
+
+
+def test_a_cell_that_left_the_grid_is_run_by_hand() -> None:
+    assert "reproduce train" in rerun.command(digits_cell(epochs=7))

@@ -1,0 +1,72 @@
+"""asv's history: what is read of its files, what is not comparable, and what the report says of a change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from reproduce.exhibits import history as exhibit
+from reproduce.exhibits._exhibit import section
+from reproduce.records.frames import Frames
+from reproduce.records.results import read
+from reproduce.show.content import Figure, Table
+
+NAMES = [[f"'{methods.PETRA.name}'", f"'{methods.DSP.name}'"], ["10", "30"]]
+
+
+def write(root: Path, number: int, values: list[float | None] | None, version: str = "1") -> None:
+    """The file of a commit, as asv writes it."""
+    folder = root / "asv" / "machine"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "machine.json").write_text("{}")
+    run = {
+        "commit_hash": f"{number:040}",
+        "date": 1_000 * number,
+        "result_columns": ["result", "params", "version"],
+        "results": {"cost.track_bytes": [values, NAMES, version]},
+        "version": 2,
+    }
+    (folder / f"{99 - number}-env.json").write_text(json.dumps(run))
+
+
+def frames(root: Path) -> Frames:
+    return Frames(read(root / "records"))
+
+
+def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
+    for number, petra in enumerate((100.0, 100.5, 150.0), start=1):
+        write(tmp_path, number, [petra, 7.0, 3.0, None])
+    found = section(exhibit.EXHIBIT, frames(tmp_path))
+    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    (change,) = table.rows
+    shown = ["cost.track_bytes", "PETRA", "3", "0000000000", "100.50", "150.00", "+49.3"]
+    assert [entry.text for entry in change] == shown
+    assert any(isinstance(block, Figure) for block in found.blocks)
+    assert (
+        found.sentence
+        == "Over 3 commits 0 of 1 figure stayed within 1%; cost.track_bytes is at 1.17 of its first value."
+    )
+
+
+def test_values_of_an_older_version_of_a_benchmark_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0], version="0")
+    write(tmp_path, 2, None)
+    write(tmp_path, 3, [5.0, 5.0, 5.0, 5.0])
+    rows = frames(tmp_path).history
+    assert set(rows["value"]) == {5.0}
+    assert set(rows["ratio"]) == {1.0}
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"date": 1}'])
+def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path, damage: str) -> None:
+    write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])
+    (tmp_path / "asv" / "machine" / "b.json").write_text(damage)
+    (problem,) = frames(tmp_path).results.benchmark_problems
+    assert "b.json" in str(problem)
+    assert len(frames(tmp_path).history) == 4
+
+
+def test_nothing_counted_is_said(tmp_path: Path) -> None:
+    (words,) = section(exhibit.EXHIBIT, frames(tmp_path)).blocks[-1:]
+    assert "nox -s benchmarks-history" in str(words)
