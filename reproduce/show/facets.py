@@ -235,7 +235,7 @@ def facet(
             panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
             for layer in beside:
                 layer(panel)
-            panels[1].set(xlabel=xlabel, ylabel=beside_label, xlim=panels[0].get_xlim())
+            panels[1].set(xlabel=xlabel, ylabel=beside_label)
         for axes in panels[: len(places) + bool(beside)]:
             _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
             locator = axes.xaxis.get_major_locator()
@@ -246,7 +246,9 @@ def facet(
                 axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
             if finish:
                 finish(axes)
-        if share == (True, True) and not beside:
+        if beside:  # after the scale is set: a linear axis begins below 0, of which a logarithm knows nothing
+            panels[1].set_xlim(panels[0].get_xlim())
+        elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
         sns.despine(drawing)

@@ -2,10 +2,12 @@
 
 import re
 
+from matplotlib.axes import Axes
 from pandas import DataFrame
 
 from reproduce.show import facets
 from reproduce.show.facets import Look, Panel
+from reproduce.show.statistics import Estimate
 
 LOOKS = {"a": Look("the first", "#aa0001"), "b": Look("the second", "#bb0002", None, "^")}
 ROWS = [
@@ -66,3 +68,23 @@ def test_a_figure_says_what_is_in_it() -> None:
     assert said(facets.stack(), bars) == "1 panel, % against k. S 5; T 1."
     assert said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "a")]) == "1 panel, % against k. S 1.5."
     assert said(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
+
+
+def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> None:
+    """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed all of it to the right."""
+    drawn: list[Axes] = []
+    facets.facet(
+        [{"k": k, "y": 60.0 + k, "method": "PETRA"} for k in (1, 32)],
+        [facets.line()],
+        key="k",
+        title="t",
+        caption="c",
+        x="k",
+        y="y",
+        xlog=True,
+        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}})],
+        finish=drawn.append,
+    )
+    limits = [axes.get_xlim() for axes in drawn]
+    assert limits[0] == limits[1]
+    assert 0.5 < limits[1][0] < 1
