@@ -54,18 +54,23 @@ class Cell(abc.ABC):
         """A short name of the cell for people; not unique, see `name`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting with its value, `kind` first; `from_dict` is the inverse.
+        """Every setting with its value, `kind` first; `from_dict` is the inverse."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"kind": self.kind, **values}
+
+    def without_defaults(self) -> dict[str, Any]:
+        """The settings less those at their default, `kind` first.
 
         A setting that has a default came later than the first records. Its default is what was done before there was
-        the setting, and is not written: so those records keep their identities.
+        the setting, and is no part of the identity: so those records keep theirs.
         """
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
-        return {"kind": self.kind, **{name: value for name, (value, default) in values.items() if value != default}}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_dict().items() if value != defaults.get(name)}
 
     @property
     def canonical(self) -> str:
-        """The configuration as JSON text of which there is only one: sorted keys, no spaces, ASCII."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """The configuration as JSON text of which there is only one: no defaults, sorted keys, no spaces, ASCII."""
+        return json.dumps(self.without_defaults(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
     def identity(self) -> str:

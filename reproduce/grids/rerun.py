@@ -25,7 +25,7 @@ def command(cell: Cell) -> str:
         return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
     if not isinstance(cell, TrainingCell):
         return ""
-    settings = {name: value for name, value in cell.to_dict().items() if name not in ("kind", "scale")}
+    settings = {name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale")}
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
 

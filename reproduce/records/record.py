@@ -94,6 +94,7 @@ class Record:
     def __init__(self, path: Path, cell: Cell) -> None:
         self.path = path
         self.cell = cell
+        self.about: dict[str, Any] = {}  # what a result says besides its values, a failure too: such as of which data
         self._hold: Hold | None = None
 
     @classmethod
@@ -301,13 +302,13 @@ class Record:
     def _write_result(self, status: Status, values: Mapping[str, Any]) -> None:
         self.check_held()
         head = {"schema": SCHEMA, "identity": self.cell.identity, "kind": self.cell.kind, "status": status.value}
-        write_json(self.path / "result.json", {**head, **values})
+        write_json(self.path / "result.json", {**head, **values, **self.about})
 
     def _check_config(self) -> None:
         there = Record.load(self.path).cell
         if there != self.cell:
             mine, theirs = self.cell.to_dict(), there.to_dict()
-            names = {**mine, **theirs}  # a setting at its default is in neither
+            names = {**mine, **theirs}
             other = [f"{n} {theirs.get(n)!r}, not {mine.get(n)!r}" for n in names if theirs.get(n) != mine.get(n)]
             raise RecordError(self.path / "config.json", f"is the record of another cell: {'; '.join(other)}")
 

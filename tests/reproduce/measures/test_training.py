@@ -278,6 +278,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     record, state = run(cell, tmp_path)
     assert state.status is Status.FAILED
     assert state.reason == "diverged"
+    assert state.result["data"]["dataset"] == "digits", "a failure says of which data, too"
     result = record.result()
     assert result["micro_batch"] > 0
     assert 0 <= result["stage"] < 10
