@@ -47,8 +47,10 @@ def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("family", "depth", "k"),
-    [("chain", 0, 1), ("chain", 11, 2), ("revnet", 18, 2), ("revnet", 34, 1), ("revnet", 50, 3)]
-    + [("resnet", 18, 1), ("resnet", 50, 2), ("invertible_revnet", 18, 2), ("invertible_revnet", 50, 1)],
+    [
+        *(("chain", 0, 1), ("chain", 11, 2), ("revnet", 18, 2), ("revnet", 34, 1), ("revnet", 50, 3)),
+        *(("resnet", 18, 1), ("resnet", 50, 2), ("invertible_revnet", 18, 2), ("invertible_revnet", 50, 1)),
+    ],
 )
 def test_without_updates_petra_gives_the_gradients_of_backpropagation_for_every_model(
     family: str, depth: int, k: int

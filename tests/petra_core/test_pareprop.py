@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, concurrency, merge, methods
+from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, concurrency, methods, models
 from petra_core.channel import Channel
 from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
@@ -18,7 +18,7 @@ from petra_core.schedule import Action, Kind
 from petra_core.worker import Worker
 from tests import toys, transformers
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.test_exactness import engine_gradients, plain_gradients
+from tests.properties import engine_gradients, plain_gradients
 
 pytestmark = pytest.mark.convolutions
 
@@ -35,7 +35,7 @@ def one_thread() -> Any:
 # Gradients -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stages", range(1, 13))
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 12])
 def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
     """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
     net, data = toys.network(stages), toys.batches(3)
@@ -44,7 +44,7 @@ def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_dept
     assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
-@pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBRB", "RBBRR", "BBBB", "RRRRRRRRRRRR"])
+@pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBBRR"])
 def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
     """Below the head too, where nothing is held, and one after the other."""
     torch.manual_seed(0)
@@ -68,13 +68,10 @@ class Swap(nn.Module):
         return torch.tanh(self.function(x)) + x_tilde, x
 
 
-@pytest.mark.parametrize("sizes", [(2, 4), (3, 2, 1), (1, 4, 1), (1, 1, 2, 2), (6,)], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 2, 1), (2, 4)], ids=str)
 def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> None:
-    net, data = toys.network(6), toys.batches(2)
-    starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    merged = [merge(net[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
-    gradients = engine_gradients(merged, PAREPROP, data, 2)
-    expected = engine_gradients(merged, REVERSIBLE_BACKPROPAGATION, data, 2)
+    net, data = models.group(toys.network(6), sizes), toys.batches(2)
+    gradients, expected = (engine_gradients(net, of, data, 2) for of in (PAREPROP, REVERSIBLE_BACKPROPAGATION))
     if sizes[-1] == 1:
         assert_bitwise_equal(gradients, expected)
     assert_close(gradients, expected, 1e-12)  # below blocks merged with the head: from the output itself
@@ -86,8 +83,7 @@ def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[T
     return toys.train(p, data), toys.weights(p), torch.get_rng_state()
 
 
-@transformers.every_family
-@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize(("family", "seed"), [("RevViT", None), ("RevSwin", 5), ("RevMViT", 5), ("RevRoBERTa", 5)])
 def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str, seed: int | None) -> None:
     """Masks are replayed, and the global generator is left as plain training leaves it."""
     net, data = transformers.random_network(family), transformers.batches(family, 4)
@@ -125,17 +121,6 @@ def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
         torch.set_num_threads(threads)
         toys.train(p, toys.batches(1))
     assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
-
-
-def test_it_stops_and_goes_on() -> None:
-    net, data = toys.network(5), toys.batches(6)
-    whole = toys.pipeline(net, PAREPROP, accumulation=2)
-    losses = toys.train(whole, data)
-    first, second = (toys.pipeline(net, PAREPROP, accumulation=2) for _ in range(2))
-    before = toys.train(first, data[:3])
-    second.load_state_dict(first.state_dict())
-    assert before + toys.train(second, data[3:]) == losses
-    assert_bitwise_equal(toys.weights(second), toys.weights(whole))
 
 
 # Side by side --------------------------------------------------------------------------------------------------------
