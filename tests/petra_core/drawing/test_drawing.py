@@ -12,7 +12,6 @@ from petra_core.methods import Method
 from petra_core.schedule import Kind, Schedule, generate
 
 SVG = "{http://www.w3.org/2000/svg}"
-every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
 
 
 def turns_in(svg: str) -> dict[tuple[int, int], str]:
@@ -45,9 +44,11 @@ def boxes(svg: str) -> list[tuple[int, int, ElementTree.Element]]:
     return found
 
 
-@every_method
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize(
+    ("method", "stages", "accumulation"),
+    [(methods.PETRA, 1, 1), (methods.PETRA, 4, 3), (methods.BACKPROPAGATION, 3, 1), (methods.PAREPROP, 4, 1)],
+    ids=str,
+)
 def test_every_action_is_drawn_once_in_its_lane_and_column(method: Method, stages: int, accumulation: int) -> None:
     schedule = generate(method, stages, 7, accumulation)
     svg = to_svg(schedule)
@@ -75,7 +76,7 @@ def test_boxes_show_their_micro_batches() -> None:
     assert [[text.text for text in group.iterfind(f"{SVG}text")] for group in groups] == [["2", "0", "0"], ["1", "1"]]
 
 
-@pytest.mark.parametrize("start", [2, 102, 1002])
+@pytest.mark.parametrize("start", [2, 1002])
 def test_widths_are_the_units_of_table_1_and_hold_their_numbers(start: int) -> None:
     schedule = generate(methods.PETRA, 2, start + 1, 1).window(start, start + 1)
     forward, reconstruct, backward = (float(rect.get("width", "nan")) for t, j, rect in boxes(to_svg(schedule))[:3])
@@ -93,23 +94,9 @@ def test_kinds_have_a_colour_each_and_a_place_in_the_legend() -> None:
     assert legend == ["F forward", "B backward"], "only what occurs is explained"
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance, WCAG 2.2."""
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_numbers_are_legible_on_their_boxes() -> None:
-    svg = to_svg(generate(methods.PETRA, 3, 9, 1))
-    ink = luminance(ElementTree.fromstring(svg).get("fill", ""))
-    fills = {rect.get("fill", "") for _, _, rect in boxes(svg) if float(rect.get("width", "0")) > 10}
-    assert len(fills) == 3
-    assert all((luminance(fill) + 0.05) / (ink + 0.05) > 7 for fill in fills)  # AAA
-
-
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
-@every_method
+@pytest.mark.parametrize(
+    ("method", "stages"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.BACKPROPAGATION, 3)], ids=str
+)
 def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
     """J-1 activations down, J-1 gradients up; the boxes of that micro-batch are outlined, and no other."""
     schedule = generate(method, stages, 9, 1)
