@@ -23,15 +23,6 @@ from tests.properties import engine_gradients, plain_gradients
 pytestmark = pytest.mark.convolutions
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Both contestants with as many threads as each of PaReprop's two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # Gradients -----------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +108,7 @@ def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
 
     net = [stage.double() for stage in (toys.stem(2), ReversibleStage(Counting()), toys.head(2))]
     p = Pipeline(net, PAREPROP, optimizer=toys.sgd)
-    for threads in (1, 2, 1):
+    for threads in (1, 2, 1):  # which every test begins with
         torch.set_num_threads(threads)
         toys.train(p, toys.batches(1))
     assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
@@ -262,20 +253,12 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
     assert log == [*begin, "R0 of 2 in A", "B0 of 3 in B", *end, *begin, "R0 of 1 in B", "B0 of 2 in A", *end]
 
 
-def test_other_methods_do_one_thing_after_the_other() -> None:
+def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_refused() -> None:
     assert {type(conductor(method, one_process=True)) for method in methods.ALL} == {InOrder}
-    with pytest.raises(
-        ValueError, match="PAREPROP overlaps the work of stages of one process, and these are in several"
-    ):
-        conductor(PAREPROP, one_process=False)
 
-
-def test_over_several_processes_it_is_refused() -> None:
     class Two(Channel):
         stages, count, replicas, replica = range(2), 4, (1, 1, 1, 1), 0
 
     Two.__abstractmethods__ = frozenset()
-    with pytest.raises(
-        ValueError, match="use PETRA there, or REVERSIBLE_BACKPROPAGATION, which has the same gradients"
-    ):
+    with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):
         Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)  # type: ignore[abstract]

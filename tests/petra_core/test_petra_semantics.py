@@ -126,40 +126,6 @@ def test_the_reference_updates_at_the_ticks_of_the_papers_picture():
         assert torch.equal(before, after) == ((tick, j) not in history.updates)
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("pattern", ["b r r r b r h", "br rr brr rh"])
-def test_the_reference_gives_autograds_gradients_when_nothing_moves(name, pattern):
-    stages, data = network(pattern), batches(3)
-    enters = entries(RULES[name], len(stages), len(data))
-    history = simulate(stages, RULES[name], 2, Sgd(lambda tick: 0.0), data, enters)
-    model = plain(stages)
-    for m, (x, y) in enumerate(data):
-        loss = F.cross_entropy(model(x), y)
-        expected = torch.autograd.grad(loss, list(model.parameters()))
-        assert_close(whole_gradient(history, len(stages), m), expected, TOLERANCE)
-        assert_close(history.losses[m], loss, TOLERANCE)
-
-
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_reference_for_backpropagation_is_the_plain_training_loop(accumulation):
-    stages, data = network("b r b r h"), batches(7)
-    settings = {"momentum": 0.9, "nesterov": True}
-    rule = RULES["BACKPROPAGATION"]
-    reference = Sgd(lambda tick: 0.05, **settings, weight_decay=lambda weight: 0.01)
-    history = simulate(stages, rule, accumulation, reference, data, entries(rule, len(stages), len(data)))
-    model = plain(stages)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.01, **settings)
-    for m, (x, y) in enumerate(data):
-        (F.cross_entropy(model(x), y) / accumulation).backward()
-        if (m + 1) % accumulation == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    final = [tensor for of_stage in history.weights[-1] for tensor in flat(of_stage)]
-    assert_close(final, [parameter.detach() for parameter in model.parameters()], TOLERANCE)
-    statistics = [tensor for of_stage in history.statistics[-1] for tensor in flat(of_stage)]
-    assert_close(statistics, list(model.buffers()), TOLERANCE)
-
-
 def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_forward():
     """Inputs and weights stashed: the gradient of the whole network with the weights each stage had when m passed."""
     stages, data = network("b r r r h"), batches(12)

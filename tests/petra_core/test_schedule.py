@@ -82,17 +82,6 @@ def test_accumulation_updates_at_every_second_backward_and_leaves_the_rest() -> 
     assert generate(methods.PETRA, 2, 5, 2) == Schedule.parse(picture)
 
 
-@every_method
-def test_a_lone_head_is_one_turn_a_tick_under_every_method(method: Method) -> None:
-    picture = f"""
-        {method} J=1 k=2
-        tick 0 | F0 B0
-        tick 1 | F1 B1 U0
-        tick 2 | F2 B2
-    """
-    assert generate(method, 1, 3, 2) == Schedule.parse(picture)
-
-
 # Properties ----------------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +189,7 @@ def test_a_state_that_is_none_is_refused() -> None:
     [
         ((methods.PETRA, 0, 1), ValueError, "at least one stage .* got J=0"),
         ((methods.PETRA, 2.0, 1), TypeError, "J must be an int, got 2.0"),
+        ((methods.PETRA, 2, "4"), TypeError, "1..32"),
         ((methods.PETRA, 2, 33), ValueError, "k=33 is outside 1..32"),
     ],
 )
@@ -223,17 +213,10 @@ def test_text_parses_back(
 ) -> None:
     schedule = generate(method, stages, micro_batches, accumulation)
     assert Schedule.parse(str(schedule)) == schedule
+    assert len({tuple(at.start() for at in re.finditer("\\|", line)) for line in str(schedule).splitlines()[1:]}) <= 1
     start = data.draw(st.integers(0, len(schedule.ticks)))
     part = schedule.window(start, data.draw(st.integers(start, len(schedule.ticks))))
     assert Schedule.parse(str(part)) == part
-
-
-def test_columns_of_the_text_are_aligned() -> None:
-    lines = str(generate(methods.PETRA, 3, 12, 1)).splitlines()[1:]
-    bars = [[i for i, letter in enumerate(line) if letter == "|"] for line in lines]
-    assert len(bars) > 10  # tick numbers of one and two digits
-    assert all(places == bars[0] for places in bars)
-    assert not any(line.endswith(" ") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +253,3 @@ def test_a_window_keeps_the_numbers_of_its_ticks() -> None:
     for start, stop in [(4, 8), (6, 14), (8, 6)]:
         with pytest.raises(ValueError, match=f"ticks {start} to {stop - 1} are not all in the schedule's 5 to 12"):
             schedule.window(5, 13).window(start, stop)
-
-
-def test_a_negative_number_of_micro_batches_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be negative, got -1"):
-        generate(methods.PETRA, 2, -1, 1)

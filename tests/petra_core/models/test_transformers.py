@@ -43,26 +43,11 @@ def test_two_coupled_stages_are_the_two_function_block() -> None:
     torch.manual_seed(0)
     f, g = pre_norm(8, SelfAttention(8, 2)).double(), pre_norm(8, Mlp(8)).double()
     block = TwoFunctionBlock(f, g)
-    x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64) for _ in range(2))
     expected = block(x1, x2)
     stage = merge([ReversibleStage(f), ReversibleStage(g)])
     y2, y1 = stage((x2, x1))
     assert_bitwise_equal((y1, y2), expected)
-
-    grads = [torch.randn_like(y1), torch.randn_like(y2)]
-    wanted = [x1, x2, *block.parameters()]
-    plain = torch.autograd.grad(expected, wanted, grads)
-    streams, gradients, of_parameters = (y2.detach(), y1.detach()), (grads[1], grads[0]), {}
-    for part in reversed(stage.parts()):  # as the engine goes through them
-        tape = part.reconstruct(streams)
-        assert tape.inputs is not None
-        parameters = list(part.parameters())
-        found, of_part = tape.gradients(gradients, parameters)
-        assert found is not None
-        streams, gradients = tape.inputs, found
-        of_parameters |= dict(zip(parameters, of_part, strict=True))
-    assert_close(streams, (x2, x1), 1e-12)
-    assert_close([gradients[1], gradients[0], *(of_parameters[p] for p in block.parameters())], plain, 1e-10)
 
 
 @every_family

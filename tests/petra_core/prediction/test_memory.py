@@ -85,7 +85,7 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
 
 
 def test_nothing_is_left_after_draining() -> None:
-    for method in methods.ALL:
+    for method in (methods.APPROXIMATE_INPUTS, methods.PETRA):
         pipeline = Pipeline(NETWORKS["merged"](), method, optimizer=sgd)
         for _ in range(9):
             pipeline.step(*batch())

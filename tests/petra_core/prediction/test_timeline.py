@@ -81,18 +81,14 @@ def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
     costs = [Cost(1, 1, up=2), Cost(1, 1, down=2)]
     instant = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2))
     assert picture(instant) == ["01.a.b", ".0a1b."]
-    slow = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2), Link(latency=1, bandwidth=1))
-    assert picture(slow) == [
+    order = orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2)
+    assert picture(simulate(order, Link(latency=1, bandwidth=1))) == [
         "01.......a.b",
         "....0a1b....",
     ]
-
-
-def test_links_may_differ() -> None:
-    costs = [Cost(1, 1, up=4), Cost(1, 1, down=4)]
-    order = orders.of_method(methods.PETRA, costs, (1, 1), micro_batches=1)
-    timeline = simulate(order, Link(bandwidth=1), {(0, 1): Link(bandwidth=4)})
-    assert picture(timeline) == ["0.......a", "..0a....."]
+    order = orders.of_method(methods.PETRA, [Cost(1, 1, up=4), Cost(1, 1, down=4)], (1, 1), micro_batches=1)
+    differing = simulate(order, Link(bandwidth=1), {(0, 1): Link(bandwidth=4)})
+    assert picture(differing) == ["0.......a", "..0a....."]
 
 
 def test_stages_of_a_device_are_done_one_after_the_other_those_at_the_border_last() -> None:
@@ -152,17 +148,6 @@ def test_stages_made_one_wait_less() -> None:
         kinds = [operation.name[0] for operation in order[0] if operation.name[1] == 0]
         assert kinds.index("B") == before
         assert simulate(order).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
-
-
-def test_what_is_measured() -> None:
-    timeline = simulate(orders.gpipe([UNIT] * 3, (1, 1, 1), micro_batches=4))
-    assert timeline.busy(1) == 12
-    assert timeline.idle(1) == 6
-    assert timeline.seconds == 18
-    assert timeline.seconds_per_micro_batch() == 2  # the ends of backwards at device 0
-    assert Timeline((), 2).seconds == 0
-    with pytest.raises(ValueError, match="4 micro-batches, less 2 at the beginning and 1 at the end"):
-        timeline.seconds_per_micro_batch(skip=2, drop=1)
 
 
 def test_chrome_trace() -> None:
