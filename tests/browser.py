@@ -26,7 +26,7 @@ TOOLS = """
   const pressed = () => texts(all(".switches button[aria-pressed=true]"));
 """
 
-#: Sorts a table up and down; chooses k = 4 with the keyboard's focus on the button, and all k again.
+#: Sorts a table up and down; chooses k = 4 with the keyboard's focus on the button, and all k again; saves both.
 LOOK = """
   for (const details of all("details")) details.open = true;
   const sorted = document.querySelector("#table-table3 table");
@@ -48,6 +48,8 @@ LOOK = """
   button("").click();
   report.again = groups();
   report.cleared = location.search;
+  report.csv = csvOf(matrix);
+  report.svg = new XMLSerializer().serializeToString(document.querySelector("figure svg"));
   report.drawings = all("svg[role=img]").length;
   const fetched = performance.getEntriesByType("resource").map((e) => e.name);
   report.fetched = fetched.filter((name) => !name.startsWith("data:"));
@@ -65,13 +67,6 @@ PHONE = """
   report.said = texts(all("[id^=table-table1] .nothing-k"));
 """
 
-
-#: What a click on the buttons beside a table and a picture saves.
-SAVED = """
-  report.csv = csvOf(matrix);
-  report.svg = new XMLSerializer().serializeToString(document.querySelector("figure svg"));
-  report.buttons = all("button.download").length;
-"""
 
 #: How much of what is folded has no height.
 FOLDED = """

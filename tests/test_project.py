@@ -37,22 +37,10 @@ def tracked() -> list[Path]:
 def pins() -> dict[str, str]:
     """Version of each package in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert not any("://" in line for line in lines)
     found = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
     assert len(found) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
     return found
-
-
-def command(session: str) -> str:
-    """The README's one line for a session, as .ci/run takes it."""
-    match = re.search(rf"<!-- command: {session} -->\n```bash\n(.+)\n```\n", README)
-    assert match, f"no one-line command below the marker of {session!r}"
-    return match[1]
-
-
-def test_constraints_hold_versions_and_nothing_else() -> None:
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert "://" not in text
-    assert pins()  # every line is a comment or name==version
 
 
 def test_constraints_pin_everything_that_is_declared() -> None:
@@ -63,12 +51,6 @@ def test_constraints_pin_everything_that_is_declared() -> None:
         version = pins().get(requirement.name)
         assert version is not None, f"{requirement.name} is not pinned: run `nox -s lock`"
         assert requirement.specifier.contains(version), f"{requirement} is pinned to {version}: run `nox -s lock`"
-
-
-def test_readme_commands_differ_in_the_session_alone() -> None:
-    setup = command("tests").removesuffix("tests")
-    assert setup.endswith(".venv/bin/nox -s ")
-    assert command("reproduce-smoke") == setup + "reproduce-smoke"
 
 
 def test_readme_names_every_session_and_no_other() -> None:

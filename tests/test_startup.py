@@ -9,28 +9,18 @@ from tests.conftest import ROOT
 #: Command lines, each with the exit code and some of what is said. None of them trains, draws or reads a data set.
 COMMANDS = {
     "--help": (0, "train one network"),
-    "run --help": (0, "which cells:"),
     "train --help": (0, "where and how:"),
-    "partition --help": (0, "--replicate"),
-    "report --help": (0, "--output"),
     "data prepare --help": (0, "--download"),
-    "records merge --help": (0, "--dry-run"),
     "data list": (0, "sha-256"),
     "data check cifar11": (2, "did you mean"),
     "records list --records nowhere": (2, "there is no folder nowhere"),
-    "report --records nowhere": (2, "there is no folder nowhere"),
     "run nosuch": (2, "there is no scale 'nosuch'"),
-    "run smoke --only x": (2, "as setting=value"),
-    "run paper --k 3": (2, "no cell has accumulation 3"),
     "run smoke --tables tabel1": (2, "did you mean table1"),
-    "run smoke --device gpu": (2, "there is no device 'gpu'"),
     "run smoke --cuda-graphs 4": (2, "is for cuda devices"),
-    "train --model revnet19": (2, "did you mean revnet18"),
     "train --model revvit_tiny --image-size 10": (2, "image_size must be a multiple of 8"),
     "train --device gpu --processes 2": (2, "there is no device 'gpu'"),
     "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
     "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),
-    "run small --dry-run -v --records nowhere": (0, "petra"),
 }
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
 

@@ -63,8 +63,11 @@ def head(channels: int) -> HeadStage:
     return HeadStage(nn.Sequential(*pooled, nn.Linear(2 * channels, CLASSES)))
 
 
-def network(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[Stage]:
-    """`stages` stages in float64: stem, reversible ones with a down-sampling one between from J = 5 on, head."""
+def network(stages: int, *, dropout: float = 0.0, seed: int = 0, norm: bool = True) -> list[Stage]:
+    """`stages` stages in float64: stem, reversible ones with a down-sampling one between from J = 5 on, head.
+
+    Without `norm`, an update with twice the batch is the same as one with the mean of two gradients.
+    """
     torch.manual_seed(seed)
     if stages == 1:
         flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 36, CLASSES))
@@ -77,6 +80,10 @@ def network(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[Stage]:
             channels *= 2
         else:
             blocks.append(ReversibleStage(residual(channels, dropout)))
+    for module in [module for block in blocks for module in block.modules() if not norm]:
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(module, name, nn.Identity())
     return [stage.double() for stage in (*blocks, head(channels))]
 
 

@@ -1,12 +1,12 @@
 """Small transformers for the tests: one of each family, a few channels wide, float64, and data for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from petra_core import HeadStage, Stage
+from petra_core import Stage
 from petra_core.models import HierarchicalSize, TransformerSize, revmvit, revroberta, revswin, revvit
 from petra_core.models.revroberta import IGNORED
 
@@ -74,9 +74,3 @@ def batches(family: str, count: int, size: int = 4) -> list[Batch]:
         masked = torch.rand(size, 6, generator=generator) < 0.4
         data.append((tokens.masked_fill(masked, 0), tokens.masked_fill(~masked, IGNORED)))
     return data
-
-
-def loss_of(stages: Sequence[Stage]) -> Callable[[Tensor, Tensor], Tensor]:
-    head = stages[-1]
-    assert isinstance(head, HeadStage)
-    return head.loss

@@ -23,19 +23,13 @@ def row(
     [
         ((1.0, 1.1), (1.5, 1.3), ChangeVerdict.SAME),  # 1.3 is within 1.2 times 1.1
         ((1.0, 1.1), (1.5, 1.33), ChangeVerdict.WORSE),
-        ((1.1, 1.0), (1.33, 1.5), ChangeVerdict.WORSE),
         ((1.0, 1.1), (0.84, 0.8), ChangeVerdict.SAME),
         ((1.0, 1.1), (0.83, 0.8), ChangeVerdict.BETTER),
         ((1.0, 1.21), (9.0, 9.0), ChangeVerdict.NOISY),
-        ((1.0, 1.0), (9.0, 11.0), ChangeVerdict.NOISY),
         ((0.0, 0.0), (1e-9, 1e-9), ChangeVerdict.WORSE),  # equal to the bit before, and no longer
         ((0.0, 0.0), (0.0, 0.0), ChangeVerdict.SAME),
-        ((0.0, 1e-9), (0.0, 0.0), ChangeVerdict.NOISY),
         ((1.0, 1.0), (None, None), ChangeVerdict.FAILS),
-        ((1.0, 1.0), (1.0, None), ChangeVerdict.FAILS),
         ((None, None), (1.0, 1.0), ChangeVerdict.UNKNOWN),
-        ((1.0, None), (None, None), ChangeVerdict.UNKNOWN),
-        ((math.nan, math.nan), (math.nan, math.nan), ChangeVerdict.SKIPPED),
         ((1.0, 1.0), (math.nan, math.nan), ChangeVerdict.SKIPPED),
     ],
 )
@@ -60,7 +54,7 @@ def test_the_report_names_what_is_noisy_and_what_regressed():
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
 
 
-@pytest.mark.parametrize("rows", [[], [row((None, None), (None, None))], [row((math.nan,) * 2, (math.nan,) * 2)]])
+@pytest.mark.parametrize("rows", [[], [row((None, None), (None, None))]])
 def test_where_nothing_was_measured_nothing_is_said(rows):
     assert "nothing could be measured at both commits" in against.report(rows, 1.2)
     assert "regressed" not in against.report(rows, 1.2)
@@ -79,14 +73,6 @@ def repository(tmp_path, monkeypatch):
     against._git("commit", "--quiet", "--message=first")
     against._git("commit", "--quiet", "--allow-empty", "--message=second")
     return tmp_path
-
-
-def test_a_commit_once_more_has_its_files_and_is_in_no_branch(repository):
-    base = against._git("rev-parse", "HEAD")
-    again = against.same_files(base)
-    assert again == against.same_files(base) != base
-    assert against._git("diff", base, again) == ""
-    assert against._git("branch", "--all", "--contains", again) == ""
 
 
 def store(root: Path, commit: str, values: list[float | None]) -> None:
@@ -113,6 +99,8 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
     # If the base could not even be installed, nothing is known, which is no success.
     assert against.main(["HEAD^", "--factor", "1.5"]) == (code if base[0] else 1)
     base, judged = against._git("rev-parse", "HEAD^"), against._git("rev-parse", "HEAD")
+    again = against.same_files(base)
+    assert against._git("diff", base, again) == against._git("branch", "--all", "--contains", again) == ""
     assert measured == [base, against.same_files(base), judged, against.same_files(judged)]
     printed = capsys.readouterr().out
     assert "a.B.track_c('x')" in printed
@@ -121,12 +109,9 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
     assert kept == {base[:8], judged[:8]}  # what was measured twice belongs to no history
 
 
-def test_no_commit_of_that_name(repository):
+def test_only_two_commits_that_are_there_are_compared(repository, capsys):
     with pytest.raises(SystemExit, match=r"git rev-parse --verify nowhere\^\{commit\}: fatal"):
         against.main(["nowhere"])
-
-
-def test_a_commit_is_not_compared_with_itself(repository, capsys):
     with pytest.raises(SystemExit):
         against.main(["main"])
     assert "main and HEAD are the same commit" in capsys.readouterr().err

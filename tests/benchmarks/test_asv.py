@@ -84,7 +84,15 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
 
 
 def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
-    """The fast ones by default, all with the full profile, each with its unit and its parameters."""
+    """The fast ones by default, all with the full profile, each with its unit and its parameters.
+
+    Parameters are written out in the suite, so that a parameter of one number is the same at every commit.
+    """
+    from benchmarks.suite import memory, setting
+    from petra_core import ledger, methods
+
+    assert [method.name for method in methods.ALL] == setting.METHODS
+    assert list(ledger.KINDS) == memory.KINDS
     fast = list(disc_benchmarks(str(SUITE)))
     assert sorted(benchmark.name for benchmark in fast) == sorted(FAST)
     assert all(benchmark.check(str(SUITE)) for benchmark in fast)
@@ -124,15 +132,6 @@ def test_the_committed_history_is_long_and_of_no_machine() -> None:
             if all(isinstance(value, int | float) and math.isfinite(value) for value in values):
                 commits[name].add(result.commit_hash)
     assert all(len(measured) >= 12 for measured in commits.values()), commits
-
-
-def test_parameters_are_those_of_the_project() -> None:
-    """They are written out in the suite, so that a parameter of one number is the same at every commit."""
-    from benchmarks.suite import memory, setting
-    from petra_core import ledger, methods
-
-    assert [method.name for method in methods.ALL] == setting.METHODS
-    assert list(ledger.KINDS) == memory.KINDS
 
 
 def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,20 +187,12 @@ def test_it_runs_once_and_gives_a_number(
             chosen.do_teardown()
 
 
-def test_the_stored_losses_are_those_of_these_settings() -> None:
-    from benchmarks.suite import trajectories
-
-    stored = trajectories.stored()
-    assert stored["setting"] == {**trajectories.SETTING, "micro_batches": trajectories.MICRO_BATCHES}
-    assert stored["code"]["clean"]
-    assert {len(losses) for losses in stored["losses"].values()} == {trajectories.MICRO_BATCHES}
-
-
 def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """On any processor it is rounding; one setting a hundredth larger, or one method for another, is far more."""
     from benchmarks.suite import trajectories
     from benchmarks.suite.trajectories import largest_difference, losses
 
+    assert trajectories.stored()["setting"] == {**trajectories.SETTING, "micro_batches": trajectories.MICRO_BATCHES}
     stored = trajectories.stored()["losses"]
     assert largest_difference(losses("PETRA"), stored["PETRA"]) < 1e-5
     assert largest_difference(stored["DSP"], stored["PETRA"]) > 1e-4
@@ -226,17 +217,3 @@ def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
     after = [[p.detach() for stage in stages for p in stage.parameters()] for stages in networks]
     assert any(not torch.equal(old, new) for old, new in zip(before, after[0], strict=True))
     assert all(torch.equal(one, other) for one, other in zip(*after, strict=True))
-
-
-def test_calls_are_those_of_the_engine_alone() -> None:
-    from benchmarks.suite.engine import calls_of_the_engine
-    from petra_core import methods
-
-    def work() -> None:
-        torch.nn.Linear(1, 1)(torch.zeros(1))  # torch's functions
-        methods.by_name("PETRA").delay(0, 2)
-
-    assert calls_of_the_engine(lambda: None) == 0
-    assert calls_of_the_engine(lambda: methods.PETRA.delay(0, 2)) == 1
-    assert calls_of_the_engine(work) == calls_of_the_engine(lambda: methods.by_name("PETRA")) + 1
-    assert calls_of_the_engine(work) == calls_of_the_engine(work)

@@ -80,16 +80,7 @@ def test_peers_that_are_ahead_are_said_first() -> None:
     assert who.endswith("More than one BatchNorm update a step: fast (2).")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("resnet18", "resnet18 has no reversible stage to compare: expected chainN or revnet18/34/50"),
-        ("chain", "there is no network 'chain'"),
-    ],
-)
-def test_a_network_that_cannot_be_compared_is_refused(
-    given: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_that_cannot_be_compared_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        peers.main(["--networks", given])
-    assert said in capsys.readouterr().err
+        peers.main(["--networks", "resnet18"])
+    assert "resnet18 has no reversible stage to compare: expected chainN or revnet18/34/50" in capsys.readouterr().err

@@ -8,46 +8,38 @@ import pytest
 from petra_core.arguments import check_int, check_number
 
 
-@pytest.mark.parametrize("value", [2, 3, 10**9])
-def test_an_int_in_range_comes_back(value):
-    assert check_int("width", value, 2) is value
-
-
-@pytest.mark.parametrize("value", [1, 0, -7])
-def test_an_int_out_of_range(value):
-    with pytest.raises(ValueError, match=rf"^width must be at least 2, got {value}$"):
-        check_int("width", value, 2)
-
-
-@pytest.mark.parametrize("value", [True, 2.0, "2", None])
-def test_not_an_int(value):
-    with pytest.raises(TypeError, match=re.escape(f"width must be an int of at least 2, got {value!r}")):
-        check_int("width", value, 2)
-
-
-@pytest.mark.parametrize("value", [0, 0.5, 7])
-def test_a_number_in_range_comes_back_as_a_float(value):
-    checked = check_number("rate", value)
-    assert checked == value
-    assert type(checked) is float
+def test_what_is_in_range_comes_back_a_number_as_a_float():
+    assert check_int("width", 2, 2) == 2
+    assert type(check_number("rate", 0)) is float
+    assert check_number("rate", 7) == 7
 
 
 @pytest.mark.parametrize(
-    ("value", "limits", "allowed"),
+    ("value", "error", "message"),
     [
-        (-0.1, {}, "at least 0 and finite"),
-        (math.inf, {}, "at least 0 and finite"),
-        (math.nan, {}, "at least 0 and finite"),
-        (1.0, {"below": 1.0}, "at least 0 and below 1"),
-        (0.4, {"minimum": 0.5}, "at least 0.5 and finite"),
+        (1, ValueError, "width must be at least 2, got 1"),
+        (True, TypeError, "width must be an int of at least 2, got True"),
+        (2.0, TypeError, "width must be an int of at least 2, got 2.0"),
+        ("2", TypeError, "width must be an int of at least 2, got '2'"),
     ],
 )
-def test_a_number_out_of_range(value, limits, allowed):
-    with pytest.raises(ValueError, match=re.escape(f"rate must be {allowed}, got {value}")):
+def test_what_is_no_int_in_range(value, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        check_int("width", value, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "error", "message"),
+    [
+        (-0.1, {}, ValueError, "rate must be at least 0 and finite, got -0.1"),
+        (math.inf, {}, ValueError, "rate must be at least 0 and finite, got inf"),
+        (math.nan, {}, ValueError, "rate must be at least 0 and finite, got nan"),
+        (1.0, {"below": 1.0}, ValueError, "rate must be at least 0 and below 1, got 1.0"),
+        (0.4, {"minimum": 0.5}, ValueError, "rate must be at least 0.5 and finite, got 0.4"),
+        (True, {}, TypeError, "rate must be a number, got True"),
+        ("0.1", {}, TypeError, "rate must be a number, got '0.1'"),
+    ],
+)
+def test_what_is_no_number_in_range(value, limits, error, message):
+    with pytest.raises(error, match=re.escape(message)):
         check_number("rate", value, **limits)
-
-
-@pytest.mark.parametrize("value", [True, "0.1", None])
-def test_not_a_number(value):
-    with pytest.raises(TypeError, match=re.escape(f"rate must be a number, got {value!r}")):
-        check_number("rate", value)

@@ -1,5 +1,7 @@
 """Messages in bf16: half the bytes, the same rounding for every number of processes, and a known error of inversion."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,8 @@ from petra_core.prediction.memory import predict
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.prediction.test_memory import HELD_BETWEEN_TICKS, sgd
+from tests.petra_core.prediction.test_memory import sgd
+from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 
 pytestmark = pytest.mark.convolutions
 
@@ -49,16 +52,9 @@ def test_another_dtype_is_refused() -> None:
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) -> None:
     x, y = batch()
-    predicted = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd, messages=BF16)
-    full = predict(models.chain(3, num_classes=10, channels=4), method, x, y, optimizer=sgd)
-    pipeline = chain(3, BF16, method, optimizer=sgd)
-    for _ in range(20):
-        pipeline.step(x, y)
-    for stage, expected in zip(pipeline.memory().stages, predicted, strict=True):
-        assert dict(stage.peak) == dict(expected.peak)
-        assert {kind: stage.now[kind] for kind in HELD_BETWEEN_TICKS} == {
-            kind: expected.held[kind] for kind in HELD_BETWEEN_TICKS
-        }
+    stages = models.chain(3, num_classes=10, channels=4)
+    full = predict(stages, method, x, y, optimizer=sgd)
+    pipeline, predicted = assert_bytes_are_as_predicted(stages, method, (x, y), 1, sgd, messages=BF16)
     for narrow, wide in zip(predicted[1:-1], full[1:-1], strict=True):  # below the stem come micro-batches
         assert 2 * narrow.peak["messages"] == wide.peak["messages"]
     for worker in pipeline.state_dict()["workers"]:
@@ -106,21 +102,13 @@ def test_evaluation_does_not_round() -> None:
     assert_bitwise_equal(chain(3, BF16).evaluate(x), chain(3, None).evaluate(x))
 
 
-def test_it_trains_and_goes_on_from_a_checkpoint_bitwise() -> None:
+def test_it_trains_and_goes_on_from_a_checkpoint_bitwise(tmp_path: Path) -> None:
     """In float64 too: a stage widens to the dtype of its own weights."""
 
-    def make() -> Pipeline:
-        return Pipeline(
-            toys.network(6, dropout=0.2), methods.PETRA, accumulation=2, optimizer=toys.sgd, seed=1, messages=BF16
-        )
+    def make(messages: torch.dtype | None = BF16) -> Pipeline:
+        net = toys.network(6, dropout=0.2)
+        return Pipeline(net, methods.PETRA, accumulation=2, optimizer=toys.sgd, seed=1, messages=messages)
 
     data = toys.batches(30)
-    whole = make()
-    losses = toys.train(whole, data)
-    first, second = make(), make()
-    begun = toys.train(first, data[:17], drain=False)
-    second.load_state_dict(first.state_dict())
-    assert begun + toys.train(second, data[17:]) == losses
-    assert_bitwise_equal(toys.weights(second), toys.weights(whole))
-    exact = toys.pipeline(toys.network(6, dropout=0.2), accumulation=2, seed=1)
-    assert toys.train(exact, data) != losses
+    assert_resumes_bitwise(make, data, 17, tmp_path)
+    assert toys.train(make(None), data) != toys.train(make(), data)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
 from petra_core.finite import PendingLosses
@@ -19,7 +19,7 @@ from tests.compare import assert_bitwise_equal, assert_close
 pytestmark = pytest.mark.convolutions
 
 
-@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("stages", [1, 5])
 def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
     data = toys.batches(7)
     p = toys.pipeline(toys.network(stages), methods.PETRA)
@@ -33,7 +33,7 @@ def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
     assert sequential.drain() == []
 
 
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize("method", methods.KNOWN, ids=str)
 @pytest.mark.parametrize(("stages", "k"), [(4, 1), (3, 2)])
 def test_what_is_executed_is_the_schedule(method: Method, stages: int, k: int) -> None:
     p = toys.pipeline(toys.network(stages), method, accumulation=k)
@@ -73,50 +73,6 @@ def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
         y.fill_(0)
     assert [loss.item() for loss in (*losses, *reused.drain()) if loss is not None] == expected
     assert_bitwise_equal(toys.weights(reused), toys.weights(kept))
-
-
-class ShiftedTanh(nn.Module):
-    """Adds a parameter of full shape: autograd returns the incoming gradient itself as the parameter's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(4, 2, 6, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x) + self.shift
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_gradients_do_not_share_memory_with_messages(k: int) -> None:
-    # Accumulating in place into `.grad`, or an optimizer that writes to it, would otherwise change the message that the
-    # stage below receives in the next tick.
-    net: list[Stage] = [toys.stem(2), ReversibleStage(ShiftedTanh()), ReversibleStage(ShiftedTanh()), toys.head(2)]
-    net = [stage.double() for stage in net]
-    data = toys.batches(6)
-    results = {}
-    for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
-        p = toys.pipeline(net, method, accumulation=k)
-        toys.train(p, data)
-        results[method] = toys.weights(p)
-    model = nn.Sequential(*toys.pipeline(net).stages)
-    optimizer = toys.sgd(list(model.parameters()))
-    for number, (x, y) in enumerate(data, 1):
-        (nn.functional.cross_entropy(model(x), y) / k).backward()
-        if number % k == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    for weights in results.values():
-        assert_close(weights, dict(model.state_dict()), 1e-9)
-
-
-def test_learning_rate_reaches_every_stage() -> None:
-    p = toys.pipeline(toys.network(5))
-    p.set_learning_rate(0.125)
-    assert {group["lr"] for optimizer in p.optimizers for group in optimizer.param_groups} == {0.125}
-    p.set_learning_rate(0.0)
-    before = dict(toys.pipeline(toys.network(5)).model.named_parameters())
-    toys.train(p, toys.batches(8))
-    assert_bitwise_equal(dict(p.model.named_parameters()), before)
 
 
 def test_frozen_parameters_stay_and_cost_no_gradient() -> None:
@@ -167,16 +123,6 @@ def test_the_callers_autocast_does_not_cache_casts_across_evaluations(method: Me
 
 # Bad input
 # ---------------------------------------------------------------------------------------------------------------
-
-
-def two_stages() -> list[Stage]:
-    return toys.network(2)
-
-
-@pytest.mark.parametrize("k", [0, -1, 33, 2.0, True, "4"])
-def test_accumulation_out_of_range_is_refused(k: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"1\.\.32"):
-        Pipeline(two_stages(), methods.PETRA, accumulation=k)
 
 
 def test_a_plain_module_among_the_stages_is_refused() -> None:
@@ -312,23 +258,6 @@ def test_an_exception_within_a_tick_makes_the_pipeline_refuse_to_go_on() -> None
         toys.train(p, toys.batches(9))
     with pytest.raises(RuntimeError, match="broke off a tick"):
         p.state_dict()
-
-
-def test_before_update_may_clip_gradients() -> None:
-    norms = []
-
-    def clip(index: int, version: int, stage: Stage) -> None:
-        nn.utils.clip_grad_norm_(stage.parameters(), 1e-3)
-        norms.append(sum(float(p.grad.norm() ** 2) for p in stage.parameters() if p.grad is not None) ** 0.5)
-
-    p = toys.pipeline(toys.network(4), optimizer=lambda q: torch.optim.SGD(q, lr=1.0), before_update=clip)
-    start = toys.weights(p)
-    toys.train(p, toys.batches(1))
-    assert max(norms) <= 1e-3 * (1 + 1e-6)
-    moved = (
-        sum(float((tensor.detach() - start[name]).norm() ** 2) for name, tensor in p.model.named_parameters()) ** 0.5
-    )
-    assert 0 < moved <= 4e-3
 
 
 def test_a_stage_without_parameters_and_token_inputs() -> None:

@@ -1,6 +1,5 @@
 """The training recipe: learning rates by the paper's numbers, and which parameters decay."""
 
-import math
 import pickle
 
 import pytest
@@ -13,7 +12,7 @@ from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, set_ra
 
 @pytest.mark.parametrize(
     ("batch_size", "accumulation", "expected"),
-    [(64, 1, 0.025), (64, 2, 0.05), (64, 32, 0.8), (128, 1, 0.05), (256, 1, 0.1), (1, 3, 0.3 / 256)],
+    [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)],
 )
 def test_learning_rate_rule_of_the_paper(batch_size, accumulation, expected):
     assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
@@ -36,11 +35,8 @@ def test_the_papers_schedule_on_cifar10():
         assert schedule(iteration) == pytest.approx(expected, rel=1e-12), f"micro-batch {iteration}"
 
 
-def test_a_schedule_without_warmup_or_drops_is_constant():
+def test_other_factors_lists_of_drops_and_none_of_them():
     assert [LearningRateSchedule(0.3)(i) for i in (0, 1, 10**6)] == [0.3] * 3
-
-
-def test_other_factors_and_lists_of_drops():
     schedule = LearningRateSchedule(1.0, 2, [2, 5], factor=0.5)
     assert [schedule(i) for i in range(7)] == [0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
     assert hash(schedule) == hash(LearningRateSchedule(1.0, 2, (2, 5), factor=0.5))
@@ -50,12 +46,9 @@ def test_other_factors_and_lists_of_drops():
     ("settings", "message"),
     [
         ({"base": -0.1}, "base must be at least 0 and finite, got -0.1"),
-        ({"base": math.nan}, "base must be at least 0 and finite, got nan"),
-        ({"base": math.inf}, "base must be at least 0 and finite, got inf"),
         ({"factor": -1}, "factor must be at least 0"),
         ({"warmup_iterations": -1}, "warmup_iterations must be at least 0, got -1"),
         ({"drops": (5, 5)}, r"drops must increase, got 5 after 5 in \(5, 5\)"),
-        ({"drops": (7, 5)}, "drops must increase, got 5 after 7"),
         ({"drops": (3,), "warmup_iterations": 4}, "a drop must be at least 4, got 3"),
     ],
 )
@@ -67,10 +60,6 @@ def test_schedules_that_make_no_sense(settings, message):
 def test_numbers_of_other_types():
     with pytest.raises(TypeError, match=r"a drop must be an int .* got 1\.5"):
         LearningRateSchedule(0.1, drops=(1.5,))
-    with pytest.raises(TypeError, match=r"base must be a number, got '0\.1'"):
-        LearningRateSchedule("0.1")
-    with pytest.raises(TypeError, match="batch_size must be an int"):
-        learning_rate(64.0)
     with pytest.raises(ValueError, match=r"k=33 is outside 1\.\.32"):
         learning_rate(64, 33)
 
@@ -89,31 +78,9 @@ def test_batchnorm_and_biases_do_not_decay():
         assert (group["lr"], group["momentum"], group["nesterov"]) == (0.1, 0.9, True)
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (3,)])
-def test_a_stage_may_have_parameters_of_one_kind_only(shape):
-    optimizer = sgd(0.1, weight_decay=0.5)([nn.Parameter(torch.ones(shape))])
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5 if len(shape) > 1 else 0.0]
-
-
-def test_two_updates_by_hand():
-    """Nesterov, as in torch: v = 0.9 v + g, p = p - lr (g + 0.9 v), where g includes the decay of weights."""
-    weight, bias = nn.Parameter(torch.tensor([[2.0]])), nn.Parameter(torch.tensor([2.0]))
-    optimizer = sgd(0.1, weight_decay=0.5)([weight, bias])
-    expected, velocity = {True: 2.0, False: 2.0}, {True: 0.0, False: 0.0}
-    for _ in range(2):
-        for decays, parameter in ((True, weight), (False, bias)):
-            parameter.grad = torch.ones_like(parameter)
-            gradient = 1.0 + (0.5 * expected[decays] if decays else 0.0)
-            velocity[decays] = 0.9 * velocity[decays] + gradient
-            expected[decays] -= 0.1 * (gradient + 0.9 * velocity[decays])
-        optimizer.step()
-    assert weight.item() == pytest.approx(expected[True], rel=1e-6)
-    assert bias.item() == pytest.approx(expected[False], rel=1e-6)
-
-
-def test_a_factory_can_be_sent_to_another_process():
-    optimizer = pickle.loads(pickle.dumps(sgd(0.2, momentum=0.8)))([nn.Parameter(torch.ones(2))])
-    assert optimizer.param_groups[0]["lr"] == 0.2
+def test_a_factory_can_be_sent_to_another_process_and_a_stage_have_biases_alone():
+    optimizer = pickle.loads(pickle.dumps(sgd(0.2, weight_decay=0.5)))([nn.Parameter(torch.ones(2))])
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.2, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +88,6 @@ def test_a_factory_can_be_sent_to_another_process():
     [
         ({"learning_rate": -1}, "learning_rate must be at least 0 and finite, got -1"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
-        ({"weight_decay": -1e-4}, "weight_decay must be at least 0 and finite, got -0.0001"),
         ({"momentum": 0.0}, "needs a momentum above 0"),
     ],
 )
@@ -145,7 +111,7 @@ def test_two_updates_of_adamw_by_hand():
         assert parameter.item() == pytest.approx(theta, rel=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{"beta1": 1.0}, {"beta2": -0.1}, {"weight_decay": -1}, {"learning_rate": -1}])
+@pytest.mark.parametrize("settings", [{"beta1": 1.0}, {"beta2": -0.1}])
 def test_settings_that_adamw_has_not(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         adamw(**{"learning_rate": 0.1} | settings)

@@ -13,6 +13,7 @@ from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.processes import Command
+from tests.properties import assert_resumes_bitwise
 
 pytestmark = pytest.mark.convolutions
 
@@ -22,28 +23,18 @@ def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
     return toys.pipeline([net[0], merge(net[1:3]), *net[3:]], method, accumulation=k, seed=seed)
 
 
-@pytest.mark.parametrize("stop", [1, 4, 11])
 @pytest.mark.parametrize(
-    ("method", "k"),
-    [*toys.METHODS_AND_K, (methods.DELAYED_GRADIENTS, 1)],
+    ("method", "k", "stop"),
+    [
+        *((method, 3, 11) for method in methods.KNOWN),
+        (methods.PETRA, 1, 1),
+        (methods.PETRA, 1, 4),
+        (methods.DELAYED_GRADIENTS, 1, 11),
+    ],
     ids=str,
 )
 def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) -> None:
-    data = toys.batches(20)
-    undisturbed = fresh(method, k)
-    expected = toys.train(undisturbed, data)
-
-    stopped = fresh(method, k)
-    losses = toys.train(stopped, data[:stop], drain=False)
-    checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
-    resumed = fresh(method, k)
-    toys.train(resumed, toys.batches(3, seed=9), drain=False)  # whatever it did before must leave no trace
-    resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-    losses += toys.train(resumed, data[stop:])
-
-    assert losses == expected
-    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
-    assert resumed.memory().now() == undisturbed.memory().now()
+    assert_resumes_bitwise(lambda: fresh(method, k), toys.batches(20), stop, tmp_path)
 
 
 def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The validator accepts what the clock makes and refuses it once anything in it is touched."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,12 +44,10 @@ BACKPROPAGATION = """
 # What is accepted ----------------------------------------------------------------------------------------------------
 
 
-@every_method
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 6, 7])
-def test_all_generated_schedules_are_valid(method: Method, stages: int) -> None:
-    for micro_batches in range(13):
-        for accumulation in range(1, 6):
-            validate(generate(method, stages, micro_batches, accumulation))
+@pytest.mark.parametrize("method", methods.KNOWN, ids=str)
+def test_all_generated_schedules_are_valid(method: Method) -> None:
+    for stages, micro_batches, accumulation in itertools.product((1, 2, 3, 4, 7), (0, 1, 6, 12), (1, 2, 5)):
+        validate(generate(method, stages, micro_batches, accumulation))
 
 
 @given(
@@ -72,11 +71,6 @@ def test_any_entries_and_any_window_of_them_are_valid(
     start = data.draw(st.integers(0, len(ticks)))
     validate(whole.window(start, len(ticks)))
     validate(whole.window(start, data.draw(st.integers(start, len(ticks)))), complete=False)
-
-
-@pytest.mark.parametrize("text", [PETRA, BACKPROPAGATION])
-def test_what_is_broken_below_is_valid(text: str) -> None:
-    validate(Schedule.parse(text))
 
 
 def test_slow_schedules_are_valid() -> None:
@@ -110,68 +104,37 @@ def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
 
 
 @pytest.mark.parametrize(
-    ("tick", "stage", "turn", "message"),
+    ("text", "tick", "stage", "turn", "message"),
     [
         # the path: first in first out, nothing lost, doubled or early
-        (0, 0, "F1", "tick 0, stage 0, F1: expected micro-batch 0 first (first in, first out)"),
-        (1, 0, "F0", "tick 1, stage 0, F0: comes a second time or too late; next here is micro-batch 1"),
-        (2, 0, "-", "tick 3, stage 0, F3: expected micro-batch 2 first"),
-        (0, 1, "F0", "tick 0, stage 1, F0: needs F0 at stage 0 in an earlier tick (a message takes one)"),
-        (2, 1, "F2", "tick 2, stage 1, F2: expected micro-batch 1 first"),
-        (4, 1, "F3 R2 B2", "tick 4, stage 1, B2: expected micro-batch 1 first"),
-        (5, 1, "F4 R1 B1 U0", "tick 5, stage 1, B1: comes a second time"),
-        (3, 0, "F3 R0 B0", "tick 3, stage 0, B0: needs B0 at stage 1 in an earlier tick"),
-        (0, 0, "F0 R0 B0", "tick 0, stage 0, B0: needs B0 at stage 1 in an earlier tick"),
-        (8, 0, "-", "tick 8 is the last and micro-batch 4 is still in flight: B4 at stage 0 is missing"),
-        # the head
-        (2, 2, "F0", "tick 2, stage 2: the turn 'F0' of the head must have F and B of the same micro-batch"),
-        (2, 2, "B0", "tick 2, stage 2: the turn 'B0' of the head must have F and B of the same micro-batch"),
-        (3, 2, "F1 B0", "tick 3, stage 2: the turn 'F1 B0' of the head must have F and B of the same micro-batch"),
-        (1, 2, "F0 B0", "tick 1, stage 2, F0: needs F0 at stage 1 in an earlier tick"),
+        (PETRA, 0, 0, "F1", "tick 0, stage 0, F1: expected micro-batch 0 first (first in, first out)"),
+        (PETRA, 1, 0, "F0", "tick 1, stage 0, F0: comes a second time or too late; next here is micro-batch 1"),
+        (PETRA, 0, 1, "F0", "tick 0, stage 1, F0: needs F0 at stage 0 in an earlier tick (a message takes one)"),
+        (PETRA, 3, 0, "F3 R0 B0", "tick 3, stage 0, B0: needs B0 at stage 1 in an earlier tick"),
+        (PETRA, 8, 0, "-", "tick 8 is the last and micro-batch 4 is still in flight: B4 at stage 0 is missing"),
+        (BACKPROPAGATION, 1, 0, "F1", "stage 0, F1: BACKPROPAGATION lets one micro-batch pass at a time, but B0 at"),
         # the turn
+        (PETRA, 2, 2, "F0", "stage 2: the turn 'F0' of the head must have F and B of the same micro-batch"),
         (
-            4,
-            0,
-            "R0 B0 F4",
-            "tick 4, stage 0: the turn 'R0 B0 F4' must have at most one each of F, R, B, U, in this order",
-        ),
-        (3, 2, "F1 U0 B1", "tick 3, stage 2: the turn 'F1 U0 B1' must have at most one each"),
-        (2, 0, "F2 F3", "tick 2, stage 0: the turn 'F2 F3' must have at most one each"),
-        (4, 1, "F3 R1 R2 B1 U0", "tick 4, stage 1: the turn 'F3 R1 R2 B1 U0' must have at most one each"),
-        (3, 2, "F1 B1 U0 U1", "tick 3, stage 2: the turn 'F1 B1 U0 U1' must have at most one each"),
-        # reconstruction
-        (3, 1, "F2 B0", "tick 3, stage 1: the turn 'F2 B0' breaks a rule of PETRA: expected R0 before B0"),
-        (4, 1, "F3 R0 B1 U0", "tick 4, stage 1: the turn 'F3 R0 B1 U0' breaks a rule of PETRA: expected R1 before B1"),
-        (2, 1, "F1 R0", "tick 2, stage 1: the turn 'F1 R0' breaks a rule of PETRA: expected no R without a B"),
-        (2, 2, "F0 R0 B0", "tick 2, stage 2: R0 in 'F0 R0 B0', but the head has the graph of its forward still"),
-        # update
-        (3, 2, "F1 B1", "tick 3, stage 2: the turn 'F1 B1' at k=2: expected U0 after B1 (every k-th backward"),
-        (2, 2, "F0 B0 U0", "tick 2, stage 2: the turn 'F0 B0 U0' at k=2: expected no update"),
-        (5, 2, "F3 B3 U0", "tick 5, stage 2: the turn 'F3 B3 U0' at k=2: expected U1 after B3"),
-        (1, 0, "F1 U0", "tick 1, stage 0: the turn 'F1 U0' at k=2: expected no update"),
-    ],
-)
-def test_a_broken_rule_is_named_with_its_place(tick: int, stage: int, turn: str, message: str) -> None:
-    with pytest.raises(ScheduleError, match=re.escape(message)):
-        validate(broken(PETRA, tick, stage, turn))
-
-
-@pytest.mark.parametrize(
-    ("tick", "stage", "turn", "message"),
-    [
-        (
+            PETRA,
+            3,
             2,
-            0,
-            "F1 B0 U0",
-            "tick 2, stage 0, F1: BACKPROPAGATION lets one micro-batch pass at a time, but B0 at stage 0 is",
+            "F1 U0 B1",
+            "the turn 'F1 U0 B1' must have at most one each of F, R, B, U, in this order",
         ),
-        (1, 0, "F1", "tick 1, stage 0, F1: BACKPROPAGATION lets one micro-batch pass at a time"),
-        (2, 0, "R0 B0 U0", "tick 2, stage 0: R0 in 'R0 B0 U0', but BACKPROPAGATION keeps the graphs of its forwards"),
+        # reconstruction
+        (PETRA, 3, 1, "F2 B0", "stage 1: the turn 'F2 B0' breaks a rule of PETRA: expected R0 before B0"),
+        (PETRA, 2, 1, "F1 R0", "stage 1: the turn 'F1 R0' breaks a rule of PETRA: expected no R without a B"),
+        (PETRA, 2, 2, "F0 R0 B0", "stage 2: R0 in 'F0 R0 B0', but the head has the graph of its forward still"),
+        (BACKPROPAGATION, 2, 0, "R0 B0 U0", "R0 in 'R0 B0 U0', but BACKPROPAGATION keeps the graphs of its forwards"),
+        # update
+        (PETRA, 3, 2, "F1 B1", "stage 2: the turn 'F1 B1' at k=2: expected U0 after B1 (every k-th backward"),
+        (PETRA, 2, 2, "F0 B0 U0", "stage 2: the turn 'F0 B0 U0' at k=2: expected no update"),
     ],
 )
-def test_rules_of_one_at_a_time_and_of_kept_graphs(tick: int, stage: int, turn: str, message: str) -> None:
+def test_a_broken_rule_is_named_with_its_place(text: str, tick: int, stage: int, turn: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=re.escape(message)):
-        validate(broken(BACKPROPAGATION, tick, stage, turn))
+        validate(broken(text, tick, stage, turn))
 
 
 def test_a_tick_without_a_turn_for_each_stage() -> None:
@@ -200,10 +163,6 @@ def test_unfinished_micro_batches_are_allowed_only_if_asked() -> None:
             "DELAYED_GRADIENTS J=2 k=1 \n tick 9 | F4 | - \n tick 10 | F5 | F6 B6 U6 \n tick 11 | F6 | -",
             "tick 10, stage 1, F6: is the first here although micro-batch 4 is on its way to this stage",
         ),
-        (  # nothing at stage 1 tells; stage 2 begins with one that has not entered
-            "PETRA J=3 k=1 \n tick 9 | F4 | - | F5 B5 U5 \n tick 10 | F5 | - | -",
-            "tick 9, stage 2, F5: is the first here although micro-batch 4 is on its way to this stage",
-        ),
         (  # a gradient before its message
             "DELAYED_GRADIENTS J=2 k=32 \n tick 9 | F4 B2 | F3 B3 \n tick 10 | B3 | - \n tick 11 | B4 | F4 B4",
             "tick 11, stage 0, B4: needs B4 at stage 1 in an earlier tick",
@@ -211,10 +170,6 @@ def test_unfinished_micro_batches_are_allowed_only_if_asked() -> None:
         (  # updates keep their absolute numbers
             "DELAYED_GRADIENTS J=2 k=2 \n tick 9 | - | F5 B5 U0 \n tick 10 | B5 U2 | -",
             "tick 9, stage 1: the turn 'F5 B5 U0' at k=2: expected U2 after B5",
-        ),
-        (
-            "BACKPROPAGATION J=2 k=1 \n tick 9 | F5 | - \n tick 10 | F6 | F5 B5 U5 \n tick 11 | B5 U5 | -",
-            "tick 10, stage 0, F6: BACKPROPAGATION lets one micro-batch pass at a time, but B5 at stage 0 is not",
         ),
     ],
 )
@@ -284,8 +239,7 @@ def complaint(schedule: Schedule) -> str | None:
 
 
 @every_method
-@pytest.mark.parametrize("accumulation", [1, 2, 3])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize(("stages", "accumulation"), [(1, 2), (2, 1), (3, 3), (4, 2)])
 def test_every_mutation_is_found(method: Method, stages: int, accumulation: int) -> None:
     complaints = {name: complaint(mutant) for name, mutant in mutations(generate(method, stages, 6, accumulation))}
     assert len(complaints) > 100

@@ -8,25 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core import HeadStage, Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
-from petra_core.models import ConcatStreams, SplitStreams
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
 
 Data = list[tuple[Tensor, Tensor]]
-
-
-def without_batchnorm() -> list[Stage]:
-    """In float64; an update with twice the batch is the same as one with the mean of two gradients."""
-    torch.manual_seed(0)
-    residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 4, 3, padding=1))
-    head = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, toys.CLASSES))
-    stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), SplitStreams())
-    return [stage.double() for stage in (BufferedStage(stem), ReversibleStage(residual), HeadStage(head))]
 
 
 def make(stages: list[Stage], method: Method, replicas: Replicas, k: int, channel: ProcessChannel | None) -> Pipeline:
@@ -64,9 +54,9 @@ def two_replicas(rank: int) -> None:
     data = toys.batches(24)
     for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA):
         for k in (1, 3):
-            pipeline = make(without_batchnorm(), method, replicas, k, None)
+            pipeline = make(toys.network(5, norm=False), method, replicas, k, None)
             toys.train(pipeline, shared(data, replicas))
-            alone = toys.pipeline(without_batchnorm(), method, accumulation=k, seed=0)
+            alone = toys.pipeline(toys.network(5, norm=False), method, accumulation=k, seed=0)
             toys.train(alone, [joined(data[at : at + 2]) for at in range(0, len(data), 2)])
             assert_close(toys.weights(pipeline), toys.weights(alone))
             assert_bitwise_equal(*everybody(toys.weights(pipeline)))

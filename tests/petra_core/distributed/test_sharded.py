@@ -78,7 +78,7 @@ def full(rank: int, path: Path, room: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [0, 1000, 20_000])
+@pytest.mark.parametrize("room", [0, 20_000])
 def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
     in_processes(2, full, tmp_path, room)
     assert Folder(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}

@@ -1,6 +1,5 @@
 """The picture holds exactly the events that it is given, where and when they were."""
 
-import re
 from xml.etree import ElementTree
 
 import pytest
@@ -43,17 +42,6 @@ def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
     assert len(set(colours.values())) == len(colours) == 3
 
 
-def test_a_part_of_it() -> None:
-    """From 4 to 9 ms; what reaches over the edge is cut, and idle time is that of the part."""
-    timeline = Timeline((Event(0, ("F", 0, 0), 0.0, 5e-3), Event(0, ("B", 0, 0), 8e-3, 8.5e-3)), 2)
-    svg = to_svg(timeline, title="cut", span=(4e-3, 9e-3), width=500)
-    x, _, width, _ = numbers(boxes(svg)["F0 of stage 0: 0 ms to 5 ms"])
-    assert (x, width) == (90, 100)
-    description = ElementTree.fromstring(svg).findtext(f"{SVG}desc") or ""
-    assert description.startswith("One lane for each device, from 4 ms to 9 ms")
-    assert description.endswith("idle: device 0 70%, device 1 100%.")
-
-
 def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
     timeline = Timeline((Event(0, ("wait", 1, 3), 0.0, 1.0), Event(0, ("F", 1, 3), 1.0, 2.0)), 1)
     svg = to_svg(timeline, title="a trace", labels={0: "rank 0, stages 0..4"})
@@ -65,23 +53,15 @@ def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
     assert words[-2:] == ["F forward", "wait"]
 
 
-def test_accessible_self_contained_and_within_the_canvas() -> None:
-    timeline = simulate(orders.zero_bubble([UNIT] * 4, (1,) * 4, 6))
-    svg = to_svg(timeline, title="a < b")
+def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
+    """From 4 to 9 ms; idle time is that of the part."""
+    timeline = Timeline((Event(0, ("F", 0, 0), 0.0, 5e-3), Event(0, ("B", 0, 0), 8e-3, 8.5e-3)), 2)
+    svg = to_svg(timeline, title="a < b", span=(4e-3, 9e-3), width=500)
+    x, _, width, _ = numbers(boxes(svg)["F0 of stage 0: 0 ms to 5 ms"])
+    assert (x, width) == (90, 100)
     root = ElementTree.fromstring(svg)
-    assert root.get("role") == "img"
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == "a < b"
-    width, height = float(root.get("width", "")), float(root.get("height", ""))
-    for element in root.iter():
-        assert not {"id", "class", "style", "href"} & element.attrib.keys()
-        if element.tag == f"{SVG}rect":
-            x, y, w, h = numbers(element)
-            assert 0 <= x <= x + w <= width
-            assert 0 <= y <= y + h <= height
-    assert re.search(r"W gradients of weights", svg)
-
-
-def test_of_nothing() -> None:
+    assert (root.findtext(f"{SVG}desc") or "").endswith("idle: device 0 70%, device 1 100%.")
     assert not boxes(to_svg(Timeline((), 2), title="nobody did anything"))
     with pytest.raises(ValueError, match=r"ends after it begins, got 1\.0 to 1\.0 seconds"):
         to_svg(Timeline((), 1), title="", span=(1.0, 1.0))

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core import models
-from petra_core.models.architecture import ARCHITECTURES
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
 pytestmark = pytest.mark.convolutions
@@ -20,15 +19,10 @@ DEPTHS = (18, 34, 50)
 REVNET_PARAMETERS = {
     (18, 10, "cifar"): 11_185_802,
     (18, 100, "cifar"): 11_278_052,
-    (18, 1000, "imagenet32"): 12_200_552,
     (18, 1000, "imagenet"): 12_215_912,
-    (34, 10, "cifar"): 21_297_674,
-    (34, 100, "cifar"): 21_389_924,
     (34, 1000, "imagenet32"): 22_312_424,
     (34, 1000, "imagenet"): 22_327_784,
     (50, 10, "cifar"): 26_350_218,
-    (50, 100, "cifar"): 26_718_948,
-    (50, 1000, "imagenet32"): 30_406_248,
     (50, 1000, "imagenet"): 30_421_608,
 }
 RESNET_PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
@@ -61,38 +55,14 @@ def test_stages_are_reversible_but_where_the_shape_changes(depth):
     resnet = models.resnet(depth, num_classes=10, width=1)
     assert len(resnet) == len(stages)
     assert not any(stage.invertible for stage in resnet)
+    assert resnet[0](torch.ones(2, 3, 16, 16)).shape == (2, 1, 16, 16)
     assert isinstance(stages[-1], HeadStage)
     assert isinstance(resnet[-1], HeadStage)
 
 
-@pytest.mark.parametrize("depth", [0, 1, 4, 7])
-def test_chain_is_reversible_between_stem_and_head(depth):
-    stages = models.chain(depth, num_classes=10, channels=3)
-    assert [type(stage) for stage in stages] == [BufferedStage, *[ReversibleStage] * depth, HeadStage]
-
-
-@pytest.mark.parametrize("family", [models.revnet, models.resnet])
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize(
-    ("stem", "size", "after_stem"), [("cifar", 16, 16), ("imagenet32", 16, 16), ("imagenet", 64, 16)]
-)
-@pytest.mark.parametrize("width", [1, 4])
-def test_shapes(family, depth, stem, size, after_stem, width):
-    stages = family(depth, num_classes=7, stem=stem, width=width)
-    x = torch.randn(2, 3, size, size)
-    value = stages[0](x)
-    streams = (value,) if isinstance(value, Tensor) else value
-    assert {stream.shape for stream in streams} == {(2, width, after_stem, after_stem)}
-    for stage in stages[1:-1]:
-        value = stage(value)
-    streams = (value,) if isinstance(value, Tensor) else value
-    channels = width * 8 * ARCHITECTURES[depth].expansion
-    assert {stream.shape for stream in streams} == {(2, channels, after_stem // 8, after_stem // 8)}
-    assert stages[-1](value).shape == (2, 7)
-
-
 def test_chain_takes_any_images():
     stages = models.chain(2, num_classes=5, channels=3, stem_stride=2, in_channels=1)
+    assert [type(stage) for stage in stages] == [BufferedStage, ReversibleStage, ReversibleStage, HeadStage]
     y, y_tilde = stages[0](torch.randn(2, 1, 9, 9))
     assert y.shape == y_tilde.shape == (2, 3, 5, 5)
     assert models.sequential(stages)(torch.randn(2, 1, 9, 9)).shape == (2, 5)
@@ -163,8 +133,9 @@ def revnet_by_hand(depth: int, stem: str, state: dict[str, Tensor], images: Tens
     return torch.cat([x, x_tilde], 1).mean((2, 3)) @ weight.T + bias
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize(("stem", "size"), [("cifar", 16), ("imagenet", 64)])
+@pytest.mark.parametrize(
+    ("depth", "stem", "size"), [(18, "cifar", 16), (18, "imagenet", 64), (34, "imagenet", 64), (50, "cifar", 16)]
+)
 def test_revnet_computes_what_the_paper_describes(depth, stem, size):
     torch.manual_seed(depth)
     model = models.sequential(models.revnet(depth, num_classes=5, stem=stem, width=3)).double()
@@ -203,13 +174,9 @@ def test_streams_own_their_memory_and_keep_the_memory_format(layout):
     assert torch.equal(models.ConcatStreams()(streams), value)
 
 
-@pytest.mark.parametrize("channels", [1, 5])
-def test_an_odd_number_of_channels_cannot_be_split(channels):
-    with pytest.raises(ValueError, match=f"cannot split {channels} channels.*such as {channels + 1}"):
-        models.SplitStreams()(torch.zeros(2, channels, 3, 3))
-
-
 def test_streams_modules_refuse_what_is_not_theirs():
+    with pytest.raises(ValueError, match=r"cannot split 5 channels.*such as 6"):
+        models.SplitStreams()(torch.zeros(2, 5, 3, 3))
     with pytest.raises(ValueError, match=r"got shape \(4,\)"):
         models.SplitStreams()(torch.zeros(4))
     with pytest.raises(TypeError, match="tuple of streams, got one tensor"):
@@ -253,14 +220,10 @@ def small_revnet(seed: int = 0, **changes):
     return models.revnet(18, **{"num_classes": 4, "width": 2} | changes)
 
 
-GROUPINGS = [[10], [1] * 10, [3, 3, 4], [2, 1, 5, 2], [9, 1]]
-
-
-@pytest.mark.parametrize("sizes", GROUPINGS)
+@pytest.mark.parametrize("sizes", [[10], [2, 1, 5, 2]])
 def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
     stages = small_revnet()
     grouped = models.group(stages, sizes)
-    assert len(grouped) == len(sizes)
     assert [len(stage.parts()) for stage in grouped] == sizes
     assert list(models.stages_state_dict(grouped)) == list(models.stages_state_dict(stages))
     images = torch.randn(2, 3, 8, 8)
@@ -269,8 +232,7 @@ def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
     assert torch.equal(plain(images), models.sequential(grouped)(images))
 
 
-@pytest.mark.parametrize("saved", GROUPINGS)
-@pytest.mark.parametrize("loaded", [[10], [4, 6]])
+@pytest.mark.parametrize(("saved", "loaded"), [([1] * 10, [4, 6]), ([3, 3, 4], [10])])
 def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loaded):
     source, target = models.group(small_revnet(0), saved), models.group(small_revnet(1), loaded)
     nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # running statistics travel too
@@ -317,52 +279,38 @@ def test_a_state_dict_holds_tensors():
         models.load_stages_state_dict(stages, state | {name: [1.0]})
 
 
-@pytest.mark.parametrize("sizes", [[], [3, 3], [10, 1]])
-def test_sizes_must_take_all_stages(sizes):
-    with pytest.raises(ValueError, match=f"take {sum(sizes)} stages, but there are 10"):
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([3, 3], "take 6 stages, but there are 10"),
+        ([10, 1], "take 11 stages, but there are 10"),
+        ([10, 0], "size of a group must be at least 1, got 0"),
+    ],
+)
+def test_sizes_must_take_all_stages(sizes, message):
+    with pytest.raises(ValueError, match=message):
         models.group(small_revnet(), sizes)
-
-
-def test_a_size_is_a_positive_int():
-    with pytest.raises(ValueError, match="size of a group must be at least 1, got 0"):
-        models.group(small_revnet(), [10, 0])
-    with pytest.raises(TypeError, match=r"size of a group must be an int of at least 1, got 10\.0"):
-        models.group(small_revnet(), [10.0])
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize("family", [models.revnet, models.resnet])
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "changes", "message"),
     [
-        ({"depth": 19}, "depth 19; use one of 18, 34, 50, or models.chain"),
-        ({"depth": "18"}, "depth '18'"),
-        ({"stem": "imagenet23"}, "no stem 'imagenet23'; did you mean 'imagenet32' or 'imagenet'"),
-        ({"stem": "mnist"}, "did you mean"),
-        ({"width": 0}, "width must be at least 1, got 0"),
-        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ("revnet", {"depth": 19}, "depth 19; use one of 18, 34, 50, or models.chain"),
+        ("resnet", {"depth": "18"}, "depth '18'"),
+        ("revnet", {"stem": "imagenet23"}, "no stem 'imagenet23'; did you mean 'imagenet32' or 'imagenet'"),
+        ("resnet", {"width": 0}, "width must be at least 1, got 0"),
+        ("resnet", {"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ("chain", {"depth": -1}, "depth must be at least 0, got -1"),
+        ("chain", {"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ("chain", {"channels": 0}, "channels must be at least 1, got 0"),
+        ("chain", {"stem_stride": 0}, "stem_stride must be at least 1, got 0"),
+        ("chain", {"in_channels": 0}, "in_channels must be at least 1, got 0"),
     ],
 )
 def test_networks_that_do_not_exist(family, changes, message):
     settings = {"depth": 18, "num_classes": 10} | changes
     with pytest.raises(ValueError, match=message):
-        family(settings.pop("depth"), **settings)
-
-
-@pytest.mark.parametrize("family", [models.revnet, models.resnet])
-@pytest.mark.parametrize("changes", [{"width": 0.5}, {"num_classes": True}])
-def test_sizes_are_ints(family, changes):
-    with pytest.raises(TypeError, match=f"{next(iter(changes))} must be an int"):
-        family(18, **{"num_classes": 10} | changes)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"depth": -1}, {"num_classes": 1}, {"channels": 0}, {"stem_stride": 0}, {"in_channels": 0}]
-)
-def test_chains_that_do_not_exist(changes):
-    settings = {"depth": 3, "num_classes": 10} | changes
-    name, value = next(iter(changes.items()))
-    with pytest.raises(ValueError, match=f"{name} must be at least .*, got {value}"):
-        models.chain(settings.pop("depth"), **settings)
+        getattr(models, family)(settings.pop("depth"), **settings)

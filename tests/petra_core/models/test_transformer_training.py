@@ -1,7 +1,6 @@
 """The engine trains transformers as any other stages: exact, resumable, bytes as predicted; how far it inverts."""
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,25 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, checkpoint, methods
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, methods
 from petra_core.methods import Method
-from petra_core.models import TransformerSize, revvit, sequential
+from petra_core.models import TransformerSize, revvit
 from petra_core.models.transformer import DropPath, drop_rates
-from petra_core.prediction.memory import predict
 from petra_core.recipe import adamw
 from reproduce.measures.reconstruction import rounding_errors
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close, relative_error
-from tests.petra_core.test_exactness import EXACT, engine_gradients
-from tests.reference import RULES, ReferencePart, Sgd, simulate
-from tests.transformers import (
-    Batch,
-    batches,
-    every_family,
-    loss_of,
-    network,
-    random_network,
+from tests.properties import (
+    EXACT,
+    assert_bytes_are_as_predicted,
+    assert_resumes_bitwise,
+    engine_gradients,
+    plain_gradients,
 )
+from tests.reference import RULES, ReferencePart, Sgd, simulate
+from tests.transformers import FAMILIES, batches, every_family, network, random_network
 
 pytestmark = pytest.mark.convolutions
 
@@ -42,15 +39,6 @@ def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in zero}
 
 
-def plain_gradients(stages: Sequence[Stage], data: Sequence[Batch]) -> dict[str, Tensor]:
-    """Mean gradients of the plain model over micro-batches, by torch.autograd alone."""
-    stages = copy.deepcopy(list(stages))
-    model, loss = sequential(stages), loss_of(stages)
-    for x, y in data:
-        (loss(model(x), y) / len(data)).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-
-
 @every_family
 @pytest.mark.parametrize("method", EXACT, ids=str)
 @pytest.mark.parametrize("split", [False, True])
@@ -60,23 +48,16 @@ def test_gradients_equal_autograd(family: str, method: Method, split: bool) -> N
     assert_close(comparable(found), comparable(expected), 1e-10)
 
 
-@every_family
-@pytest.mark.parametrize("method", methods.ALL[1:], ids=str)
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*(("RevViT", method) for method in methods.ALL[1:]), *((family, methods.PETRA) for family in FAMILIES)],
+    ids=str,
+)
 def test_with_dropout_and_without_updates_every_method_gives_one_gradient(family: str, method: Method) -> None:
     # The weights stay, so methods differ in nothing but where inputs come from; a mask that differed would show.
-    data = batches(family, 2)
-
-    def gradients(of: Method) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-
-        def look(index: int, version: int, stage: Stage) -> None:
-            found.update({f"{index}.{name}": p.grad.clone() for name, p in stage.named_parameters()})
-
-        net = random_network(family)
-        toys.train(toys.pipeline(net, of, accumulation=2, optimizer=None, seed=3, before_update=look), data)
-        return comparable(found)
-
-    assert_close(gradients(method), gradients(methods.ALL[0]), 1e-10)
+    net, data = random_network(family), batches(family, 2)
+    expected, found = (engine_gradients(net, of, data, 2, seed=3) for of in (methods.BACKPROPAGATION, method))
+    assert_close(comparable(found), comparable(expected), 1e-10)
 
 
 @every_family
@@ -108,8 +89,11 @@ DELAYED = [method for method in methods.ALL if method.pipelined]
 KINDS = {ReversibleStage: "reversible", BufferedStage: "buffered", HeadStage: "head"}
 
 
-@pytest.mark.parametrize("family", ["RevViT", "RevSwin", "RevMViT"])
-@pytest.mark.parametrize("method", DELAYED, ids=str)
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*(("RevMViT", method) for method in DELAYED), ("RevViT", methods.PETRA), ("RevSwin", methods.PETRA)],
+    ids=str,
+)
 def test_training_is_that_of_the_papers_equations(family: str, method: Method) -> None:
     net, data, rate, k = network(family), batches(family, 12, size=2), 0.1, 2
     plain = [
@@ -124,56 +108,36 @@ def test_training_is_that_of_the_papers_equations(family: str, method: Method) -
         assert_close(list(map(comparable, of_stage)), list(map(comparable, expected)), 1e-10)
 
 
-@every_family
-@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PETRA], ids=str)
+#: Each family with PETRA, and each other kind of memory with one of them.
+FAMILIES_AND_METHODS = [(family, methods.PETRA) for family in FAMILIES]
+FAMILIES_AND_METHODS += [("RevViT", methods.DELAYED_GRADIENTS), ("RevSwin", methods.APPROXIMATE_INPUTS)]
+FAMILIES_AND_METHODS += [("RevMViT", methods.DSP), ("RevRoBERTa", methods.DELAYED_GRADIENTS)]
+
+
+@pytest.mark.parametrize(("family", "method"), FAMILIES_AND_METHODS, ids=str)
 def test_resume_with_a_full_pipeline_is_bitwise(family: str, method: Method, tmp_path: Path) -> None:
-    net, data = random_network(family), batches(family, 11, size=2)
-
     def fresh() -> Pipeline:
-        return toys.pipeline(net, method, accumulation=2, seed=5, optimizer=adamw(0.01, weight_decay=0.05))
+        optimizer = adamw(0.01, weight_decay=0.05)
+        return toys.pipeline(random_network(family), method, accumulation=2, seed=5, optimizer=optimizer)
 
-    undisturbed, stopped, resumed = fresh(), fresh(), fresh()
-    expected = toys.train(undisturbed, data)
-    losses = toys.train(stopped, data[:6], drain=False)
-    checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
-    resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-    assert losses + toys.train(resumed, data[6:]) == expected
-    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+    assert_resumes_bitwise(fresh, batches(family, 11, size=2), 6, tmp_path)
 
 
-HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
-
-
-@every_family
-@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.DSP, methods.PETRA], ids=str)
+@pytest.mark.parametrize(("family", "method"), FAMILIES_AND_METHODS, ids=str)
 def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
-    net, (x, y), k = network(family), batches(family, 1, size=2)[0], 2
-    optimizer = adamw(0.01)
-    predicted = predict(net, method, x, y, accumulation=k, optimizer=optimizer)
-    p = toys.pipeline(net, method, accumulation=k, optimizer=optimizer)
-    largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in net]
     # Fused attention saves other tensors, on every device its own; what is predicted is the plain form.
     with sdpa_kernel(SDPBackend.MATH):
-        for _ in range(4 * len(net)):
-            p.step(x, y)
-            for stage, held in zip(p.memory().stages, largest, strict=True):
-                for kind in HELD_BETWEEN_TICKS:
-                    held[kind] = max(held[kind], stage.now[kind])
-    for stage, held, prediction in zip(p.memory().stages, largest, predicted, strict=True):
-        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
-        assert held == {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}, (
-            f"between ticks, stage {stage.stage}"
-        )
+        assert_bytes_are_as_predicted(network(family), method, batches(family, 1, size=2)[0], 2, adamw(0.01))
 
 
-@pytest.mark.parametrize("depth", [12, 48])
-def test_reconstruction_error_with_depth(depth: int) -> None:
+def test_reconstruction_error_with_depth() -> None:
     """Errors stay small for 48 blocks with streams in float32; bfloat16 costs digits, inside blocks or between them.
 
     The functions themselves, in bfloat16, round what they read: an input that is wrong in its last digit is then
     rounded elsewhere, so under autocast the error begins at 0 at the top and grows by the digits of bfloat16.
     """
     torch.manual_seed(0)
+    depth = 48
     size = TransformerSize(width=32, depth=depth, heads=2)
     net, images = revvit(size, num_classes=10, image_size=8, patch=2), torch.randn(4, 3, 8, 8)
     single, narrow = (rounding_errors(net, images, streams) for streams in (None, torch.bfloat16))

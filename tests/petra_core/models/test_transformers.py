@@ -43,26 +43,11 @@ def test_two_coupled_stages_are_the_two_function_block() -> None:
     torch.manual_seed(0)
     f, g = pre_norm(8, SelfAttention(8, 2)).double(), pre_norm(8, Mlp(8)).double()
     block = TwoFunctionBlock(f, g)
-    x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64) for _ in range(2))
     expected = block(x1, x2)
     stage = merge([ReversibleStage(f), ReversibleStage(g)])
     y2, y1 = stage((x2, x1))
     assert_bitwise_equal((y1, y2), expected)
-
-    grads = [torch.randn_like(y1), torch.randn_like(y2)]
-    wanted = [x1, x2, *block.parameters()]
-    plain = torch.autograd.grad(expected, wanted, grads)
-    streams, gradients, of_parameters = (y2.detach(), y1.detach()), (grads[1], grads[0]), {}
-    for part in reversed(stage.parts()):  # as the engine goes through them
-        tape = part.reconstruct(streams)
-        assert tape.inputs is not None
-        parameters = list(part.parameters())
-        found, of_part = tape.gradients(gradients, parameters)
-        assert found is not None
-        streams, gradients = tape.inputs, found
-        of_parameters |= dict(zip(parameters, of_part, strict=True))
-    assert_close(streams, (x2, x1), 1e-12)
-    assert_close([gradients[1], gradients[0], *(of_parameters[p] for p in block.parameters())], plain, 1e-10)
 
 
 @every_family
@@ -204,21 +189,6 @@ def on_meta(family: Callable[..., list[Stage]], size: str, **options: object) ->
         return family(size, **options)
 
 
-@pytest.mark.parametrize(
-    ("family", "size", "published"),  # millions, rounded as published
-    [
-        (revvit, "tiny", 6),  # DeiT-Ti (Touvron et al. 2021)
-        (revvit, "small", 22),  # Rev-ViT-S (Mangalam et al. 2022)
-        (revvit, "base", 87),  # Rev-ViT-B, likewise
-        (revvit, "large", 305),  # ViT-L/16 has 304 (Dosovitskiy et al. 2021), and 1 more for the head of two streams
-        (revmvit, "base", 39.7),  # Rev-MViT-B: 39 (Mangalam et al. 2022)
-    ],
-)
-def test_parameters_in_millions(family: Callable[..., list[Stage]], size: str, published: float) -> None:
-    millions = count(on_meta(family, size, num_classes=1000)) / 1e6
-    assert millions == pytest.approx(published, abs=0.5 if isinstance(published, int) else 0.05)
-
-
 @pytest.mark.parametrize(("size", "plain"), [("base", "vit_b_16"), ("large", "vit_l_16")])
 def test_revvit_has_the_parameters_of_vit(size: str, plain: str) -> None:
     stages, vit, width = on_meta(revvit, size, num_classes=1000), getattr(torchvision.models, plain), VIT[size].width
@@ -226,26 +196,23 @@ def test_revvit_has_the_parameters_of_vit(size: str, plain: str) -> None:
         expected = count([vit()])
     # There is no class token and no position for it; LayerNorm and linear layer of the head read two streams.
     assert count(stages) == expected - 2 * width + 2 * width + 1000 * width
-
-
-def of_two_streams(width: int) -> int:
-    """Parameters that patch mergings and head of a RevSwin have more than a Swin's."""
-    mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))
-    return mergings + (2 + 1000) * 8 * width
+    assert len(stages) == VIT[size].depth + 2
 
 
 @pytest.mark.parametrize(("size", "plain"), [("tiny", "swin_t"), ("small", "swin_s"), ("base", "swin_b")])
 def test_revswin_has_the_parameters_of_swin(size: str, plain: str) -> None:
+    stages, width = on_meta(revswin, size, num_classes=1000), SWIN[size].width
     with torch.device("meta"):
         expected = count([getattr(torchvision.models, plain)()])
-    assert count(on_meta(revswin, size, num_classes=1000)) == expected + of_two_streams(SWIN[size].width)
+    mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # they and the head read two streams
+    assert count(stages) == expected + mergings + (2 + 1000) * 8 * width
+    assert len(stages) == sum(SWIN[size].depths) + 5
 
 
-@pytest.mark.parametrize(("size", "published"), [("large", 197), ("huge", 658), ("giant", 3000)])
-def test_parameters_of_large_revswins(size: str, published: int) -> None:
-    # Millions: Swin-L, Swin V2-H and Swin V2-G. V2 has its biases from a small network, and LayerNorms elsewhere.
-    found = count(on_meta(revswin, size, num_classes=1000)) - of_two_streams(SWIN[size].width)
-    assert found / 1e6 == pytest.approx(published, rel=0.005)
+def test_revmvit_has_the_published_number_of_parameters() -> None:
+    stages = on_meta(revmvit, "base", num_classes=1000)
+    assert count(stages) / 1e6 == pytest.approx(39.7, abs=0.05)  # Rev-MViT-B: 39 (Mangalam et al. 2022)
+    assert len(stages) == 18
 
 
 @pytest.mark.parametrize(("size", "published"), [("base", 125), ("large", 355)])
@@ -256,15 +223,6 @@ def test_parameters_of_revroberta(size: str, published: int) -> None:
     assert (found - fusion) / 1e6 == pytest.approx(published, abs=0.5)
 
 
-def test_stages_of_the_published_sizes() -> None:
-    counts = {
-        (family.__name__, size): len(on_meta(family, size, num_classes=2))
-        for family, size in ((revvit, "base"), (revswin, "tiny"), (revswin, "small"), (revmvit, "base"))
-    }
-    assert list(counts.values()) == [14, 17, 29, 18]
-    assert len(on_meta(revvit, "base", num_classes=2, split_blocks=True)) == 26
-
-
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -272,17 +230,11 @@ def test_stages_of_the_published_sizes() -> None:
     ("make", "message"),
     [
         (lambda: revvit("smal", num_classes=10), "no RevViT of size 'smal'; did you mean 'small'"),
-        (lambda: revswin("enormous", num_classes=10), "did you mean 'micro' or 'tiny' or"),
         (lambda: revvit("micro", num_classes=1), "num_classes must be at least 2, got 1"),
         (lambda: revvit("micro", num_classes=10, image_size=32, patch=5), r"32 pixels .* patches of 5 \(remainder 2\)"),
         (lambda: revvit("micro", num_classes=10, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
-        (
-            lambda: revmvit("micro", num_classes=10, drop_path=-0.1),
-            "drop_path must be at least 0 and below 1, got -0.1",
-        ),
         (lambda: TransformerSize(width=10, depth=1, heads=3), r"10 channels .* 3 heads \(remainder 1\).* such as 12"),
         (lambda: HierarchicalSize(width=8, depths=(), heads=1), "at least one group, got none"),
-        (lambda: HierarchicalSize(width=8, depths=(2, 0), heads=1), "each of depths must be at least 1, got 0"),
         (
             lambda: revswin("tiny", num_classes=10, image_size=32, patch=2),
             r"the 16 x 16 tokens of group 0 cannot be divided into windows of 7.*multiple of window \* 8",
@@ -291,7 +243,6 @@ def test_stages_of_the_published_sizes() -> None:
             lambda: revswin("tiny", num_classes=10, image_size=24, patch=4, window=3),
             "the 3 x 3 tokens of group 1 cannot be divided into windows of 3, and halved",
         ),
-        (lambda: revroberta("micro", length=0), "length must be at least 1, got 0"),
         (
             lambda: network("RevViT")[0](torch.zeros(1, 3, 8, 8)),
             r"built for images \[batch, 3, 6, 6\], got \[1, 3, 8, 8\]",
@@ -300,7 +251,6 @@ def test_stages_of_the_published_sizes() -> None:
             lambda: network("RevRoBERTa")[0](torch.zeros(1, 8, dtype=torch.int64)),
             r"at most 7 tokens\], got torch.int64 \[1, 8\]",
         ),
-        (lambda: network("RevRoBERTa")[0](torch.zeros(1, 4)), "takes integer token numbers .* got torch.float32"),
     ],
 )
 def test_networks_that_do_not_exist(make: Callable[[], object], message: str) -> None:

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, Pipeline, Stage, merge, methods, models
+from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
 from petra_core.ledger import KINDS, Ledger, SavedTensors
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.memory import predict
 from petra_core.schedule import Kind, generate
-
-HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
+from tests.properties import HELD_BETWEEN_TICKS, assert_bytes_are_as_predicted
 
 
 def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -44,28 +43,15 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
 @pytest.mark.parametrize(
     ("network", "method", "k"),
     [
-        *((network, method, 3) for network in NETWORKS for method in methods.ALL),  # all kinds of buffers are in use
-        *((network, methods.DELAYED_GRADIENTS, 1) for network in NETWORKS if network != "revnet50"),  # most stashes
+        *((network, method, 3) for network in ("chain5", "merged") for method in methods.KNOWN),
+        *((network, methods.PETRA, 3) for network in ("revnet18", "revnet50", "resnet18", "head only")),
+        *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "resnet18", "head only")),  # most stashes
+        ("revnet18", methods.APPROXIMATE_INPUTS, 3),
     ],
     ids=str,
 )
 def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Method, k: int) -> None:
-    stages = NETWORKS[network]()
-    x, y = batch()
-    predicted = predict(stages, method, x, y, accumulation=k, optimizer=sgd)
-    pipeline = Pipeline(stages, method, accumulation=k, optimizer=sgd)
-    largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in stages]
-    # While the pipeline fills all forwards see version 0; distinct versions fill the stash only after that.
-    for _ in range(4 * len(stages) + 2 * k):
-        pipeline.step(x, y)
-        for stage, held in zip(pipeline.memory().stages, largest, strict=True):
-            for kind in HELD_BETWEEN_TICKS:
-                held[kind] = max(held[kind], stage.now[kind])
-    for stage, held, prediction in zip(pipeline.memory().stages, largest, predicted, strict=True):
-        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
-        assert held == {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}, (
-            f"between ticks, stage {stage.stage}"
-        )
+    assert_bytes_are_as_predicted(NETWORKS[network](), method, batch(), k, sgd)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -99,7 +85,7 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
 
 
 def test_nothing_is_left_after_draining() -> None:
-    for method in methods.ALL:
+    for method in (methods.APPROXIMATE_INPUTS, methods.PETRA):
         pipeline = Pipeline(NETWORKS["merged"](), method, optimizer=sgd)
         for _ in range(9):
             pipeline.step(*batch())
@@ -119,20 +105,6 @@ def test_graph_bytes_are_those_that_autograd_saves() -> None:
         z = x.exp() * x
     assert saved_without_x.bytes == 5 * 4
     z.sum().backward()
-
-
-@pytest.mark.slow
-def test_petra_holds_less_than_a_third_of_delayed_gradients_between_ticks() -> None:
-    # RevNet-18 at CIFAR size, batch 64: predicted on the meta device here, and at this batch measured by
-    # benchmarks/tick.py, since delayed gradients really hold gigabytes there.
-    with torch.device("meta"):
-        stages = models.revnet(18, num_classes=10, stem="cifar", width=64)
-        x, y = torch.empty(64, 3, 32, 32), torch.empty(64, dtype=torch.int64)
-    held = {
-        method: sum(sum(stage.held.values()) for stage in predict(stages, method, x, y, optimizer=sgd))
-        for method in (methods.PETRA, methods.DELAYED_GRADIENTS)
-    }
-    assert held[methods.PETRA] < held[methods.DELAYED_GRADIENTS] / 3
 
 
 def test_bytes_of_a_reversible_chain_do_not_grow_with_the_delay() -> None:
@@ -158,9 +130,7 @@ def test_peak_of_all_is_at_one_moment() -> None:
     ledger.add("inputs", 10)
     ledger.add("inputs", -10)
     ledger.add("graph", 7)
-    assert ledger.peak["inputs"] == 10
-    assert ledger.peak["graph"] == 7
-    assert ledger.peak_total == 10
+    assert (ledger.peak["inputs"], ledger.peak["graph"], ledger.peak_total) == (10, 7, 10)
 
 
 def test_report_prints_every_kind_and_sums() -> None:
@@ -179,7 +149,6 @@ def test_predicting_changes_nothing() -> None:
     predict(stages, methods.PETRA, *batch(), optimizer=sgd)
     for stage, state in zip(stages, before, strict=True):
         assert all(torch.equal(tensor, state[name]) for name, tensor in stage.state_dict().items())
-    assert isinstance(NETWORKS["resnet18"]()[0], BufferedStage)
 
 
 def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> None:
@@ -195,7 +164,7 @@ def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> No
 
 
 @pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
-@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 3, 1), (3, 2, 1, 2), (2, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("replicas", [(1, 1, 3, 1), (3, 2, 1, 2)], ids=str)
 def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replicas: tuple[int, ...]) -> None:
     # Followed through a schedule, which knows nothing of the formulas: sets of micro-batches, and of versions.
     unit = Footprint(0, 0, 0, trainable=1, kept=10**3, lasting=0, passing=0, below=10**6, above=10**9)

@@ -11,7 +11,7 @@ every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
 
 
 @every_method
-@pytest.mark.parametrize("stages", [2, 3, 4, 7, 10])
+@pytest.mark.parametrize("stages", [2, 3, 7])
 def test_units_are_those_of_table_1(method: Method, stages: int) -> None:
     """3J, 4J, 2, 3, 3; one at a time the head reconstructs nothing, which the table's 4J passes over."""
     schedule = generate(method, stages, 2 * stages, 4)

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from petra_core import methods
 from reproduce import published
 from reproduce.grids.smoke import digits_cell
@@ -33,32 +31,18 @@ def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_
     assert text.count("{") == text.count("}")
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_without_a_known_commit_it_asks_for_it(tmp_path: Path, begun: bool) -> None:
-    if begun:
-        unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
-        fake_records.train(digits_cell("chain8", methods.DSP), tmp_path, 90.0, code=unknown)
+def test_without_a_known_commit_it_asks_for_it(tmp_path: Path) -> None:
+    unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
+    fake_records.train(digits_cell("chain8", methods.DSP), tmp_path, 90.0, code=unknown)
     assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path))
-
-
-def test_of_many_commits_a_few_are_named(tmp_path: Path) -> None:
-    for seed in range(5):
-        code = {**fake_records.CLEAN, "commit": str(seed) * 40}
-        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, code=code)
-    assert "; and 2 more (see Provenance)}}" in citing.entries(read(tmp_path))
 
 
 def test_the_citation_file_has_what_the_format_requires_and_nothing_that_it_does_not_know() -> None:
     keys = re.findall(r"^([a-z-]+):", CFF, re.M)
-    assert set(keys) >= REQUIRED
-    assert set(keys) <= KNOWN
+    assert REQUIRED <= set(keys) <= KNOWN
     assert len(keys) == len(set(keys))
-    assert "\ncff-version: 1.2.0\n" in f"\n{CFF}"
-    assert re.findall(r"^type: (.+)$", CFF, re.M) == ["software"]
-    assert "\t" not in CFF
     # Every author of the suite is an entity with a name or a person; a reference needs type, title and authors too.
     (reference,) = re.findall(r"^references:\n((?:  .+\n)+)", CFF, re.M)
-    assert len(re.findall(r"^  - type: conference-paper$", reference, re.M)) == 1
     assert {"type", "title", "authors"} <= set(re.findall(r"^  [- ] ([a-z-]+):", reference, re.M))
 
 

@@ -7,13 +7,13 @@ import pytest
 from reproduce.published import Mark
 from reproduce.report.layout import column_groups
 from reproduce.show import content
-from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table, Tone
-from reproduce.show.statistics import Estimate, Verdict
+from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table
+from reproduce.show.statistics import Estimate
 
 
 @pytest.mark.parametrize(
     ("value", "digits", "shown"),
-    [(1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (0.04, 1, "0.0"), (0.0, 0, "0"), (12.0, 0, "+12")],
+    [(1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")],
 )
 def test_differences_have_a_sign_and_a_rounded_nought_has_none(value: float, digits: int, shown: str) -> None:
     entry = content.signed(value, digits)
@@ -37,8 +37,6 @@ def test_an_estimate_without_an_interval_says_so() -> None:
     ("mean", "half", "shown"),
     [
         (1.6e-7, 3.2e-9, "1.6e-07 ± 3.2e-09"),
-        (0.0621, 0.0101, "0.062 ± 0.010"),
-        (4.82, 9.0, "4.8 ± 9.0"),
         (1005.3, 2753.2, "1005 ± 2753"),
         (2.5e6, None, "2.5e+06"),
     ],
@@ -48,11 +46,6 @@ def test_relative_errors_have_two_digits_however_large(mean: float, half: float 
     entry = content.relative_error(Estimate(mean, low, high, 1 if half is None else 3))
     assert (entry.text, entry.raw) == (shown, mean)
     assert entry.hint == ("one seed: no interval" if half is None else "")
-
-
-def test_verdicts_are_told_apart_by_words_and_tone() -> None:
-    assert [content.verdict(v).text for v in Verdict] == ["agree", "differ", "cannot tell"]
-    assert [content.verdict(v).tone for v in Verdict] == [Tone.GOOD, Tone.ALERT, Tone.MISSING]
 
 
 def example() -> Table:

@@ -1,7 +1,5 @@
 """Layers that are for some rows of a panel, that set its axis, and stacked bars."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 from reproduce.show import facets
@@ -73,10 +71,3 @@ def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
     filled, hollow = panels[0].axes.lines
     assert filled.get_markerfacecolor() == facets.KIND_LOOKS["inputs"].colour
     assert hollow.get_markerfacecolor() == "none"
-
-
-def test_stacked_bars_end_with_their_sums_and_leave_out_what_no_bar_has() -> None:
-    svg = drawn(facets.stack(sums=".1f")).svg
-    texts = [(element.text or "").strip() for element in ElementTree.fromstring(svg).iter()]
-    assert {"4.0", "42.0", "inputs", "graph"} <= set(texts)
-    assert "messages" not in texts

@@ -1,7 +1,5 @@
 """Layers of figures that several curves and marks share: what is drawn of which rows, and said of it."""
 
-import re
-
 from matplotlib.axes import Axes
 from pandas import DataFrame
 
@@ -32,12 +30,6 @@ def draw(*layers: facets.Layer) -> str:
         **settings,
     )
     return figure.svg
-
-
-def test_lines_of_panels_are_named_at_their_left_and_panels_in_the_first_line() -> None:
-    svg = draw(facets.dots())
-    amounts = {name: len(re.findall(f">{name}<", svg)) for name in ("UPPER", "LOWER", "left", "right", "stages")}
-    assert amounts == {"UPPER": 1, "LOWER": 1, "left": 1, "right": 1, "stages": 2}
 
 
 def test_what_has_no_line_is_a_mark_in_the_legend_and_marks_stand_side_by_side() -> None:

@@ -13,17 +13,17 @@ LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#
 ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b", 3.0)]
 
 
-def drawn(sideways: bool, mean: bool = False, sums: str = "") -> Axes:
+def drawn(sideways: bool) -> Axes:
     axes = mpl.figure.Figure().subplots()
     frame = DataFrame(ROWS, columns=["x", "hue", "y"])
     panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
-    facets.stack(sideways=sideways, mean=mean, sums=sums)(panel)
+    facets.stack(sideways=sideways, mean=True, sums=".0f")(panel)
     return axes
 
 
 @pytest.mark.parametrize("sideways", [True, False])
 def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
-    axes = drawn(sideways, mean=True, sums=".0f")
+    axes = drawn(sideways)
     ends = [
         (bar.get_x(), bar.get_x() + bar.get_width()) if sideways else (bar.get_y(), bar.get_y() + bar.get_height())
         for bar in axes.patches
@@ -34,29 +34,6 @@ def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(
     (line,) = axes.lines
     assert set(line.get_xdata() if sideways else line.get_ydata()) == {5.0}
     assert [text.get_text().strip() for text in axes.texts] == ["6", "4"]
-
-
-def test_without_sums_and_mean_there_are_bars_alone() -> None:
-    axes = drawn(False)
-    assert not axes.lines
-    assert not axes.texts
-
-
-def test_a_figure_is_made_of_rows_that_are_no_frame() -> None:
-    figure = facets.facet(
-        [{"x": x, "kind": kind, "y": y} for x, kind, y in ROWS],
-        [facets.stack()],
-        key="bars",
-        title="Bars",
-        caption="",
-        x="x",
-        y="y",
-        hue="kind",
-        looks=LOOKS,
-        legend="area",
-    )
-    assert all(f">{word}<" in figure.svg for word in ("late", "early", "a", "b"))
-    assert ">c<" not in figure.svg, "the legend has what is drawn"
 
 
 def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:

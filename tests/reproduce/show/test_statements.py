@@ -5,7 +5,7 @@ import pytest
 from reproduce.published import Mark
 from reproduce.show import statements
 from reproduce.show.content import Tone
-from reproduce.show.statements import Outcome, combine, is_above, is_below, is_not_below, outcome_entry
+from reproduce.show.statements import Outcome, combine, is_above, is_below, is_not_below
 from reproduce.show.statistics import Estimate
 
 
@@ -18,12 +18,9 @@ def interval(low: float, high: float) -> Estimate:
     [
         (-2.0, -1.0, True, False, False),
         (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both can be said of it
-        (-2.0, -0.1, True, False, False),
         (-0.3, 0.3, False, True, None),
-        (-2.0, 2.0, None, None, None),
         (-0.3, 2.0, None, True, None),
         (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
-        (1.0, 2.0, False, True, True),
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ],
 )
@@ -35,24 +32,15 @@ def test_claims_about_an_interval(
     assert is_not_below(interval(low, high)) is not_below
 
 
-@pytest.mark.parametrize("nothing", [None, Estimate(-5.0, None, None, 1)])
-def test_without_an_interval_nothing_is_claimed(nothing: Estimate | None) -> None:
-    assert is_below(nothing) is None
-    assert is_not_below(nothing) is None
-    assert is_above(nothing) is None
+def test_without_an_interval_nothing_is_claimed() -> None:
+    for nothing in (None, Estimate(-5.0, None, None, 1)):
+        assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 
 
-@pytest.mark.parametrize(
-    ("claims", "outcome"),
-    [
-        ([True, True], Outcome.AGREE),
-        ([True, None], Outcome.CANNOT_TELL),
-        ([None, False], Outcome.DISAGREE),  # one refuted claim refutes the statement
-        ([None, None], Outcome.CANNOT_TELL),
-    ],
-)
-def test_a_statement_holds_if_all_its_claims_do(claims: list[bool | None], outcome: Outcome) -> None:
-    assert combine(claims) is outcome
+def test_a_statement_holds_if_all_its_claims_do_and_one_refuted_claim_refutes_it() -> None:
+    assert combine([True, True]) is Outcome.AGREE
+    assert combine([True, None]) is combine([None, None]) is Outcome.CANNOT_TELL
+    assert combine([None, False]) is Outcome.DISAGREE
 
 
 def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
@@ -77,8 +65,3 @@ def test_a_finding_is_alarming_where_it_is_against_the_paper(scale: str, outcome
     found = statements.finding("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
     assert found.tone is tone
     assert found.text.startswith("Figure 4. Stated is “the gap")
-
-
-def test_outcomes_are_told_apart_by_words_and_tone() -> None:
-    assert [outcome_entry(outcome).tone for outcome in Outcome] == [Tone.GOOD, Tone.ALERT, Tone.MISSING]
-    assert [outcome.verb for outcome in Outcome] == ["agree with it", "disagree with it", "cannot tell"]

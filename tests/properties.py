@@ -1,0 +1,115 @@
+"""The properties that every network has under every method, as checks that the tests of the networks share."""
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core import HeadStage, Pipeline, Stage, checkpoint, methods
+from petra_core.methods import Method
+from petra_core.models import sequential
+from petra_core.prediction.footprint import StagePrediction
+from petra_core.prediction.memory import predict
+from petra_core.worker import OptimizerFactory
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
+HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
+
+Data = Sequence[tuple[Tensor, Tensor]]
+
+
+def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:
+    """The plain model of copies of `stages`, and (input, target) -> its loss."""
+    model = sequential(stages := copy.deepcopy(list(stages)))
+    head = stages[-1].parts()[-1]
+    assert isinstance(head, HeadStage)
+    return model, lambda x, y: head.loss(model(x), y)
+
+
+def plain_gradients(stages: Sequence[Stage], data: Data) -> dict[str, Tensor]:
+    """Mean gradients of the plain model over micro-batches, by torch.autograd alone."""
+    model, loss = plain_model(stages)
+    for x, y in data:
+        (loss(x, y) / len(data)).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def engine_gradients(
+    stages: Sequence[Stage], method: Method, data: Data, accumulation: int, *, seed: int | None = None
+) -> dict[str, Tensor]:
+    """Mean gradients as the first update of the engine would use them, by the plain model's names."""
+    found: dict[str, Tensor] = {}
+    offsets = [sum(len(stage.parts()) for stage in stages[:index]) for index in range(len(stages))]
+
+    def look(index: int, version: int, stage: Stage) -> None:
+        assert version == 0
+        for number, part in enumerate(stage.parts(), offsets[index]):
+            for name, parameter in part.named_parameters():
+                assert parameter.grad is not None
+                found[f"{number}.{name}"] = parameter.grad.clone()
+
+    toys.train(
+        toys.pipeline(stages, method, accumulation=accumulation, optimizer=None, seed=seed, before_update=look), data
+    )
+    return found
+
+
+def assert_trains_as_plain_training(stages: Sequence[Stage], method: Method, accumulation: int, data: Data) -> None:
+    """Losses, weights and statistics of the engine are those of a plain loop."""
+    model, loss = plain_model(stages)
+    optimizer = toys.sgd(list(model.parameters()))
+    expected = []
+    for number, (x, y) in enumerate(data, 1):
+        expected.append(loss(x, y))
+        (expected[-1] / accumulation).backward()
+        if number % accumulation == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    p = toys.pipeline(stages, method, accumulation=accumulation)
+    losses = toys.train(p, data)
+    assert_close(torch.tensor(losses, dtype=torch.float64), torch.stack(expected).detach(), 1e-10)
+    assert_close(toys.weights(p), dict(model.state_dict()), 1e-9)
+
+
+def assert_resumes_bitwise(fresh: Callable[[], Pipeline], data: Data, stop: int, folder: Path) -> None:
+    """Stopped after `stop` micro-batches, its pipeline full, another pipeline goes on as if it had never been."""
+    undisturbed, stopped, resumed = fresh(), fresh(), fresh()
+    expected = toys.train(undisturbed, data)
+    losses = toys.train(stopped, data[:stop], drain=False)
+    checkpoint.save(folder / "state.pt", stopped.state_dict())
+    toys.train(resumed, data[-3:], drain=False)  # whatever it did before must leave no trace
+    resumed.load_state_dict(checkpoint.load(folder / "state.pt"))
+    losses += toys.train(resumed, data[stop:])
+    assert losses == expected
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+    assert resumed.memory().now() == undisturbed.memory().now()
+
+
+def assert_bytes_are_as_predicted(
+    stages: Sequence[Stage],
+    method: Method,
+    batch: tuple[Tensor, Tensor],
+    accumulation: int,
+    optimizer: OptimizerFactory,
+    **settings: Any,
+) -> tuple[Pipeline, tuple[StagePrediction, ...]]:
+    """Of every stage and kind, at the peak and between ticks. Returns: the full pipeline, and what was predicted."""
+    predicted = predict(stages, method, *batch, accumulation=accumulation, optimizer=optimizer, **settings)
+    p = Pipeline(stages, method, accumulation=accumulation, optimizer=optimizer, seed=0, **settings)
+    largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in stages]
+    # While the pipeline fills all forwards see version 0; distinct versions fill the stash only after that.
+    for _ in range(method.ticks_to_steady(len(stages), accumulation) + 2 * accumulation):
+        p.step(*batch)
+        for stage, held in zip(p.memory().stages, largest, strict=True):
+            for kind in HELD_BETWEEN_TICKS:
+                held[kind] = max(held[kind], stage.now[kind])
+    for stage, held, prediction in zip(p.memory().stages, largest, predicted, strict=True):
+        assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
+        between = {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}
+        assert held == between, f"between ticks, stage {stage.stage}"
+    return p, predicted
