@@ -6,8 +6,9 @@ has no ledger. So a third count is taken here, the same for all: torch's profile
 on the CPU, temporaries of operations included, and their running sum has a peak, which is what an allocator of a GPU
 would show and is the same in every run. On CUDA the allocator's own statistics are read.
 
-What is allocated before the context is entered is not counted, so everything of interest is made inside it. And the
-system's word is asked of a fresh process, which has not yet kept anything of what was measured before.
+What is allocated before the context is entered is not counted, so everything of interest is made inside it. What runs
+out of memory does not fit, and is no reason to lose what was measured before. And the system's word is asked of a fresh
+process, which has not yet kept anything of what was measured before.
 """
 
 import json
@@ -25,7 +26,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-__all__ = ["Allocations", "in_fresh_process"]
+from reproduce.measures.machine_memory import give_back, out_of_memory, workspaces
+
+__all__ = ["Allocations", "in_fresh_process", "unless_out_of_memory"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,19 +44,21 @@ class Allocations:
 
     Attributes:
         peak: most bytes held at a moment, known when the context is left.
+        workspaces: bytes that cuBLAS kept to work in on a CUDA device, which are not in the peak, known likewise.
         marks: bytes held at each `mark`, in order, known when the context is left.
 
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.peak = 0
+        self.peak = self.workspaces = 0
         self.marks: list[int] = []
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
     def __enter__(self) -> "Allocations":
+        give_back(self._device)
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            workspaces(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         else:
@@ -70,7 +75,9 @@ class Allocations:
 
     def __exit__(self, *error: Any) -> None:
         if self._device.type == "cuda":
-            self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
+            peak = torch.cuda.max_memory_allocated(self._device)
+            self.workspaces = workspaces(self._device)
+            self.peak = peak - self._before - self.workspaces
             return
         self._profile.__exit__(*error)
         held = 0
@@ -92,6 +99,17 @@ class Allocations:
             for event in events
             if event.get("name") == MARK or (event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU)
         ]
+
+
+def unless_out_of_memory(call: Callable[[], T], device: torch.device) -> T | None:
+    """What `call` returns; None if it runs out of memory, of which it then holds none any more."""
+    try:
+        return call()
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error) is None:
+            raise
+    give_back(device)  # here, where the error is gone, and with it the frames of the call
+    return None
 
 
 def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -24,7 +24,6 @@ Usage, with the defaults for the CPU, and on a GPU (in one line):
 """
 
 import argparse
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.allocation import Allocations
+from benchmarks.allocation import Allocations, unless_out_of_memory
 from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
@@ -120,7 +119,6 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
 
 def allocated(run: ParepropRun, device: torch.device) -> int:
     """The allocator's peak over two steps, in bytes."""
-    gc.collect()
     with Allocations(device) as allocations:
         # The profiler follows the thread that it was entered in.
         stepping(run, device, side_by_side=device.type == "cuda")()
@@ -138,17 +136,14 @@ def predicted_peak(run: ParepropRun) -> int:
 
 
 def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
-    """Measure the samples per second of every method, round by round."""
-    steps = {}
-    for method in CONTESTANTS:
-        torch.set_num_threads(threads_of(method, threads, device))
-        steps[method] = stepping(replace(run, method=method), device)
-    for number in range(rounds):
-        for place in range(len(CONTESTANTS)):
-            method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
-            torch.set_num_threads(threads_of(method, threads, device))
-            seconds = timed(steps[method], device)
-            recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / seconds)
+    """Measure the samples per second of every method, round by round, if the pipelines of all fit at once."""
+    seconds = unless_out_of_memory(partial(timed_rounds, run, device, threads, rounds), device)
+    if seconds is None:
+        recorder.notes.append(f"{run.group}: not timed, since the networks of all methods do not fit at once.")
+        return
+    for method, values in seconds.items():
+        for value in values:
+            recorder.add(run.group, method.title, THROUGHPUT, "samples/s", run.batch / value)
     row = pareprop_row(run.network, exactly=True)
     low = SLOWER_AT_MOST if row is None else 1 + row.number("gain_percent") / 100
     low = low if device.type == "cuda" else None
@@ -160,6 +155,37 @@ def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.devic
         recorder.comparisons.append(Comparison(run.group, THROUGHPUT, first.title, second.title, low=bound))
 
 
+def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: int) -> dict[Method, list[float]]:
+    """The seconds of a step of every method, round by round.
+
+    Raises:
+        MemoryError: on a CUDA device, memory had to be given back for a step, and asked for anew: its time is not that
+            of the method. So it is where the three networks and what was kept for their streams leave too little room.
+
+    """
+    steps = {}
+    for method in CONTESTANTS:
+        torch.set_num_threads(threads_of(method, threads, device))
+        steps[method] = stepping(replace(run, method=method), device)
+    for step in steps.values():
+        step()  # once more, with all of them there
+    seconds: dict[Method, list[float]] = {method: [] for method in CONTESTANTS}
+    before = retries(device)
+    for number in range(rounds):
+        for place in range(len(CONTESTANTS)):
+            method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
+            torch.set_num_threads(threads_of(method, threads, device))
+            seconds[method].append(timed(steps[method], device))
+    if retries(device) > before:
+        raise MemoryError(f"{run.group}: memory was given back and asked for anew within what was timed")
+    return seconds
+
+
+def retries(device: torch.device) -> int:
+    """How often in this process the device had no memory left until some was given back; 0 for the CPU."""
+    return int(torch.cuda.memory_stats(device)["num_alloc_retries"]) if device.type == "cuda" else 0
+
+
 def threads_of(method: Method, threads: int, device: torch.device) -> int:
     """Threads of each thread pool that computes, so that all methods have the same cores."""
     return threads // 2 if method.overlapped and device.type == "cpu" else threads
@@ -169,7 +195,9 @@ def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -
     """Measure the peaks of every method."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
-        recorder.add(run.group, method.title, ALLOCATED, "B", allocated(of_method, device))
+        peak = unless_out_of_memory(partial(allocated, of_method, device), device)
+        if peak is not None:
+            recorder.add(run.group, method.title, ALLOCATED, "B", peak)
         recorder.add(run.group, method.title, PEAK_FORETOLD, "B", predicted_peak(of_method))
 
 
@@ -179,7 +207,8 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
         of_method = replace(run, method=method)
 
         def fits(batch: int, peak: Callable[[ParepropRun], int], of_method: ParepropRun = of_method) -> bool:
-            return peak(replace(of_method, batch=batch)) <= limit
+            found = unless_out_of_memory(lambda: peak(replace(of_method, batch=batch)), device)
+            return found is not None and found <= limit
 
         guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
         recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)

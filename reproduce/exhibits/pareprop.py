@@ -88,6 +88,8 @@ def _measured(record: Benchmark, medians: Any) -> Iterator[Shown]:
 
     def megabytes(group: str, method: str) -> Entry:
         foretold = f"predicted from shapes: {medians[group, method, PEAK_FORETOLD] / MEGABYTE:.1f}"
+        if (group, method, ALLOCATED) not in medians:
+            return missing("does not fit", foretold)
         return number_entry(medians[group, method, ALLOCATED] / MEGABYTE, 1, hint=foretold)
 
     def each(of: Callable[[str, str], Any], digits: int, group: str, hint: str = "", form: Any = amount) -> list[Field]:
@@ -99,7 +101,8 @@ def _measured(record: Benchmark, medians: Any) -> Iterator[Shown]:
     yield table(
         key=f"{record.name}-throughput",
         caption=f"Throughput and memory on {device}: images of {record.setting['size']} pixels, texts of "
-        f"{record.setting['length']} tokens, float32.{small if record.environment.get('device') == 'cpu' else ''}",
+        f"{record.setting['length']} tokens, {record.setting.get('precision', 'float32')}."
+        f"{small if record.environment.get('device') == 'cpu' else ''}",
         rows=gains,
         fields=[
             words("network", lambda group: group.partition(BATCH)[0]),
@@ -135,6 +138,8 @@ def _measured(record: Benchmark, medians: Any) -> Iterator[Shown]:
         ],
         notes=(again,),
     )
+    if not gains:  # none of the batches fits
+        return
     sizes = [gain.median for gain in gains.values()]
     outcome = (
         f"on {device}: faster than reversible backpropagation in {sum(gain > 0 for gain in sizes)} of "

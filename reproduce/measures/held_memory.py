@@ -34,8 +34,7 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     Returns:
         `stages`: J; `ticks`: micro-batches that entered; `rows`: for each stage and kind the bytes `held` after the
         last tick, the `peak` and its prediction `predicted`; `at_once`: sum over stages of the largest total at one
-        moment; `process`: growth of this process in bytes, `held` and `peak`, and its `source` (None if the system does
-        not say).
+        moment; `process`: growth of this process in bytes, as of `Witness.report`.
 
     Raises:
         MemoryError: by the prediction, it does not fit.

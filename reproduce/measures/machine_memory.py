@@ -5,7 +5,9 @@ system to say, which knows nothing of tensors: the resident set on a CPU, the al
 
 The obvious source, `ru_maxrss`, is the peak since the process began, and one process runs many cells. Linux can reset
 the peak it keeps in /proc (`VmHWM`), and memory that is kept for later, by the C library or by CUDA's allocator, is
-given back before we look: what a cell has left there is free for the next one.
+given back before we look: what a cell has left there is free for the next one. On CUDA the allocator also counts what
+cuBLAS keeps to work in, tens of megabytes for each thread and stream that it has met, whatever is multiplied, and only
+where it has not met them yet: that is taken off, and named beside.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Witness", "available", "give_back", "out_of_memory"]
+__all__ = ["Witness", "available", "give_back", "out_of_memory", "workspaces"]
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -52,6 +54,19 @@ def give_back(device: torch.device) -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
+def workspaces(device: torch.device) -> int:
+    """Bytes that cuBLAS has kept to work in; it keeps none any more, until it is used again. Of CUDA devices alone.
+
+    Not while there are recorded CUDA graphs: they would go on to use them.
+    """
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch._C._cuda_clearCublasWorkspaces()
+    return before - torch.cuda.memory_allocated(device)
+
+
 def available(device: torch.device) -> int | None:
     """Bytes that can still be had on the device; None where the system does not say."""
     give_back(device)
@@ -67,6 +82,7 @@ class Witness:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         give_back(device)
+        workspaces(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
@@ -75,12 +91,18 @@ class Witness:
         self._before = self._now()
 
     def report(self) -> dict[str, Any] | None:
-        """Bytes more than at the beginning: `held` now, `peak` at most so far; None where the system does not say."""
+        """Bytes more than at the beginning: `held` now, `peak` at most so far; None where the system does not say.
+
+        On CUDA without those of cuBLAS, which are the `workspaces`.
+        """
         now, peak = self._now(), self._peak()
         if self._before is None or now is None or peak is None:
             return None
-        source = "CUDA allocator" if self._device.type == "cuda" else "resident set"
-        return {"source": source, "held": now - self._before, "peak": peak - self._before}
+        if self._device.type != "cuda":
+            return {"source": "resident set", "held": now - self._before, "peak": peak - self._before}
+        taken = workspaces(self._device)
+        held, highest = now - self._before - taken, peak - self._before - taken
+        return {"source": "CUDA allocator", "held": held, "peak": highest, "workspaces": taken}
 
     def _now(self) -> int | None:
         if self._device.type == "cuda":

@@ -1,11 +1,13 @@
 """All memory of tensors is followed, and processes are fresh."""
 
 import os
+import weakref
 
 import pytest
 import torch
 
-from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
+from tests.reproduce.measures.test_machine_memory import FakeAllocator
 
 
 def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
@@ -37,6 +39,37 @@ def test_the_profiler_does_not_talk(capfd: pytest.CaptureFixture[str]) -> None:
     with Allocations(torch.device("cpu")):
         torch.zeros(1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_on_cuda_what_cublas_keeps_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a budget of 64 MB it was more than all, and no batch was found; the aim of 5 % was out of reach."""
+    device = FakeAllocator(monkeypatch, held=5_000, cublas=64_000)
+    with Allocations(torch.device("cuda", 0)) as allocations:
+        device.take(device.held + 700)
+        device.multiply(64_000)
+        device.take(device.held + 30)
+    assert (allocations.peak, allocations.workspaces) == (730, 64_000)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "python"])
+def test_what_runs_out_of_memory_has_let_go_of_it_and_another_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    given_back: list[bool] = []
+
+    def call() -> None:
+        tensor = torch.zeros(3)
+        held.append(weakref.ref(tensor))
+        raise type(error)(*error.args)
+
+    monkeypatch.setattr("benchmarks.allocation.give_back", lambda device: given_back.append(held[0]() is None))
+    assert unless_out_of_memory(call, torch.device("cpu")) is None
+    assert given_back == [True]
+    assert unless_out_of_memory(lambda: 3, torch.device("cpu")) == 3
+    error = RuntimeError("a mistake")
+    with pytest.raises(RuntimeError, match="a mistake"):
+        unless_out_of_memory(call, torch.device("cpu"))
 
 
 def fail(reason: str) -> None:

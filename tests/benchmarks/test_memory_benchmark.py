@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import memory
-from petra_core import methods
+from petra_core import MemoryReport, methods
 from reproduce.records.benchmarks import LARGEST_FOUND, Series, read
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
@@ -35,18 +37,50 @@ def test_the_largest_number_is_found_from_any_guess(answer: int, guess: int) -> 
     assert len(asked) < 50
 
 
+def test_a_batch_that_runs_out_of_memory_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search goes an eighth above what is predicted; there the device had no more, and all results were lost."""
+
+    def allocated(run: memory.MemoryRun) -> tuple[Any, MemoryReport]:
+        if run.batch > 41:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return SimpleNamespace(peak=1000 * run.batch), MemoryReport(())
+
+    assert memory.largest_batch(CHAIN, lambda run: allocated(run)[0].peak, limit=10**9, guess=64) == 41
+    monkeypatch.setattr(memory, "allocated", allocated)
+    monkeypatch.setattr(memory, "in_fresh_process", lambda *_: None)
+    added: list[tuple[Any, ...]] = []
+    recorder = SimpleNamespace(add=lambda *values, at: added.append((*values, at)))
+    runs = [(batch, dataclasses.replace(CHAIN, batch=batch)) for batch in (40, 50)]
+    memory.along(recorder, "batch", runs, [methods.PETRA])  # type: ignore[arg-type]  # as much of one as is needed
+    assert {at for *_, at in added} == {40}
+    assert capsys.readouterr().out == "  batch 50, PETRA: does not fit\n"
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
     run = dataclasses.replace(CHAIN, method=method.name)
-    peak, report = memory.allocated(run)
+    allocations, report = memory.allocated(run)
+    peak = allocations.peak
     assert peak == pytest.approx(memory.predicted_peak(run), rel=0.35)  # temporaries of operations are not predicted
     assert peak > report.now("parameters", "optimizer", "inputs", "stashed_weights")
 
 
 def test_the_parts_of_petra_are_all_but_temporaries() -> None:
-    peak, report = memory.allocated(CHAIN)
+    allocations, report = memory.allocated(CHAIN)
     assert memory.sum_of_parts(report) < report.peak(), "the graphs of all stages but one are left out"
-    assert 0.8 < peak / memory.sum_of_parts(report) < 1.25
+    assert 0.8 < allocations.peak / memory.sum_of_parts(report) < 1.25
+
+
+def test_the_claim_names_what_cublas_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = SimpleNamespace(peak=1000, workspaces=67_000_000), MemoryReport(())
+    monkeypatch.setattr(memory, "allocated", lambda run: account)
+    monkeypatch.setattr(memory, "sum_of_parts", lambda report: 990)
+    recorder = SimpleNamespace(add=lambda *_: None, notes=[], comparisons=[])
+    memory.aim(recorder, CHAIN)  # type: ignore[arg-type]  # as much of one as is needed
+    (note,) = recorder.notes
+    assert note.startswith("Not in PETRA's peak: 67.0 MB that cuBLAS keeps")
 
 
 def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The benchmark of PaReprop runs and leaves a record; its table has published gains where they belong, and marked."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +9,12 @@ import torch
 
 import noxfile
 from benchmarks import pareprop as script
-from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
+from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
 from reproduce.exhibits import pareprop
 from reproduce.exhibits._exhibit import section
 from reproduce.published import Mark, pareprop_row
-from reproduce.records.benchmarks import THROUGHPUT, Benchmark, read
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, THROUGHPUT, Benchmark, read
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results
 from reproduce.show.content import Section, Table, Tone
@@ -64,6 +65,36 @@ def test_a_record_is_shown_with_where_it_ran(measured: Benchmark) -> None:
     assert "2 threads of" in found.coverage
     (finding,) = found.findings
     assert "of 1 setting" in finding.text
+
+
+def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of three batches the largest ran out of memory, and with it went the times of the others."""
+
+    def stepping(run: script.ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Any:
+        if run.batch > (2 if run.method is BACKPROPAGATION else 4):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return lambda: None
+
+    monkeypatch.setattr(script, "stepping", stepping)
+    words = TINY.replace("--batches 2", "--batches 2 4") + f" --find --record --records {tmp_path}"
+    found = script.main(words.split())
+    fits = {(s.group, s.name) for s in found.series if s.quantity == ALLOCATED}
+    two, four = (f"revvit_micro2, batch {batch}" for batch in (2, 4))
+    assert fits == {*((two, m.title) for m in script.CONTESTANTS), *((four, m.title) for m in script.CONTESTANTS[1:])}
+    assert {s.group for s in found.series if s.quantity == THROUGHPUT} == {two}
+    assert {s.values[0] for s in found.series if s.quantity == LARGEST_FOUND} == {2, 4}
+    assert found.notes == (f"{four}: not timed, since the networks of all methods do not fit at once.",)
+    assert [row[1].text for row in tables(shown(found))["pareprop-throughput"].rows] == ["2"]
+
+
+def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = iter([3, 4])
+    monkeypatch.setattr(script, "stepping", lambda run, device: lambda: None)
+    monkeypatch.setattr(script, "retries", lambda device: next(asked))
+    with pytest.raises(MemoryError, match="given back and asked for anew"):
+        script.timed_rounds(RUN, torch.device("cpu"), threads=2, rounds=1)
 
 
 @pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)

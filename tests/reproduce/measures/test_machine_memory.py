@@ -41,6 +41,48 @@ def test_growth_is_counted_from_the_beginning(system: Path) -> None:
     assert witness.report() == {"source": "resident set", "held": 100 * 1024, "peak": 400 * 1024}
 
 
+class FakeAllocator:
+    """Of a CUDA device: what is allocated, the most so far, and what of it cuBLAS keeps to work in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, held: int, cublas: int) -> None:
+        self.held, self.peak, self.cublas = held + cublas, 0, cublas
+        for name, function in {
+            "synchronize": lambda _: None,
+            "empty_cache": lambda: None,
+            "memory_allocated": lambda _: self.held,
+            "max_memory_allocated": lambda _: self.peak,
+            "reset_peak_memory_stats": lambda _: self.take(self.held, reset=True),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, function)
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self._clear, raising=False)
+
+    def take(self, held: int, *, reset: bool = False) -> None:
+        self.held, self.peak = held, held if reset else max(self.peak, held)
+
+    def multiply(self, cublas: int) -> None:
+        if not self.cublas:
+            self.cublas = cublas
+            self.take(self.held + cublas)
+
+    def _clear(self) -> None:
+        self.held -= self.cublas
+        self.cublas = 0
+
+
+@pytest.mark.parametrize("cublas", [0, 64 * MIB])
+def test_what_cublas_keeps_is_told_apart_whether_or_not_it_has_been_used_before(
+    monkeypatch: pytest.MonkeyPatch, cublas: int
+) -> None:
+    """The first cell of a process had it in its memory, and those after it had not."""
+    device = FakeAllocator(monkeypatch, held=5 * MIB, cublas=cublas)
+    witness = Witness(torch.device("cuda", 0))
+    device.multiply(64 * MIB)
+    device.take(device.held + 30 * MIB)
+    device.take(device.held - 20 * MIB)
+    expected = {"source": "CUDA allocator", "held": 10 * MIB, "peak": 30 * MIB, "workspaces": 64 * MIB}
+    assert witness.report() == expected
+
+
 def test_a_silent_system_gives_no_report(system: Path) -> None:
     assert Witness(CPU).report() is None
 
