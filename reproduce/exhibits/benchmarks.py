@@ -11,7 +11,6 @@ from dataclasses import replace
 from petra_core import methods
 from petra_core.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
-from reproduce.modelling.slopes import growth
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
 from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
@@ -33,7 +32,7 @@ from reproduce.show.content import (
 )
 from reproduce.show.content import number as number_entry
 from reproduce.show.facets import METHOD_LOOKS, Look, facet
-from reproduce.show.tables import Field, amount, entry, number, table, words
+from reproduce.show.tables import Field, entry, number, table, words
 from reproduce.words import conjunction, count
 
 INTRODUCTION = (
@@ -76,19 +75,20 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _shown(benchmark: Benchmark, own: Frame) -> Iterator[Shown]:
-    """All that there is of a record, `own` its series; the first table says how it was measured."""
+    """All that there is of a record, `own` its series, and how it was measured."""
     curves, plain = own[own["at"].notna()], own[own["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
     tables = [_judged(benchmark)] if benchmark.comparisons or benchmark.goals else []
     if not plain.empty and ("contestants" in benchmark.setting or not tables):
         tables.append(_side_by_side(benchmark, plain))
-    tables += [_fits(benchmark, curves)] if not curves.empty else []
-    first, *others = tables
-    chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
-    notes = (*first.notes, *benchmark.notes, f"Again: {benchmark.command}")
-    yield replace(first, caption=f"{first.caption} Setting: {chosen}.", notes=notes)
-    yield from others
+    chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
+    notes = (*benchmark.notes, f"Again: {benchmark.command}")
+    for shown in tables[:1]:
+        yield replace(shown, caption=f"{shown.caption} {chosen}.", notes=(*shown.notes, *notes))
+    yield from tables[1:]
+    if not tables:
+        yield " ".join((f"{chosen}.", *notes))
     yield from list(_timelines(benchmark))[:DRAWN]
     if benchmark.patch:
         title = f"Difference to the commit: {benchmark.name}"
@@ -241,47 +241,6 @@ def _curves(benchmark: Benchmark, curves: Frame) -> Figure:
         ylog=True,
         ticks=sorted(medians["at"].unique()),
         share=("col", "row"),
-    )
-
-
-def _fits(benchmark: Benchmark, curves: Frame) -> Table:
-    """What was measured at both ends of every curve, and how it grows between them."""
-    rows = []
-    for (quantity, axis, name), own in curves.groupby(["quantity", "group", "contestant"], sort=False):
-        by_place = own.groupby("at")["value"].median()
-        fitted = len(by_place) > 1 and own["value"].min() > 0
-        found = growth(list(own["at"]), list(own["value"])) if fitted else None
-        rows.append((f"{quantity}, against {axis}", name, by_place.iloc[[0, -1]], own["unit"].iloc[0], found))
-    unfitted = none("one place only, or nothing held")
-    return table(
-        key=f"benchmark-{benchmark.name}-fits",
-        caption=f"{benchmark.title}: what was measured at both ends of a curve, and how it grows between them.",
-        rows=rows,
-        fields=[
-            words("quantity, axis", lambda row: row[0]),
-            words("contestant", lambda row: _contestant(row[1])),
-            number("from", lambda row: row[2].index[0]),
-            number("to", lambda row: row[2].index[1]),
-            entry("at first", lambda row: _value(row[2].iloc[0])),
-            entry("at last", lambda row: _value(row[2].iloc[1])),
-            words("unit", lambda row: row[3]),
-            entry(
-                "exponent",
-                lambda row: Entry(row[4].words(2), row[4].exponent, Tone.OURS) if row[4] else unfitted,
-                hint="of a power law, with its 95 % interval",
-            ),
-            amount(
-                "straight line, %",
-                lambda row: 100 * row[4].straight if row[4] else unfitted,
-                1,
-                hint="share of the variance that a straight line explains",
-            ),
-        ],
-        notes=(
-            "Exponent 0: does not grow; 1: grows in proportion. Least squares over the logarithms of all rounds, "
-            "interval by Student's t. With a fixed cost beside it, a straight line has an exponent below 1.",
-        ),
-        grouped=True,
     )
 
 

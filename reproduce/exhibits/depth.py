@@ -16,12 +16,13 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
 from reproduce.records.frames import Sheet, over_training
-from reproduce.show import facets, plots
+from reproduce.show import facets
 from reproduce.show.compare import Sample, family_note, judge, means, measured, reported
 from reproduce.show.content import Finding, Tone, short_title, two_digits
-from reproduce.show.facets import Look, facet
+from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
+from reproduce.show.facets import facet
 from reproduce.show.statistics import MARGIN_POINTS, Judgement, Verdict
-from reproduce.show.tables import Field, error, judged, mean, number, table, words
+from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, number, table, words
 from reproduce.words import count
 
 #: What a difference between two of them is due to.
@@ -31,11 +32,6 @@ EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
 BOTTOM = 1  # the lowest stage that reconstructs its input
 TRAINING = "training/input"
-LOOKS = {  # of the measures
-    TRAINING: Look("training (newer weights)", plots.COLOURS[methods.PETRA]),
-    "rounding_bfloat16/input": Look("rounding, bfloat16 streams", plots.COLOURS[methods.DSP], (4, 1.5)),
-    "rounding/input": Look("rounding, float32", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
-}
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
     "other, with a delay of 2(J-1) ticks at the bottom. PETRA less DSP, which has its delays and keeps its inputs, is "
@@ -121,9 +117,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=(
             "Differences in points of accuracy, paired over the seeds that both have finished.",
             family_note(less.values()),
-            "Error: norm of reconstructed less true over that of the true. Training: the engine's own inversion, "
-            "2(J-2) ticks after the forward. Rounding: the forward inverted with its own weights; the engine has no "
-            "streams of bfloat16.",
+            RECONSTRUCTION,
         ),
         grouped=True,
     )

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells.kinds import StageCostCell, TrainingCell
+from reproduce.exhibits import length
+from reproduce.exhibits._exhibit import Sentence, sheets
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.scales import SCALES
-from reproduce.modelling.balance import Balance
+from reproduce.modelling.modelled import timed_networks
 from reproduce.modelling.tradeoff import WAYS, taken
-from reproduce.records.benchmarks import spread
 from reproduce.records.frames import Frame, Frames, Sheet
 from reproduce.show import facets, plots
 from reproduce.show.compare import means
 from reproduce.show.content import GIGABYTE, Figure, short_title, with_sign
 from reproduce.show.facets import KIND_LOOKS, Look, facet
 
-__all__ = ["Headline", "headlines"]
+__all__ = ["Headline", "claim", "headlines"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,18 @@ class Headline:
     sentence: str
     figure: Figure
     anchor: str
+
+
+def claim(frames: Frames) -> str:
+    """What is known of the paper's claim that PETRA is as good as backpropagation."""
+    begun = (sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun)
+    known = next((shown.words for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)), "")
+    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
+    done, planned = (sum(map(len, runs)) for runs in zip(*((sheet.done, sheet.runs) for sheet in papers), strict=True))
+    return (
+        f"Is PETRA as good as backpropagation, as the paper says? {known} Of the {planned} runs of Table 2 at the "
+        f"paper's own scale {done or 'none'} {'has' if done < 2 else 'have'} been made."
+    )
 
 
 def headlines(frames: Frames) -> list[Headline]:
@@ -136,7 +149,6 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         return
 
 
-SPEED_WAYS = ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
 SPEED_K = 16
 SPEED_LOOKS = {
     "PETRA": Look("PETRA", plots.COLOURS[methods.PETRA]),
@@ -148,36 +160,35 @@ SPEED_LOOKS = {
 
 
 def _speed(frames: Frames) -> Iterator[Headline]:
+    """Modelled from measured stage costs; beside it what the benchmark of pipelines measured with two processes."""
+    ways = {way.title: way for way in WAYS}
     for sheet in _largest(frames, "table5", kind=StageCostCell):
-        run = frames.by_name[str(sheet.done["cell"].iloc[0])]
-        stages = Balance.of_rows(run.cell, run.result["stages"])  # type: ignore[arg-type]  # a StageCostCell
-        invertible = [row["invertible"] for row in run.result["stages"]]
-        ways = {way.title: way for way in WAYS}
-        alone = taken(stages, invertible, ways["Backpropagation"], 1, SPEED_K).seconds
-        modelled = [
-            (p, title, alone / taken(stages, invertible, ways[title], p, SPEED_K).seconds, "modelled")
-            for title in SPEED_WAYS
-            for p in range(1, len(stages.costs) + 1)
-        ]
-        measured = list(_measured(frames))
-        points = Frame.from_records([*modelled, *measured], columns=["devices", "way", "speed", "of"])
-        most = len(stages.costs)
-        petra, rival = (next(v for d, w, v, _ in modelled if (d, w) == (most, t)) for t in ("PETRA", "1F1B"))
-        network = sheet.done["network"].iloc[0]
+        network = timed_networks(sheet)[0]
+        stages, most = network.balance, len(network.costs)
+        alone = taken(stages, network.invertible, ways["Backpropagation"], 1, SPEED_K).seconds
+        speeds = {
+            (p, title): alone / taken(stages, network.invertible, ways[title], p, SPEED_K).seconds
+            for title in SPEED_LOOKS
+            for p in range(1, most + 1)
+        }
+        measured = _measured(frames)
         yield Headline(
-            f"On {most} devices PETRA is modelled at {petra:.1f} times the speed of one that backpropagates, the "
-            f"synchronous 1F1B at {rival:.1f} times (scale “{sheet.scale}”).",
+            f"On {most} devices PETRA is modelled at {speeds[most, 'PETRA']:.1f} times the speed of one that "
+            f"backpropagates, the synchronous 1F1B at {speeds[most, '1F1B']:.1f} times (scale “{sheet.scale}”).",
             facet(
-                points,
-                [facets.only(facets.line(), of="modelled"), facets.only(facets.dots(size=6), of="measured")],
+                [
+                    {"devices": p, "way": way, "modelled": speed, "measured": measured.get(way) if p == 2 else None}
+                    for (p, way), speed in speeds.items()
+                ],
+                [facets.line(), facets.also("measured", facets.dots(size=6))],
                 key="headline-speed",
                 title="Speed against the number of devices",
                 caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
-                f"({network}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale “{sheet.scale}”; links "
-                "take no time)."
+                f"({sheet.done['network'].iloc[0]}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale "
+                f"“{sheet.scale}”; links take no time)."
                 + (" Marks: measured, the benchmark “pipelining”, two processes on a CPU." if measured else ""),
                 x="devices",
-                y="speed",
+                y="modelled",
                 hue="way",
                 looks=SPEED_LOOKS,
                 xlabel="devices",
@@ -189,15 +200,9 @@ def _speed(frames: Frames) -> Iterator[Headline]:
         )
 
 
-def _measured(frames: Frames) -> Iterator[tuple[int, str, float, str]]:
-    """What the benchmark of pipelines measured with two processes, over autograd in one."""
-    for benchmark in frames.results.benchmarks:
-        if benchmark.name == "pipelining":
-            medians = {
-                s.name: spread(s.values).median
-                for s in benchmark.series
-                if s.quantity == "throughput" and s.group.startswith(NETWORK)
-            }
-            for way in SPEED_WAYS:
-                if way in medians:
-                    yield 2, way, medians[way] / medians["autograd, one process"], "measured"
+def _measured(frames: Frames) -> dict[str, float]:
+    """Throughput of the ways with two processes, over that of autograd in one."""
+    series = frames.series
+    ours = series[(series["benchmark"] == "pipelining") & (series["quantity"] == "throughput")]
+    medians = ours[ours["group"].str.startswith(NETWORK)].groupby("contestant")["value"].median()
+    return {way: medians[way] / medians["autograd, one process"] for way in SPEED_LOOKS if way in medians}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
-from reproduce.modelling.balance import Balance
+from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import WAYS, Way, front, taken
 from reproduce.records.frames import Frame, Sheet
 from reproduce.show import facets, plots
@@ -43,26 +43,25 @@ LOOKS = {
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The frame, as a figure and a table, and when PETRA is worth it."""
-    timed = sheet.done[sheet.done["kind"] == "stage_costs"]
+    timed = timed_networks(sheet)
     accuracy = means(sheet.runs[sheet.runs["kind"] == "training"], "test_accuracy", ["method"])
     k = ACCUMULATION[sheet.scale]
     setting = f"{sheet.described(network=True)}, k = {k}"
     ways = [way for way in WAYS if accuracy[way.trains_as.name].values]
-    if timed.empty or not ways:
-        yield Sentence(f"Stage costs and accuracies are not both there yet at the scale “{sheet.scale}”.")
+    if not (timed and ways):
         yield f"At the scale “{sheet.scale}” stage costs and accuracies are not both there yet."
         return
-    points = list(_points(sheet, str(timed["cell"].iloc[0]), ways, accuracy, k))
+    points = list(_points(timed[0], ways, accuracy, k))
     yield Sentence(_worth(points, DEVICES[-1], brief=True))
+    worth = " ".join(_worth(points, devices) for devices in DEVICES)
     long = Frame(points).melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost")
     yield facet(
         long,
         [facets.dots(size=7, hollow="beaten")],
         key=f"tradeoff-{sheet.key}",
         title="What it costs and what it gives",
-        caption=f"Accuracy against bytes and time ({setting}; accuracy measured, costs modelled). A column for each "
-        "number of devices. Filled: on the front of what no other way beats in all three; round: methods of this "
-        "engine; square: synchronous pipelines.",
+        caption=f"When is PETRA worth it? {worth} ({setting}; accuracy measured, costs modelled.) Filled: on the front "
+        "of what no other way beats in all three; round: methods of this engine; square: synchronous pipelines.",
         x="value",
         y="accuracy",
         hue="way",
@@ -92,7 +91,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
-    yield Finding(f"Trade-off: {setting}. {' '.join(_worth(points, devices) for devices in DEVICES)}")
+    yield Finding(f"Trade-off: {setting}. {worth}")
 
 
 class Point(NamedTuple):
@@ -107,18 +106,14 @@ class Point(NamedTuple):
     beaten: str  # "beaten", or empty on the front
 
 
-def _points(sheet: Sheet, timed: str, ways: list[Way], accuracy: Samples, k: int) -> Iterator[Point]:
-    run = sheet.frames.by_name[timed]
-    stages = Balance.of_rows(run.cell, run.result["stages"])  # type: ignore[arg-type]  # timed: a StageCostCell
-    invertible = [row["invertible"] for row in run.result["stages"]]
+def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Iterator[Point]:
     reached = [found.mean for way in ways if (found := accuracy[way.trains_as.name].estimate)]
     for devices in DEVICES:
-        costs = [taken(stages, invertible, way, devices, k) for way in ways]
+        costs = [taken(network.balance, network.invertible, way, devices, k) for way in ways]
         on = front([(-percent, cost.peak, cost.seconds) for percent, cost in zip(reached, costs, strict=True)])
         for way, percent, cost, unbeaten in zip(ways, reached, costs, on, strict=True):
-            beaten = "" if unbeaten else "beaten"
             amounts = percent, cost.peak / MEGABYTE, 1e3 * cost.seconds
-            yield Point(devices, way.title, way.trains_as.name, *amounts, beaten)
+            yield Point(devices, way.title, way.trains_as.name, *amounts, "" if unbeaten else "beaten")
 
 
 def _worth(points: list[Point], devices: int, *, brief: bool = False) -> str:

@@ -103,7 +103,8 @@ class Modelled:
 
 def timed_networks(sheet: Sheet) -> list[Modelled]:
     """Every network of a sheet whose stages were timed."""
-    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in sheet.done["cell"]]
+    timed = sheet.done.loc[sheet.done["kind"] == "stage_costs", "cell"]
+    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in timed]
 
 
 @cache

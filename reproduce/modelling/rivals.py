@@ -14,7 +14,7 @@ from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 from reproduce.modelling.tradeoff import PIPELINES, Order, Way, costs_of
 
-__all__ = ["BATCH", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
 BATCH = 32  # micro-batches of an update: the largest k of the paper
 SIMULATED = {
@@ -22,6 +22,8 @@ SIMULATED = {
     "10 Gbit/s": Link(latency=50e-6, bandwidth=10e9 / 8),
 }
 MANY = 100  # devices from which fewer rivals are simulated, over ideal links and at one size of batch alone
+
+DATA_PARALLEL = "Data parallelism"
 
 T = TypeVar("T")
 Efficiency = Callable[[int, Link], float]  # of so many micro-batches an update, over such links
@@ -135,7 +137,7 @@ class RivalChain:
             return self._efficiency(batch, work / self.devices + update / batch)
 
         peak = whole.always + whole.kept + whole.lasting
-        return self._outcome("Data parallelism", efficiency, peak, with_4p=True, over_links=True)
+        return self._outcome(DATA_PARALLEL, efficiency, peak, with_4p=True, over_links=True)
 
     def _efficiency(self, batch: int, seconds: float) -> float:
         """That of `seconds` for a micro-batch, against one device that keeps its graphs."""

@@ -263,10 +263,6 @@ class Sheet:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
 
-    def epochs(self) -> DataFrame:
-        """Test accuracy by epoch of these runs, with the settings of each run beside it."""
-        return self._with_settings(self.frames.epochs(self.runs["cell"]))
-
     def parts(self) -> DataFrame:
         """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
         return self._with_settings(self.frames.parts(self.runs["cell"]))

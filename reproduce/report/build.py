@@ -17,7 +17,7 @@ import jinja2
 
 from reproduce import published
 from reproduce.exhibits._exhibit import commands, section
-from reproduce.exhibits.headline import Headline, headlines
+from reproduce.exhibits.headline import Headline, claim, headlines
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
@@ -58,7 +58,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
 def render(results: Results, *, jobs: int = 1) -> str:
     """The page."""
-    sections, heads = _made(results, jobs)
+    sections, (known, heads) = _made(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     return (
@@ -68,7 +68,7 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
-            claim=overview.claim(sections),
+            claim=known,
             headlines=heads,
             parts=parts,
             attention=overview.attention(in_order),
@@ -79,11 +79,11 @@ def render(results: Results, *, jobs: int = 1) -> str:
     )
 
 
-def _made(results: Results, jobs: int) -> tuple[list[Section], list[Headline]]:
+def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
     """The sections and what stands on top, by so many processes; the slow ones are begun first."""
     if jobs == 1:
         frames = Frames(results)
-        return [section(exhibit, frames) for exhibit in EXHIBITS], headlines(frames)
+        return [section(exhibit, frames) for exhibit in EXHIBITS], (claim(frames), headlines(frames))
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     with ProcessPoolExecutor(min(jobs, len(EXHIBITS)), context, _receive, (results,)) as pool:
         heads = pool.submit(_headlines)
@@ -107,8 +107,8 @@ def _make(number: int) -> Section:
     return section(EXHIBITS[number], _received)
 
 
-def _headlines() -> list[Headline]:
-    return headlines(_received)
+def _headlines() -> tuple[str, list[Headline]]:
+    return claim(_received), headlines(_received)
 
 
 def _environment() -> jinja2.Environment:

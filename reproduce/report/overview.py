@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reproduce import published
 from reproduce.show.content import Finding, Section, Tone
 
-__all__ = ["Part", "attention", "brief", "claim", "label", "parts"]
+__all__ = ["Part", "attention", "brief", "label", "parts"]
 
 BRIEF = 14  # words
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
@@ -31,13 +31,6 @@ def parts(sections: Sequence[Section]) -> list[Part]:
         "Ground: schedules, benchmarks, provenance": [s for key in GROUND for s in in_order if s.key == key],
     }
     return [Part(title, own) for title, own in split.items() if own]
-
-
-def claim(sections: Sequence[Section]) -> str:
-    """What is known of the paper's claim that PETRA is as good as backpropagation, for a reader's first look."""
-    by_key = {section.key: section for section in sections}
-    said = [by_key["length"].sentence, *(finding.text for finding in by_key["table2"].findings[:1])]
-    return " ".join(("Is PETRA as good as backpropagation, as the paper says?", *filter(None, said)))
 
 
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:

@@ -33,6 +33,7 @@ from reproduce.words import count
 __all__ = [
     "KIND_LOOKS",
     "METHOD_LOOKS",
+    "RECONSTRUCTION_LOOKS",
     "Layer",
     "Look",
     "Panel",
@@ -85,6 +86,12 @@ class Look:
 METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.KNOWN}
 #: By the kinds of tensors that a stage holds.
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
+#: By the measures of reconstructed inputs (`reproduce.measures.reconstruction`).
+RECONSTRUCTION_LOOKS = {
+    "training/input": Look("training (newer weights)", plots.COLOURS[methods.PETRA]),
+    "rounding_bfloat16/input": Look("rounding, bfloat16 streams", plots.COLOURS[methods.DSP], (4, 1.5)),
+    "rounding/input": Look("rounding", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
+}
 
 
 def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:

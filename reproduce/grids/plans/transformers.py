@@ -20,7 +20,6 @@ COMPARED = (methods.BACKPROPAGATION, methods.PETRA)
 class Study:
     """A transformer at a scale, trained by several methods."""
 
-    key: str  # of the study's tables
     scale: str
     settings: Callable[[Method, int, int], dict[str, Any]]  # of a method, k and seed, all but the learning rate
     rate: float  # at so many samples of an update:
@@ -44,11 +43,6 @@ class Study:
     def example(self) -> TrainingCell:
         """One cell for all, such as for their data set."""
         return self.cell(methods.PETRA, 1)
-
-    @property
-    def of_text(self) -> bool:
-        """Whether the study is of a language task."""
-        return catalogue.by_name(self.example.dataset).text
 
 
 def _smoke_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
@@ -88,12 +82,13 @@ TEXT: dict[str, Any] = {
     "weight_decay": catalogue.PYDOC.weight_decay,
     "augmentation": "mask",
 }
-IMAGES = Study("transformers-small", "small", _small_images, rate=1e-3, samples=128)
+IMAGES = Study("small", _small_images, rate=1e-3, samples=128)
+LANGUAGE = Study("small", _small_text, rate=1e-3, samples=64)
 STUDIES = (
-    Study("transformers-smoke", "smoke", _smoke_images, 2e-3, 48, accumulations=(1,), seeds=(0,)),
-    Study("language-smoke", "smoke", _smoke_text, 2e-3, 32, accumulations=(1,), seeds=(0,)),
+    Study("smoke", _smoke_images, 2e-3, 48, accumulations=(1,), seeds=(0,)),
+    Study("smoke", _smoke_text, 2e-3, 32, accumulations=(1,), seeds=(0,)),
     IMAGES,
-    Study("language-small", "small", _small_text, 1e-3, 64),
+    LANGUAGE,
 )
 
 

@@ -1,104 +1,40 @@
-"""The study of scale: made-up stage costs, rivals against their own formulas, and words that say what is modelled."""
+"""The study of scale, from made-up stage costs: words that say what is modelled."""
 
 from pathlib import Path
 
 import pytest
 
-from petra_core.prediction.simulation import INSTANT, Cost, Link
+from petra_core.prediction.simulation import INSTANT
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import scale_study
-from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
-from reproduce.modelling import rivals
-from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full, seconds_without_overlap
-from reproduce.records import results
-from reproduce.records.frames import Frames
 from reproduce.show.content import Figure, Table, Tone
 from tests import fake_records
 from tests.reproduce.exhibits.test_table5 import cells, made_up
+from tests.sections import made
 
 
-@pytest.fixture
-def network(tmp_path: Path) -> Modelled:
-    """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
-    cell = cells("smoke")[0]
-    fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
-    (run,) = results.read(tmp_path).of_kind(StageCostCell)
-    return Modelled(run)
-
-
-def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
-    """Without overlap all work and the last update in a row; in the full pipeline the slowest turn."""
-    costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
-    assert seconds_without_overlap(costs) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
-    assert seconds_when_full(costs) == pytest.approx(7.25)
-    messages = tuple(
-        Cost(c.forward, c.backward, c.update, up, down)
-        for c, up, down in zip(costs, (100, 200, 50, 0), (0, 400, 300, 100), strict=True)
-    )
-    link = Link(latency=0.1, bandwidth=100)
-    assert seconds_without_overlap(messages, link) == pytest.approx(14.5 + (1 + 2 + 0.5) + (4 + 3 + 1) + 6 * 0.1)
-    assert seconds_when_full(messages, link) == pytest.approx(7.25, abs=0.01), "messages travel while devices work"
-    assert seconds_when_full(messages, Link(bandwidth=20)) == pytest.approx(400 / 20, rel=0.05), (
-        "the link is the slowest"
-    )
-
-
-def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
-    assert keeping_graphs([Cost(1, 3, 0, 5, 0), Cost(2, 5, 1, 7, 10), Cost(1, 2, 0, 0, 14)]) == [
-        Cost(1, 2, 0, 5, 0),
-        Cost(2, 3, 1, 7, 5),
-        Cost(1, 2, 0, 0, 7),
-    ]
-
-
-def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
-    """Blocks of 0.1 s and 0.1 s, but the head's backward is 0.2 s: the last device sets the pace of some."""
-    chain = rivals.RivalChain(network, 10)
-    assert len(chain.blocks) == 20
-    assert [cost.down for cost in chain.blocks[:3]] == [0, 10**6, 2 * 10**6]
-    assert [cost.down for cost in chain.blocks_keeping[:3]] == [0, 10**6, 10**6]
-    found = {outcome.title: outcome for outcome in chain.outcomes()}
-    work = 20 * 0.2 + 0.1
-    assert found["PETRA"].efficiency == pytest.approx(work / 10 / 0.6)
-    assert found["Delayed gradients (PipeDream)"].efficiency == pytest.approx(work / 10 / 0.5)
-    assert found["GPipe, checkpointing"].efficiency == pytest.approx(work / 10 / (0.6 * (32 + 9) / 32))
-    assert found["GPipe"].efficiency == pytest.approx(work / 10 / ((0.4 * 9 + 0.5 * 32) / 32))
-    assert found["Data parallelism"].efficiency == pytest.approx(1)
-    assert found["PETRA"].peak < found["1F1B, checkpointing"].peak < found["1F1B"].peak < found["GPipe"].peak
-    assert found["PETRA"].delay == 18
-    for outcome in found.values():
-        assert outcome.with_4p is not None
-        assert outcome.with_4p >= outcome.efficiency - 1e-6
-        assert all(share is not None and share <= outcome.efficiency + 1e-6 for share in outcome.over_links.values())
-
-
-def test_many_devices(network: Modelled) -> None:
-    found = {outcome.title: outcome for outcome in rivals.RivalChain(network, rivals.MANY).outcomes()}
-    assert list(found) == ["PETRA", "Delayed gradients (PipeDream)", "1F1B", "1F1B, checkpointing", "Data parallelism"]
-    assert found["1F1B"].efficiency < 32 / (32 + 99) + 0.01 < found["PETRA"].efficiency
-    assert found["1F1B"].with_4p is None
-
-
-def test_the_section(network: Modelled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(
+        made_up([0.1] * 10)
+    )  # stages of 0.1 s forward, 0.2 s backward
     monkeypatch.setattr(scale_study, "DEVICES", (4, 6))
-    monkeypatch.setattr(scale_study, "SHOWN", 2)
-    found = section(scale_study.EXHIBIT, Frames(results.Results((network.run,), ())))
-    tables = {block.key: block for block in found.blocks if isinstance(block, Table)}
-    assert list(tables) == ["scale-links", "scale-rivals-4", "scale-rivals-6"]
-    assert all("modelled" in table.caption for table in tables.values())
-    assert [row[1].text for row in tables["scale-links"].rows] == ["10", "4", "6"]
-    first = tables["scale-links"].rows[0]
-    assert first[2].text == "300.0"
-    assert float(first[4].value or 0) == pytest.approx(2e6 / 0.3 / (1e9 / 8))
-    assert len([block for block in found.blocks if isinstance(block, Figure)]) == 5
+    found = made(scale_study.EXHIBIT, tmp_path)
+    rivalled, links = (block for block in found.blocks if isinstance(block, Table))
+    assert "modelled" in rivalled.caption
+    assert [row[1].text for row in links.rows] == ["10", "4", "6"]
+    assert links.rows[0][2].text == "300.0"
+    assert float(links.rows[0][4].value or 0) == pytest.approx(2e6 / 0.3 / (1e9 / 8))
+    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
+    assert "6 devices: PETRA" in figure.description
     (finding,) = found.findings
-    assert "Scale: modelled from stage costs of the scale “smoke”" in finding.text
-    assert "on 4 devices PETRA reaches" in finding.text
+    assert "modelled from stage costs of the scale “smoke”" in finding.text
+    assert "on 4 devices: PETRA" in finding.text
 
 
-def test_without_measurements_it_says_so() -> None:
-    found = section(scale_study.EXHIBIT, Frames(results.Results((), ())))
+def test_without_measurements_it_says_so(tmp_path: Path) -> None:
+    found = made(scale_study.EXHIBIT, tmp_path)
     assert found.findings[0].tone is Tone.MISSING
     assert not found.coverage
 

@@ -53,7 +53,7 @@ def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tm
     assert row["", "difference"].raw == pytest.approx(sum(best) / 2 - 94.9)
     begun = published_row(section, "RevNet-34")
     assert (begun["", "ours"].text, begun["", "our k"].text) == (f"41 of 300 epochs; 2 {TIMES} not run", "8")
-    assert section.coverage.startswith("published values; 1 of 27 cells run at the paper's scale")
+    assert section.findings[1].text.startswith("Table 2: 1 of 27 published values have a run")
     assert section.findings[0].text.startswith(
         "Table 2: ours at the paper's scale (float32) less the published values, 1"
     )
@@ -71,7 +71,7 @@ def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
     train(tmp_path, of_seeds(methods.PETRA, 2, learning_rate=0.3), 99.0)
     section = read(tmp_path)
     assert [table.key for table in sections.tables(section)] == ["table2"]
-    assert "0 of 27" in section.coverage
+    assert any("0 of 27 published values" in finding.text for finding in section.findings)
 
 
 def test_scales_and_precisions_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_scales_and_precisions_have_tables_of_their_own(tmp_path: Path) -> None:
     ours = published_row(section, "RevNet-18")["", "ours"]
     assert ours.text == f"{_best(tmp_path, single):.2f} (1 of 3)"
     assert published_row(section, "RevNet-18", "table2-paper-bf16")["", "ours"].raw != ours.raw
-    assert "1 of 27" in section.coverage
+    assert any("1 of 27 published values" in finding.text for finding in section.findings)
 
 
 def test_petra_is_paired_at_both_batches(tmp_path: Path) -> None:

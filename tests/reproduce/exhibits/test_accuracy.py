@@ -1,0 +1,37 @@
+"""Accuracy of the methods: runs that are not as good as their scale expects."""
+
+from pathlib import Path
+
+from petra_core import methods
+from reproduce.exhibits import accuracy
+from reproduce.grids import smoke
+from reproduce.show.content import Tone
+from tests import fake_records, sections
+
+CELLS = {(m, k): smoke.digits_cell("revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION) for k in (1, 32)}
+
+
+def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> None:
+    for cell in CELLS.values():
+        fake_records.train(cell, tmp_path, 80.0)  # nothing is expected at k = 32
+    found = sections.made(accuracy.EXHIBIT, tmp_path)
+    alert, compared = found.findings
+    assert alert.tone is Tone.ALERT
+    assert alert.text.startswith("2 runs at k = 1 and 4 not above 90 % test accuracy")
+    assert f"{CELLS[methods.PETRA, 1].name}: 80.0 %" in alert.text
+    assert "PETRA, 2 comparisons: cannot tell 2" in compared.text
+    shown = sections.table(found, "accuracy-smoke-digits")
+    row = next(row for row in shown.rows if row[0].text.startswith("RevNet-18") and row[1].text == "PETRA")
+    tones = {head.group: entry.tone for head, entry in zip(shown.columns, row, strict=True) if "accuracy" in head.name}
+    assert (tones["k = 1"], tones["k = 32"]) == (Tone.ALERT, Tone.OURS)
+
+
+def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tmp_path: Path) -> None:
+    fake_records.train(CELLS[methods.BACKPROPAGATION, 1], tmp_path, 95.0)
+    finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
+    assert finding.tone is Tone.GOOD
+    assert "all 1 finished runs at k = 1 and 4 are above 90 % test accuracy" in finding.text
+    fake_records.train(CELLS[methods.PETRA, 1], tmp_path, 50.0, epochs=1).fail("diverged", "nan")
+    finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
+    assert finding.text.startswith("1 run at k = 1 and 4 not above")
+    assert "diverged" in finding.text

@@ -1,0 +1,75 @@
+"""Pipelines that one would use instead of PETRA, against their own formulas, from made-up stage costs."""
+
+from pathlib import Path
+
+import pytest
+
+from petra_core.prediction.simulation import Cost, Link
+from reproduce.cells.kinds import StageCostCell
+from reproduce.modelling import rivals
+from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full, seconds_without_overlap
+from reproduce.records import results
+from tests import fake_records
+from tests.reproduce.exhibits.test_table5 import cells, made_up
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Modelled:
+    """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
+    cell = cells("smoke")[0]
+    fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
+    (run,) = results.read(tmp_path).of_kind(StageCostCell)
+    return Modelled(run)
+
+
+def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
+    """Without overlap all work and the last update in a row; in the full pipeline the slowest turn."""
+    costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
+    assert seconds_without_overlap(costs) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
+    assert seconds_when_full(costs) == pytest.approx(7.25)
+    messages = tuple(
+        Cost(c.forward, c.backward, c.update, up, down)
+        for c, up, down in zip(costs, (100, 200, 50, 0), (0, 400, 300, 100), strict=True)
+    )
+    link = Link(latency=0.1, bandwidth=100)
+    assert seconds_without_overlap(messages, link) == pytest.approx(14.5 + (1 + 2 + 0.5) + (4 + 3 + 1) + 6 * 0.1)
+    assert seconds_when_full(messages, link) == pytest.approx(7.25, abs=0.01), "messages travel while devices work"
+    assert seconds_when_full(messages, Link(bandwidth=20)) == pytest.approx(400 / 20, rel=0.05), (
+        "the link is the slowest"
+    )
+
+
+def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
+    assert keeping_graphs([Cost(1, 3, 0, 5, 0), Cost(2, 5, 1, 7, 10), Cost(1, 2, 0, 0, 14)]) == [
+        Cost(1, 2, 0, 5, 0),
+        Cost(2, 3, 1, 7, 5),
+        Cost(1, 2, 0, 0, 7),
+    ]
+
+
+def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
+    """Blocks of 0.1 s and 0.1 s, but the head's backward is 0.2 s: the last device sets the pace of some."""
+    chain = rivals.RivalChain(network, 10)
+    assert len(chain.blocks) == 20
+    assert [cost.down for cost in chain.blocks[:3]] == [0, 10**6, 2 * 10**6]
+    assert [cost.down for cost in chain.blocks_keeping[:3]] == [0, 10**6, 10**6]
+    found = {outcome.title: outcome for outcome in chain.outcomes()}
+    work = 20 * 0.2 + 0.1
+    assert found["PETRA"].efficiency == pytest.approx(work / 10 / 0.6)
+    assert found["Delayed gradients (PipeDream)"].efficiency == pytest.approx(work / 10 / 0.5)
+    assert found["GPipe, checkpointing"].efficiency == pytest.approx(work / 10 / (0.6 * (32 + 9) / 32))
+    assert found["GPipe"].efficiency == pytest.approx(work / 10 / ((0.4 * 9 + 0.5 * 32) / 32))
+    assert found["Data parallelism"].efficiency == pytest.approx(1)
+    assert found["PETRA"].peak < found["1F1B, checkpointing"].peak < found["1F1B"].peak < found["GPipe"].peak
+    assert found["PETRA"].delay == 18
+    for outcome in found.values():
+        assert outcome.with_4p is not None
+        assert outcome.with_4p >= outcome.efficiency - 1e-6
+        assert all(share is not None and share <= outcome.efficiency + 1e-6 for share in outcome.over_links.values())
+
+
+def test_many_devices(network: Modelled) -> None:
+    found = {outcome.title: outcome for outcome in rivals.RivalChain(network, rivals.MANY).outcomes()}
+    assert list(found) == ["PETRA", "Delayed gradients (PipeDream)", "1F1B", "1F1B, checkpointing", "Data parallelism"]
+    assert found["1F1B"].efficiency < 32 / (32 + 99) + 0.01 < found["PETRA"].efficiency
+    assert found["1F1B"].with_4p is None
