@@ -439,10 +439,8 @@ def go_on(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> int:
 def summary(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> str:
     """All that came of the day so far, for people."""
     code, _ = provenance.code()
-    lines = [
-        f"First day on {options.device_name}: {day.spent / 60:.1f} of {options.minutes:g} minutes, commit {code['commit']}",
-        "",
-    ]
+    time_used = f"{day.spent / 60:.1f} of {options.minutes:g} minutes"
+    lines = [f"First day on {options.device_name}: {time_used}, commit {code['commit']}", ""]
     for step in steps:
         outcome = day.outcomes.get(step.name)
         said = "not done" if outcome is None else f"FAILED: {outcome.said}" if outcome.said else "passed"
@@ -455,8 +453,9 @@ def summary(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> str
         if benchmark not in ticks:
             lines += ["", benchmark.name, *(line(benchmark, sought) for sought in benchmark.comparisons)]
     cells = scan(day.output / "records")
-    lines += ["", "Cells:", *(f"  {record.path.name}: {_words(state)}" for record, state in cells.records)]
-    lines += [f"  PROBLEM {problem}" for problem in (*problems, *cells.problems)]
+    lines += [""] * bool(cells.records)
+    lines += [f"{record.path.name}: {_words(state)}" for record, state in cells.records]
+    lines += [f"PROBLEM {problem}" for problem in (*problems, *cells.problems)]
     return "\n".join(lines) + "\n"
 
 
