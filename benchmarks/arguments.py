@@ -71,9 +71,10 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device_name, default=there, help="default: cuda if there is one")
 
 
-def add_precision(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the precision, of cells that are trained without autocast."""
-    parser.add_argument("--precision", choices=("float32", "tf32"), default="float32", help="tf32 on CUDA devices")
+def add_precision(parser: argparse.ArgumentParser, *others: str) -> None:
+    """Add the option for the precision, of cells that are trained without autocast, or in one of the `others`."""
+    choices = ("float32", "tf32", *others)
+    parser.add_argument("--precision", choices=choices, default="float32", help="as of cells; tf32 on CUDA devices")
 
 
 def as_trained(

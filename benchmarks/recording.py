@@ -119,7 +119,7 @@ class Recorder:
         if complete:
             benchmark = complete(benchmark)
         for sought in (*benchmark.comparisons, *benchmark.goals):
-            print(_line(benchmark, sought))
+            print(line(benchmark, sought))
         for finding in benchmark.findings:
             print(f"  {finding}")
         print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
@@ -128,7 +128,8 @@ class Recorder:
         return benchmark
 
 
-def _line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
+def line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
+    """What is said on the screen of a ratio or a value: its spread, and whether the aim is reached."""
     quartiles = benchmark.spread(sought)
     verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
     if isinstance(sought, Comparison):

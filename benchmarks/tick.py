@@ -34,6 +34,7 @@ median of the ratios of neighbours. Usage, with the defaults that the project's 
         --methods BACKPROPAGATION REVERSIBLE_BACKPROPAGATION PETRA --record tick-narrow
     python -m benchmarks.tick --device cuda --captured 4 --against BACKPROPAGATION --record tick-captured
     python -m benchmarks.tick --device cuda --captured 4 --precision tf32 --record tick-captured-tf32
+    python -m benchmarks.tick --device cuda --captured 4 --precision bf16 --batch 16 --record tick-captured-bf16-16
     python -m benchmarks.tick --threads 2 --compile --against PETRA --record tick-compiled
 """
 
@@ -95,8 +96,19 @@ def sgd(parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> tor
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
 
 
+def mixed(autocast: torch.dtype | None, device: torch.device) -> torch.autocast:
+    """Context of a forward in this dtype, if there is one, as the engine has it for every stage."""
+    return torch.autocast(device.type, autocast, enabled=autocast is not None, cache_enabled=False)
+
+
 def plain_step(
-    stages: Sequence[Stage], x: Tensor, y: Tensor, *, compiled: bool = False, record: Record | None = None
+    stages: Sequence[Stage],
+    x: Tensor,
+    y: Tensor,
+    *,
+    compiled: bool = False,
+    record: Record | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Callable[[], object]:
     """One autograd step of the plain model, compiled whole if wanted; repeated from a recording if that is made."""
     model = models.sequential(stages)
@@ -105,7 +117,8 @@ def plain_step(
         model.compile(dynamic=False)
 
     def step() -> None:
-        loss = nn.functional.cross_entropy(model(x), y)
+        with mixed(autocast, x.device):
+            loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -117,7 +130,7 @@ def plain_step(
     return record(step)
 
 
-def forward_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
+def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:
     """A forward of all stages but the head, which keeps nothing: what a tick evaluates and a plain step does not.
 
     The head's forward and backward are in one tick, and share their evaluation.
@@ -125,13 +138,13 @@ def forward_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
     body = models.sequential(stages[:-1])
 
     def forward() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), mixed(autocast, x.device):
             body(x)
 
     return forward
 
 
-def functions_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
+def functions_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:
     """The residual functions of all reversible stages, each of what a forward of `x` gives it, without a graph."""
     given: list[tuple[nn.Module, Tensor]] = []
     functions = [stage.function for stage in stages if isinstance(stage, ReversibleStage)]
@@ -139,12 +152,12 @@ def functions_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
         function.register_forward_pre_hook(lambda module, inputs: given.append((module, inputs[0])))
         for function in functions
     ]
-    forward_again(stages, x)()
+    forward_again(stages, x, autocast)()
     for hook in hooks:
         hook.remove()
 
     def evaluate() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), mixed(autocast, x.device):
             for function, inputs in given:
                 function(inputs)
 
@@ -152,13 +165,18 @@ def functions_again(stages: Sequence[Stage], x: Tensor) -> Callable[[], object]:
 
 
 def evaluations(
-    calls: Mapping[str, Callable[[], object]], method: Method, rival: Method | None, stages: Sequence[Stage], x: Tensor
+    calls: Mapping[str, Callable[[], object]],
+    method: Method,
+    rival: Method | None,
+    stages: Sequence[Stage],
+    x: Tensor,
+    autocast: torch.dtype | None,
 ) -> dict[str, Callable[[], object]]:
     """A contestant to be measured beside: the side that evaluates less, with what it evaluates less done too."""
     if rival is None and not method.keeps_graph:
-        return {PLAIN_AND_FORWARD: in_turn(calls[PLAIN], forward_again(stages, x))}
+        return {PLAIN_AND_FORWARD: in_turn(calls[PLAIN], forward_again(stages, x, autocast))}
     if method is methods.PETRA and rival is methods.APPROXIMATE_INPUTS:
-        return {TICK_AND_FUNCTIONS: in_turn(calls[TICK], functions_again(stages, x))}
+        return {TICK_AND_FUNCTIONS: in_turn(calls[TICK], functions_again(stages, x, autocast))}
     return {}
 
 
@@ -172,11 +190,19 @@ def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
     return all_of_them
 
 
-def full_pipeline(stages: list[Stage], method: Method, x: Tensor, y: Tensor, *, compiled: bool = False) -> Pipeline:
+def full_pipeline(
+    stages: list[Stage],
+    method: Method,
+    x: Tensor,
+    y: Tensor,
+    *,
+    compiled: bool = False,
+    autocast: torch.dtype | None = None,
+) -> Pipeline:
     """A pipeline that has taken so many micro-batches that every stage is busy and no buffer grows any more."""
     if compiled:
         compile_functions(stages)
-    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0)
+    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast)
     for _ in range(method.ticks_to_steady(len(stages), 1)):
         pipeline.step(x, y)
     return pipeline
@@ -249,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "--channels-last", action=argparse.BooleanOptionalAction, default=True, help="memory format of both sides"
     )
     add_device(parser)
-    add_precision(parser)
+    add_precision(parser, "bf16")
     parser.add_argument(
         "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
@@ -284,15 +310,16 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> di
     print(
         f"{setting}, {options.precision}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs"
     )
+    autocast = torch.bfloat16 if options.precision == "bf16" else None
     medians = {}
     for name in options.methods:
         method = methods.by_name(name)
-        pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile)
-        others = rivals(stages, rival, x, y, options.captured)
+        pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile, autocast=autocast)
+        others = rivals(stages, rival, x, y, options.captured, autocast)
         recorder.setting["against"] = ", ".join(others)
         calls = {TICK: ticking(pipeline, x, y, options.captured), **others}
         if not (options.compile or options.captured):
-            calls |= evaluations(calls, method, rival, stages(), x)
+            calls |= evaluations(calls, method, rival, stages(), x, autocast)
         for call in calls.values():
             call()
         group = f"{setting}, {method.title}"
@@ -316,23 +343,32 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> di
             recorder.comparisons.append(Comparison(group, "time", TICK, limit, high=aim_on_chain(options, limit)))
         del calls, others, pipeline
         gc.collect()
-    _print_predicted(stages, x, y)
+    if autocast is None:  # nothing is predicted of mixed precision
+        _print_predicted(stages, x, y)
     recorder.finish(complete)
     return medians
 
 
 def rivals(
-    stages: Callable[[], list[Stage]], rival: Method | None, x: Tensor, y: Tensor, streams: int
+    stages: Callable[[], list[Stage]],
+    rival: Method | None,
+    x: Tensor,
+    y: Tensor,
+    streams: int,
+    autocast: torch.dtype | None,
 ) -> dict[str, Callable[[], object]]:
     """The other sides, by name: a tick of the rival if there is one, else an autograd step; of recordings both."""
     found: dict[str, Callable[[], object]] = {}
     if rival is not None:
-        found[f"tick of {rival.title}"] = ticking(full_pipeline(stages(), rival, x, y), x, y, streams)
+        found[f"tick of {rival.title}"] = ticking(
+            full_pipeline(stages(), rival, x, y, autocast=autocast), x, y, streams
+        )
     if streams:
         for name, compiled in ((PLAIN, False), (COMPILED, True)):
-            found[name] = plain_step(stages(), x, y, compiled=compiled, record=captured.recorder(x.device))
+            record = captured.recorder(x.device)
+            found[name] = plain_step(stages(), x, y, compiled=compiled, record=record, autocast=autocast)
     elif rival is None:
-        found[PLAIN] = plain_step(stages(), x, y)
+        found[PLAIN] = plain_step(stages(), x, y, autocast=autocast)
     return found
 
 

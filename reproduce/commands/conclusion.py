@@ -31,7 +31,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]
     _warn("unfinished; the same command goes on", unfinished)
     memory = [cell.slug for cell, state in states if state.reason == "out of memory"]
-    _warn("ran out of memory; --retry-failed tries again", memory)
+    _warn("ran out of memory; --retry-failed tries again, with fewer --jobs each has more of a GPU", memory)
     if not short and outcome.complete:
         click.echo(f"\nNothing is missing: {count(len(states), 'cell')} with a result, every one as good as expected.")
     folder = "" if root == DEFAULT_ROOT else f" --records {root}"

@@ -1,8 +1,11 @@
 """`records`: list them, check them, bring those of several machines together, export them as tables."""
 
+import contextlib
 import sys
+import tarfile
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +49,32 @@ def check(root: Path) -> None:
 
 
 @records.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=FOLDER)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @ROOT
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
     """Bring the records of other machines, in the folders SOURCE, into one folder.
 
-    A finished record beats an unfinished one, and of two unfinished ones the further; checkpoints come along. Two
-    different finished results of one cell are a conflict: both stay where they are. Killed at any moment, the same
-    command goes on. Exit code 1: there was something that could not be brought.
+    A SOURCE may also be an archive of `benchmarks.first_day`. A finished record beats an unfinished one, and of two
+    unfinished ones the further; checkpoints and records of benchmarks come along. Two different finished results of
+    one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
+    there was something that could not be brought.
     """
-    for source in sources:
-        if not source.is_dir():
-            raise click.UsageError(f"there is no folder {source}: SOURCE is one of records, as reports/records is")
-        if root.resolve() == source.resolve():
-            raise click.UsageError(f"{source} is the folder that records are to be brought into; name the others")
-    if not dry_run:
-        check_writable(root, "--records")
     found: Counter[Verdict] = Counter()
-    try:
-        for action in (action for source in sources for action in merging.merge(source, root, dry_run=dry_run)):
-            found[action.verdict] += 1
-            if action.verdict.to_be_told or verbose:
-                click.echo(f"{action.verdict.name} {action}", err=action.verdict.bad)
-    except StorageFullError as error:
-        raise click.ClickException(str(error)) from error
+    with contextlib.ExitStack() as stack:
+        folders = [stack.enter_context(_folder_of(source)) for source in sources]
+        if root.resolve() in [folder.resolve() for folder in folders]:
+            raise click.UsageError(f"{root} is the folder that records are to be brought into; name the others")
+        if not dry_run:
+            check_writable(root, "--records")
+        try:
+            for action in (action for folder in folders for action in merging.merge(folder, root, dry_run=dry_run)):
+                found[action.verdict] += 1
+                if action.verdict.to_be_told or verbose:
+                    click.echo(f"{action.verdict.name} {action}", err=action.verdict.bad)
+        except StorageFullError as error:
+            raise click.ClickException(str(error)) from error
     done = "would be " if dry_run else ""
     for verdict in Verdict:
         if found[verdict]:
@@ -79,6 +82,24 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     if not found:
         click.echo("there is no record in " + " and ".join(map(str, sources)))
     sys.exit(1 if any(verdict.bad for verdict in found) else 0)
+
+
+@contextlib.contextmanager
+def _folder_of(source: Path) -> Iterator[Path]:
+    """Context with the folder of records: the source itself, or `records` of an archive, unpacked for the time."""
+    if source.is_dir():
+        yield source
+        return
+    if not source.is_file() or not tarfile.is_tarfile(source):
+        raise click.UsageError(
+            f"there is no folder {source}: SOURCE is one of records, as reports/records is, or an archive of one"
+        )
+    with tempfile.TemporaryDirectory() as unpacked:
+        with tarfile.open(source) as archive:
+            archive.extractall(unpacked, filter="data")
+        if not (folder := Path(unpacked) / "records").is_dir():
+            raise click.UsageError(f"{source}: there is no folder `records` in this archive")
+        yield folder
 
 
 @records.command()

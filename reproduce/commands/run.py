@@ -54,7 +54,12 @@ WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped
     show_default="cpu",
     help="cuda: all GPUs, a cell each; cuda:0,cuda:1: these; cpu.",
 )
-@WHERE("--jobs", type=click.IntRange(1), show_default="one a GPU; on the CPU cores / threads", help="Worker processes.")
+@WHERE(
+    "--jobs",
+    type=click.IntRange(1),
+    show_default="one a GPU; on the CPU cores / threads",
+    help="Worker processes; those of one GPU share its memory evenly.",
+)
 @WHERE("--threads", type=click.IntRange(1), default=THREADS, help="Of each worker; another number gives other bits.")
 @how_options(HOW)
 @HOW(
@@ -97,7 +102,8 @@ def run(
     checked(lambda: devices.check_graphs(how.cuda_graphs, where))
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
-        kind = speed.kind_of(where[0], threads, cuda_graphs=how.cuda_graphs, compiled=how.compiled)
+        together = devices.sharing(where, workers)
+        kind = speed.kind_of(where[0], threads, together, cuda_graphs=how.cuda_graphs, compiled=how.compiled)
         plan = planning.read(chosen, grid.name, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)

@@ -16,4 +16,5 @@ class How:
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
     cuda_graphs: int = 0  # streams of steps as CUDA graphs (`petra_core.devices.captured`); 0: plain steps
+    sharing: int = 1  # workers of the CUDA device, which share its memory and its time
     compiled: bool = False  # whether what stages evaluate is compiled (`petra_core.devices.compiled`)

@@ -26,6 +26,7 @@ from reproduce.records.storage import write_json
 
 __all__ = [
     "ALLOCATED",
+    "FOLDER",
     "LARGEST_FORETOLD",
     "LARGEST_FOUND",
     "PEAK_FORETOLD",

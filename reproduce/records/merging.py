@@ -10,7 +10,8 @@ of the same cell. Here each record is compared first:
     both finished, and different                  a conflict: both stay where they are, and a person decides
     someone works on either, or it is damaged     it is left, and named
 
-To diverge is to be finished; to run out of memory is not: another machine may have more.
+To diverge is to be finished; to run out of memory is not: another machine may have more. Records of benchmarks come
+along: what is here under the name is the same, or a conflict.
 
 A record appears whole: it is copied into a folder beside the records and renamed into place. One that replaces another
 is moved in file by file under the lock of the cell, the old checkpoint removed first, the new one or the result last:
@@ -25,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproduce.records import locks
+from reproduce.records import benchmarks, locks
+from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
-from reproduce.records.storage import explain_full_disk
+from reproduce.records.storage import explain_full_disk, write_atomically
 
 __all__ = ["Action", "Verdict", "merge"]
 
@@ -45,7 +47,7 @@ class Verdict(enum.Enum):
     SAME = "there already"
     KEPT = "not as far as the one that is there"
     IN_USE = "left, since somebody works on them"
-    CONFLICT = "in conflict: another result of the same cell is there, and both were left"
+    CONFLICT = "in conflict: another result of the same name is there, and both were left"
     UNREADABLE = "left, since they cannot be read"
 
     @property
@@ -64,7 +66,7 @@ BRINGING = (Verdict.BROUGHT, Verdict.REPLACED)
 
 @dataclass(frozen=True)
 class Action:
-    """What was done with one record."""
+    """What was done with one record, of a cell or of a benchmark."""
 
     verdict: Verdict
     path: Path  # of the record in the source
@@ -89,6 +91,24 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action
     for record, state in found.records:
         if state.status is not Status.NOT_RUN:
             yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
+    for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
+        yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
+
+
+def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Action:
+    try:
+        benchmarks.read(theirs)
+    except BenchmarkError as error:
+        return Action(Verdict.UNREADABLE, theirs, str(error))
+    content = theirs.read_bytes()
+    if ours.exists():
+        if ours.read_bytes() == content:
+            return Action(Verdict.SAME, theirs)
+        return Action(Verdict.CONFLICT, theirs, f"{ours} is of another run; give one of them another name")
+    if not dry_run:
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(ours, content)
+    return Action(Verdict.BROUGHT, theirs)
 
 
 def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Action:

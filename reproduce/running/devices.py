@@ -1,4 +1,4 @@
-"""Which devices a grid is run on: every worker has one of its own."""
+"""Which devices a grid is run on: every worker has one of its own, or its share of one."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "take", "workers"]
+__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "sharing", "take", "workers"]
 
 
 class DeviceError(ValueError):
@@ -48,8 +48,13 @@ def check_there(name: str) -> None:
         raise DeviceError(f"there is no device {name!r}: this machine has {there} CUDA devices")
 
 
-def take(name: str) -> "torch.device":
+def take(name: str, sharing: int = 1) -> "torch.device":
     """The device of this name, from now on the current one of this process: what names no device lands there.
+
+    Args:
+        name: of the device.
+        sharing: processes that use it. Of a CUDA device this one can take so great a part of the memory and no more:
+            what does not fit in it runs out of memory, and leaves the others theirs.
 
     Raises:
         DeviceError: there is none.
@@ -61,7 +66,18 @@ def take(name: str) -> "torch.device":
     device = torch.device("cuda", 0) if name == "cuda" else torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        if sharing > 1:
+            torch.cuda.set_per_process_memory_fraction(1 / sharing, device)
     return device
+
+
+def sharing(names: Sequence[str], jobs: int, number: int = 0) -> int:
+    """How many of so many workers have the GPU of worker `number`, itself included; on the CPU each is as if alone.
+
+    Worker n has the n-th device, from the first again where there are more workers.
+    """
+    own = number % len(names)
+    return 1 if names[own] == "cpu" else len(range(own, jobs, len(names)))
 
 
 def check_graphs(streams: int, names: Sequence[str]) -> None:

@@ -161,6 +161,8 @@ def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # recorded is known later: this is what was asked for.
     trained = isinstance(cell, TrainedCell)
     chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
+    if context.how.sharing > 1:
+        chosen["sharing"] = context.how.sharing
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
     return {
         **provenance.environment(context.device),

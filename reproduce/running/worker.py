@@ -9,7 +9,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -44,7 +44,8 @@ class Settings:
         root: folder of the records.
         jobs: worker processes.
         threads: of each.
-        devices: worker number n trains on the n-th of them, from the first again where there are more workers.
+        devices: worker number n trains on the n-th of them, from the first again where there are more workers, which
+            then share the memory of a GPU evenly.
         how: each of its cells.
 
     """
@@ -88,7 +89,9 @@ def main(
     """Worker process number `number`, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
     torch.set_num_threads(settings.threads)
-    device = devices.take(device_of(number, settings))
+    sharing = devices.sharing(settings.devices, settings.jobs, number)
+    device = devices.take(device_of(number, settings), sharing)
+    settings = replace(settings, how=replace(settings.how, sharing=sharing))
 
     def should_stop() -> bool:
         return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more

@@ -118,6 +118,25 @@ def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
+def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
+    computed: set[torch.dtype] = set()
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            computed.add(output.dtype)
+
+    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "1"]
+    hook = nn.modules.module.register_module_forward_hook(note)
+    try:
+        for against in ([], ["--against", "APPROXIMATE_INPUTS"]):
+            tick.main([*tiny, *against, "--precision", precision, "--record", "--records", str(tmp_path)])
+    finally:
+        hook.remove()
+    assert computed == {dtype}
+    assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
+
+
 @pytest.mark.parametrize("words", [["--records", "/elsewhere"], ["--records=/elsewhere"]])
 def test_where_the_record_goes_is_not_in_it(words: list[str]) -> None:
     assert command("benchmarks.tick", [*words, "--pairs", "2"]) == "python -m benchmarks.tick --pairs 2"

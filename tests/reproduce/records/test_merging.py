@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from click.testing import CliRunner
 
 from reproduce.commands.cli import main
 from reproduce.grids.smoke import digits_cell
-from reproduce.records import merging
+from reproduce.records import benchmarks, merging
 from reproduce.records.merging import Verdict, merge
 from reproduce.records.record import Record, Status, scan
 from tests.fake_records import begin, train
 from tests.processes import FORKED
+from tests.reproduce.records.test_benchmark_records import benchmark
 
 CELL = digits_cell()
 
@@ -236,8 +238,35 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     assert f"CONFLICT {Record.of(other, there).path}" in result.stderr
     assert result.stdout.splitlines() == [
         "1 there already",
-        "1 in conflict: another result of the same cell is there, and both were left",
+        "1 in conflict: another result of the same name is there, and both were left",
     ]
+
+
+def test_benchmarks_come_along_and_no_other_run_of_the_same_name_is_written_over(there, here):
+    train(CELL, there, 95.0)
+    for name in ("race", "walk", "damaged"):
+        benchmarks.write(benchmark(name=name), there)
+    (there / "benchmarks" / "damaged.json").write_text("{}")
+    benchmarks.write(benchmark(name="walk", patch="another"), here)
+    before = snapshot(there), snapshot(here)
+    wanted = [Verdict.BROUGHT, Verdict.UNREADABLE, Verdict.BROUGHT, Verdict.CONFLICT]
+    assert verdicts(there, here, dry_run=True) == wanted
+    assert (snapshot(there), snapshot(here)) == before
+    assert verdicts(there, here) == wanted
+    assert verdicts(there, here) == [Verdict.SAME, Verdict.UNREADABLE, Verdict.SAME, Verdict.CONFLICT]
+    assert benchmarks.read(here / "benchmarks" / "race.json") == benchmark()
+    assert benchmarks.read(here / "benchmarks" / "walk.json").patch == "another"
+
+
+def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
+    train(CELL, there, 95.0)
+    for name, content in (("day", "records"), ("other", "elsewhere")):
+        with tarfile.open(tmp_path / f"{name}.tar.gz", "w:gz") as archive:
+            archive.add(there, content)
+    result = call("merge", tmp_path / "day.tar.gz", "--records", here)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
+    assert snapshot(here) == snapshot(there)
+    assert "no folder `records` in this archive" in call("merge", tmp_path / "other.tar.gz", "--records", here).output
 
 
 def test_the_command_refuses_what_makes_no_sense(here, tmp_path):

@@ -56,7 +56,10 @@ def test_other_work_and_other_devices_say_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"cuda_graphs": 4}, {"compiled": True}],
+    [
+        *({"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}),
+        *({"cuda_graphs": 4}, {"compiled": True}),
+    ],
     ids=str,
 )
 def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch, other):

@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce.running import devices
-from reproduce.running.devices import DeviceError, choose, take, workers
+from reproduce.running.devices import DeviceError, choose, sharing, take, workers
 from reproduce.running.worker import Settings, device_of
 
 
@@ -35,13 +35,30 @@ def test_one_worker_a_gpu_or_as_many_as_fit_the_processor():
 
 def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
     """What names no device, the capture of a graph for one, would be on the first."""
-    current = []
+    current, parts = [], []
     monkeypatch.setattr(devices, "cuda_devices", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: current.append(str(device)))
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", lambda *given: parts.append(given))
     assert [str(take(name)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:1", "cpu"]
     assert current == ["cuda:0", "cuda:1"]
+    assert not parts, "alone a process has all the memory there is"
+    taken = [take(name, 4) for name in ("cpu", "cuda:1")]
+    assert parts == [(0.25, taken[1])]
 
 
 def test_workers_take_the_devices_in_turn(tmp_path):
     settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
     assert [device_of(number, settings) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(
+    ("names", "jobs", "shares"),
+    [
+        (["cuda:0"], 4, [4, 4, 4, 4]),
+        (["cuda:0", "cuda:1"], 3, [2, 1, 2]),
+        (["cuda:0", "cpu"], 4, [2, 1, 2, 1]),
+        (["cpu"], 2, [1, 1]),
+    ],
+)
+def test_workers_of_a_gpu_share_it(names, jobs, shares):
+    assert [sharing(names, jobs, number) for number in range(jobs)] == shares

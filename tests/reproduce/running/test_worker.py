@@ -22,10 +22,10 @@ PROBED = GradientsCell(
 )
 
 
-def reports(cells, root, should_stop=lambda: False, **settings):
+def reports(cells, root, should_stop=lambda: False, **how):
     """What one worker in this process reports, without the shares."""
     messages = []
-    settings = Settings(root, jobs=1, how=How(data_root=root / "data"), **settings)
+    settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
     work(cells, settings, lambda *message: messages.append(message), should_stop)
     return [message for message in messages if message[0] != "share"]
 
@@ -90,3 +90,20 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
     kinds = [("broken", 0)] if message.startswith("CUDA") else [("problem", index) for index in range(3)]
     assert [report[:2] for report in found] == kinds
     assert message in found[0][2]
+
+
+def test_workers_of_one_gpu_have_their_part_of_its_memory(tmp_path, monkeypatch):
+    taken, worked = [], []
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(worker.devices, "take", lambda *given: taken.append(given))
+    monkeypatch.setattr(worker, "work", lambda cells, settings, *_: worked.append(settings.how.sharing))
+    settings = Settings(tmp_path, jobs=4, devices=("cuda:0",))
+    worker.main(CELLS, settings, 3, None, None, 0)
+    assert (taken, worked) == ([("cuda:0", 4)], [4])
+
+
+def test_records_say_with_how_many_a_gpu_was_shared(tmp_path):
+    reports(CELLS[:1], tmp_path, sharing=4)
+    reports(CELLS[1:2], tmp_path)
+    environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
+    assert [entry.get("sharing") for (entry,) in environments] == [4, None]
