@@ -1,8 +1,11 @@
 """Ctrl-C as an order, not as an exception somewhere in the middle.
 
 Python turns Ctrl-C into an exception at whatever line it happens to hit: in the middle of a tick it leaves stages that
-no longer fit together. Here the first signal is noted and looked at between ticks; a second one has its usual effect,
+no longer fit together. Here the first signal is noted and looked at between ticks; a second Ctrl-C has its usual effect,
 for those who cannot wait.
+
+SIGTERM may come more than once, and still means that there is time to save: Slurm sends it to every process of a job
+step, and torchrun, which is one of them, passes it on. Who cannot wait has SIGKILL.
 """
 
 import signal
@@ -11,10 +14,10 @@ from typing import Any
 
 
 class Interrupt:
-    """Context in which the first SIGINT or SIGTERM only sets `received`; the second does what it always does.
+    """Context in which SIGINT or SIGTERM only sets `received`; a SIGINT after that does what it always does.
 
     Attributes:
-        received: number of the signal, 0 if there was none.
+        received: number of the first signal, 0 if there was none.
 
     """
 
@@ -41,12 +44,9 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])

@@ -191,7 +191,8 @@ def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
             bad = [code for code in codes if code]
             if bad and deadline is None:
                 deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
-            if None not in codes or (deadline is not None and time.monotonic() > deadline) or len(received) > 1:
+            at_once = signal.SIGINT in received[1:]  # Ctrl-C once more; SIGTERM may come from several sides
+            if None not in codes or (deadline is not None and time.monotonic() > deadline) or at_once:
                 return _verdict(codes, received)
             time.sleep(POLL_SECONDS)
     finally:

@@ -57,7 +57,11 @@ def whole(tmp_path_factory):
 
 
 def grid(cells, root, jobs):
-    """Run the grid as a command does, in this process; its workers are forked from it."""
+    """Run the grid as a command does, in this process; its workers are forked from it.
+
+    SIGTERM ends them, as it does a process that is started anew, unless they say otherwise.
+    """
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
 
@@ -111,12 +115,15 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_gives_130(tmp_path, whole, command):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code):
+    """As a terminal sends it after Ctrl-C, and Slurm before the time is over."""
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    os.killpg(process.pid, number)
     said = process.said()
-    assert process.returncode == 130
+    assert process.returncode == code
+    assert "a worker died" not in said
     assert "stopping: every worker finishes its tick" in said
     assert "Traceback" not in said
     assert len(records(tmp_path)) < 3

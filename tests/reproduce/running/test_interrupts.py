@@ -1,0 +1,28 @@
+"""Signals as orders: which of them are only noted, and which end the process."""
+
+import signal
+
+import pytest
+
+from reproduce.running.interrupts import Interrupt
+
+
+def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
+    """Under Slurm a process of torchrun gets SIGTERM from both; the second one used to end it while it saved."""
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupt() as interrupt:
+        assert not interrupt.requested()
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt.received == signal.SIGTERM
+        assert interrupt.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_after_a_signal_has_its_usual_effect(first: signal.Signals) -> None:
+    with Interrupt() as interrupt:
+        signal.raise_signal(first)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupt.received == first
