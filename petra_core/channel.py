@@ -39,6 +39,10 @@ class Channel(abc.ABC):
         """Get ready for what the neighbours will send in a tick, which begins."""
 
     @abc.abstractmethod
+    def end(self) -> None:
+        """See to it that what is sent in a tick is on its way; all actions of it are done, or enqueued on a GPU."""
+
+    @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
         """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival.
 

@@ -361,6 +361,8 @@ class Pipeline:
                     self._collect(worker, number, (action,))  # a forward does not wait for its turn's backward
                     new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
                     loss = new_loss if new_loss is not None else loss
+        if self._channel is not None:
+            self._channel.end()
         for index, message in sent:
             self._deliver(self._workers[index - self._own_stages.start], message)
         for recording in self._recordings:
@@ -390,7 +392,7 @@ class Pipeline:
         return None
 
     def _send(self, stage: int, message: Message, sent: list[tuple[int, Message]]) -> None:
-        """Send to a stage of this process at the end of the tick, to one of another process at once."""
+        """Send to a stage of this process at the end of the tick, to one of another process now or then."""
         if stage in self._own_stages:
             sent.append((stage, message))
         else:

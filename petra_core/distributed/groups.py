@@ -19,11 +19,11 @@ class ChannelError(PetraError, RuntimeError):
 
 
 def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
-    """A process group of some ranks, for tensors of the device `wire`; every one of the ranks calls this.
+    """A process group of some ranks, for tensors of the device `wire` and the CPU; every one of the ranks calls this.
 
     Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
     """
-    backend = "nccl" if wire.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if wire.type == "cuda" else "gloo"
     group = dist.new_group(list(ranks), patience, backend, use_local_synchronization=True)
     assert not isinstance(group, int)  # that stands for a rank which is not in the group
     return group

@@ -2,7 +2,8 @@
 
 The obvious way, a header before every message, doubles their number. All messages in one direction between two stages
 are alike, so the receiver reads one header and then posts receives of exactly those bytes. Strides are part of it: with
-others a kernel may be another one, which rounds differently.
+others a kernel may be another one, which rounds differently. That is also why the layouts are not worked out before
+anything is computed, say from the shape of a micro-batch: only the kernels themselves know what strides they give.
 
 Internal: `petra_core.distributed` sends and receives.
 """
@@ -60,16 +61,14 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def header_of(streams: Streams | None, gradients: Streams | None) -> Tensor:
-    """The layouts of a message as a tensor, uint8 [HEADER_BYTES].
+def header_of(layouts: Layouts) -> Tensor:
+    """The layouts of a message as a tensor on the CPU, uint8 [HEADER_BYTES].
 
     Raises:
         ValueError: they do not fit.
 
     """
-    sides = [
-        None if s is None else [[t.dtype, t.shape, t.strides] for t in s] for s in map(layout_of, (streams, gradients))
-    ]
+    sides = [None if side is None else [[t.dtype, t.shape, t.strides] for t in side] for side in layouts]
     text = json.dumps(sides).encode()
     if len(text) > HEADER_BYTES:
         raise ValueError(f"the layout of a message takes {len(text)} bytes, and {HEADER_BYTES} are provided for it")

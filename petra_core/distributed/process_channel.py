@@ -12,15 +12,12 @@ neighbours do in a tick, and there is no traffic but the messages between neighb
                      ◀──── x~, dx ─────
 
 A message that is sent in a tick is used in the next one, at its end: the stages at the border come last in a turn, so
-that a message has the time of all other stages to travel in. Receives are posted before the tick that brings them.
-Upward and downward messages have a process group each, and evaluations a third: on NCCL that is a communicator and a
-stream each, so that neither direction waits for the other, nor for the kernels of the stages. NCCL connects two ranks
-at their first message, and both wait for that: in a pipeline that goes on full from a checkpoint, neighbours would wait
-for each other. So all greet each other once, upwards and downwards, before the clock runs. (Gloo has been tried as far
-as the tests go. No machine with two GPUs has run NCCL, and one rule of torch's is not met: by the documentation of
-`new_group`, operations of one group are waited for before another group is used, and here both directions are under way
-at once. Kernels of two communicators may wait for each other if they are started in another order on another rank: try
-two GPUs, with NCCL_LAUNCH_ORDER_IMPLICIT=1, before a long run.)
+that a message has the time of all other stages to travel in. Over Gloo each starts when it is there, over NCCL all that
+a rank sends and receives in a tick start together at its end (`petra_core.distributed.exchange` tells why). All traffic
+of a pipeline is in one process group. NCCL makes its communicator at the first operation, in which all ranks must take
+part, and two ranks that then meet for the first time wait for each other: so all greet their neighbours once, before
+the clock runs. (No machine with two GPUs has run NCCL. Its way of sending has been tried over Gloo: the same bits, and
+operations of all ranks in an order in which none waits in a circle.)
 
 A part of the pipeline that is too heavy for one rank may be that of several, which take its micro-batches in turn, in
 time for which the clock provides (`petra_core.ages`):
@@ -52,9 +49,10 @@ from torch import nn
 
 from petra_core.ages import of_stages
 from petra_core.channel import Channel
+from petra_core.distributed.exchange import OUTSIDE, Exchange, Peer
 from petra_core.distributed.groups import CPU, PATIENCE, new_group
-from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layouts_in
-from petra_core.distributed.peers import Inlet, Outlet, Peer
+from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.peers import Inlet, Outlet
 from petra_core.distributed.replicas import Replicas
 from petra_core.schedule import Kind, Tick, Turn
 from petra_core.shares import owned, places
@@ -76,6 +74,7 @@ class ProcessChannel(Channel):
         ranks: the pipeline's, in torch.distributed's default group, rising; None: all.
         wire: the device on which messages are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
         patience: how long a message is waited for.
+        batched: whether all messages of a tick start together at its end, on all ranks alike; None: over NCCL.
 
     Raises:
         ValueError: partition and replicas do not fit the number of ranks, or give a rank no stage.
@@ -92,6 +91,7 @@ class ProcessChannel(Channel):
         ranks: Sequence[int] | None = None,
         wire: torch.device = CPU,
         patience: timedelta = PATIENCE,
+        batched: bool | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group before")
@@ -105,8 +105,10 @@ class ProcessChannel(Channel):
         self.replicas = of_stages(partition, counts) if max(counts) > 1 else ()
         self.replica = place - self._part.start
         self._wire = wire
-        up, down, self._all = (new_group(ranks, wire, patience) for _ in range(3))
+        self._group = new_group(ranks, wire, patience)
+        self._exchange = Exchange(self._group, batched=wire.type == "cuda" if batched is None else batched)
         self._twins = Replicas([ranks[twin] for twin in self._part], wire=wire, patience=patience)
+        self._twins.before = self.settle
         if self.replicas and self._twins.count == 1:
             new_group([ranks[place]], wire, patience)  # torch names groups by their number: all ranks must have as many
         self._top = parts[-1].start
@@ -117,15 +119,20 @@ class ProcessChannel(Channel):
         self._to_above: dict[int, Outlet] = {}
         self._below = parts[number - 1] if number > 0 else range(0)
         self._above = parts[number + 1] if number < len(parts) - 1 else range(0)
+        peers = []
         for other in self._neighbours(self._below):
             peer = Peer(other, self.stages.start - 1, self.stages.start, patience)
-            self._from_below[other] = Inlet(peer, up, wire)
-            self._to_below[other] = Outlet(peer, down, wire, self._may_travel(self._below))
+            self._from_below[other] = Inlet(peer, self._exchange, wire)
+            self._to_below[other] = Outlet(peer, self._exchange, wire, self._may_travel(self._below))
+            peers.append(peer)
         for other in self._neighbours(self._above):
             peer = Peer(other, self.stages.stop, self.stages.stop - 1, patience)
-            self._from_above[other] = Inlet(peer, down, wire)
-            self._to_above[other] = Outlet(peer, up, wire, self._may_travel(self._above))
-        self._greet()
+            self._to_above[other] = Outlet(peer, self._exchange, wire, self._may_travel(self._above))
+            self._from_above[other] = Inlet(peer, self._exchange, wire, self._to_above[other])
+            peers.append(peer)
+        self._inlets = (*self._from_below.values(), *self._from_above.values())
+        self._outlets = (*self._to_below.values(), *self._to_above.values())
+        self._greet(peers)
 
     def _neighbours(self, part: range) -> list[int]:
         """The places in another part whose turn some micro-batch is that has its turn here."""
@@ -140,34 +147,45 @@ class ProcessChannel(Channel):
         ticks = 2 * (len(part) + len(self._part)) - 2
         return -(-ticks // lcm(len(part), len(self._part)))
 
-    def _greet(self) -> None:
-        """Connect to the neighbours: upwards, then downwards, so that nobody waits for one who waits for him."""
-        hello = torch.zeros(1)
-        for inlet in self._from_below.values():
-            inlet.take_outside_schedule()
-        for outlet in self._to_above.values():
-            outlet.send_outside_schedule((hello,))
-        for inlet in self._from_above.values():
-            inlet.take_outside_schedule()
-        for outlet in self._to_below.values():
-            outlet.send_outside_schedule((hello,))
+    def _greet(self, peers: Sequence[Peer]) -> None:
+        """Connect to the neighbours, all at once."""
+        hello = torch.zeros(1, device=self._wire)
+        greetings = [self._exchange.send(hello, peer, OUTSIDE) for peer in peers]
+        greetings += [self._exchange.receive(torch.empty_like(hello), peer, OUTSIDE) for peer in peers]
+        self._exchange.end()
+        for greeting in greetings:
+            greeting.wait()
 
     def begin(self, tick: Tick) -> None:
-        """Post the receives of what the neighbours send in this tick."""
+        """Expect what the neighbours send in this tick."""
         if self._below:
             for action in tick[self.stages.start - 1]:
                 if action.kind is Kind.FORWARD and self._is_own(action.number):
-                    self._from_below[_whose(action.number, self._below)].post(action.number)
+                    self._from_below[_whose(action.number, self._below)].expect(action.number)
         if self._above:
             for action in tick[self.stages.stop]:
                 if action.kind is Kind.BACKWARD and self._is_own(action.number):
-                    self._from_above[_whose(action.number, self._above)].post(action.number)
+                    self._from_above[_whose(action.number, self._above)].expect(action.number)
+
+    def end(self) -> None:
+        """Start what has not been started yet of what is sent and received in this tick."""
+        for inlet in self._inlets:
+            inlet.post()
+        self._exchange.end()
+
+    def settle(self) -> None:
+        """Wait for the messages under way, before anything else is sent: over NCCL only one thing may be at a time."""
+        if self._exchange.batched:
+            for inlet in self._inlets:
+                inlet.settle()
+            for outlet in self._outlets:
+                outlet.settle()
 
     def _is_own(self, micro_batch: int) -> bool:
         return micro_batch % len(self._part) == self.replica
 
     def send(self, stage: int, message: Message) -> None:
-        """Post the send of a message; the tensors are kept until they are gone."""
+        """Send a message, now or at the end of the tick; the tensors are kept until they are gone."""
         if stage < self.stages.start:
             self._to_below[_whose(message.micro_batch, self._below)].send(message)
         else:
@@ -199,10 +217,10 @@ class ProcessChannel(Channel):
 
         What has arrived and is not collected yet is lost.
         """
-        for inlet in (*self._from_below.values(), *self._from_above.values()):
+        for inlet in self._inlets:
             inlet.take(None)  # the neighbour waits for that
-        for outlet in (*self._to_below.values(), *self._to_above.values()):
-            outlet.wait()
+        for outlet in self._outlets:
+            outlet.settle()
 
     def evaluation_input(self, streams: Streams) -> Streams:
         """Wait, on the first rank of a part, for the streams of the part below; elsewhere return `streams`."""
@@ -216,15 +234,15 @@ class ProcessChannel(Channel):
         """Send up to the next part, on the first rank of each; on all, take part in the highest's broadcast."""
         if self._above and self.replica == 0:
             self._to_above[self._above.start].send_outside_schedule(streams)
+        self.settle()
         # A head's output may have gaps, as a slice has: what is sent has none.
         sent = (dense(streams, self._wire) or ()) if self._leads else ()
-        header = header_of(sent, None) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
-        header = header.to(self._wire)
-        dist.broadcast(header, group=self._all, group_src=self._top)
+        header = header_of((layout_of(sent), None)) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        dist.broadcast(header, group=self._group, group_src=self._top)
         if not self._leads:
             streams = sent = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
         for stream in sent:
-            dist.broadcast(flat(stream), group=self._all, group_src=self._top)
+            dist.broadcast(flat(stream), group=self._group, group_src=self._top)
         return streams
 
 

@@ -6,7 +6,6 @@ An exhibit is a declaration: its plan says which cells it needs (`reproduce.grid
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
     Finding(…)                      a line of the summary
-    Coverage(…)                     a few words: what is here of the published exhibit
     Sentence(…)                     what it says, in at most 25 words; of several the first, of the largest scale
     Standing.…                      how it stands, where the driver's own judgement would be wrong
 
@@ -35,7 +34,6 @@ from reproduce.show.content import (
 from reproduce.words import conjunction, count
 
 __all__ = [
-    "Coverage",
     "Exhibit",
     "Folded",
     "Sentence",
@@ -54,20 +52,13 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """In a few words, what is here of the published exhibit."""
-
-    words: str
-
-
-@dataclass(frozen=True)
 class Sentence:
     """What an exhibit says, for who reads no further."""
 
     words: str
 
 
-Shown = Block | Folded | Finding | Coverage | Sentence | Standing
+Shown = Block | Folded | Finding | Sentence | Standing
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     every = list(sheets(frames, exhibit.key)) if exhibit.each else []
     for sheet in every:
         if exhibit.each and sheet.begun:
-            stream += [Coverage(sheet.progress), *(_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet))]
+            stream += [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
     absent: dict[str, list[str]] = {}
     for sheet in every:
         if not sheet.begun:
@@ -127,7 +118,6 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     if every and not any(sheet.begun for sheet in every):
         stream.append(Finding(f"{exhibit.title.partition(':')[0]}: nothing has been run yet.", Tone.MISSING))
     findings = [shown for shown in stream if isinstance(shown, Finding)]
-    coverage = [shown.words for shown in stream if isinstance(shown, Coverage)]
     planned = sum(len(sheet.runs) for sheet in every)
     return Section(
         key=exhibit.key,
@@ -137,7 +127,6 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
             *(shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)),
         ],
         findings=findings,
-        coverage="; ".join(coverage) or ("not run" if every else ""),
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
         sentence=next((shown.words for shown in stream if isinstance(shown, Sentence)), ""),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frame, Frames, Sheet
@@ -38,7 +38,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     by_hand = frames.runs[(frames.runs["kind"] == "training") & ~frames.runs["scale"].isin(list(scales.SCALES))]
     for (scale, recipe), runs in by_hand.groupby(["scale", "recipe"]):
         for sheet in frames.sheets(str(scale), [frames.by_name[name].cell for name in runs["cell"]]):
-            yield Coverage(sheet.progress)
             yield from each(sheet, f"-{recipe}")
 
 

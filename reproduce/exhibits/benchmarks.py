@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from petra_core import methods
 from petra_core.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Spread
 from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
@@ -56,7 +56,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if not records:
         yield "No benchmark has been recorded yet."
         return
-    yield Coverage(f"{count(len(records), 'record')}")
     aimed = [aim for benchmark in records for aim in _aimed(benchmark)]
     if aimed:
         yield Sentence(

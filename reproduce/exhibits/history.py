@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show import facets
 from reproduce.show.content import Finding, code
@@ -32,7 +32,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
         said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
         latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()
         now = "".join(f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved)
-        yield Coverage(count(commits, "commit"))
         yield Sentence(f"Over {count(commits, 'commit')} {said}{now}.")
         yield facet(
             rows.groupby(["figure", "method", "at"], sort=False)["ratio"].mean().reset_index(),

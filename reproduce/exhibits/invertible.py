@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.invertible import COMPARED, NETWORKS, OURS, PAPERS
 from reproduce.modelling.invertible import BATCH, DEPTHS, predicted
 from reproduce.records.frames import Frames, Sheet
@@ -29,7 +29,6 @@ INTRODUCTION = (
 
 def whole(_: Frames) -> Iterator[Shown]:
     """Memory at the paper's size."""
-    yield Coverage("memory modelled at the paper's size")
     gigabytes = {
         (depth, when, kind): (
             predicted(PAPERS, depth)[when][kind] / GIGABYTE,

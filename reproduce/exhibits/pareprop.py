@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, THROUGHPUT, Benchmark, spread
 from reproduce.records.frames import Frame, Frames
@@ -18,7 +18,7 @@ from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, none, short_t
 from reproduce.show.content import published as published_entry
 from reproduce.show.facets import facet
 from reproduce.show.tables import Field, amount, difference, entry, number, table, words
-from reproduce.words import conjunction, count
+from reproduce.words import count
 
 COMPARED = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
 BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in the name of a group; a head
@@ -32,8 +32,6 @@ INTRODUCTION = (
 def whole(frames: Frames) -> Iterator[Shown]:
     """What was measured, record by record, and what was published."""
     records = [record for record in frames.results.benchmarks if record.name.partition("-")[0] == "pareprop"]
-    devices = conjunction(list(dict.fromkeys(map(_device, records))))
-    yield Coverage(f"published values; measured on {devices}" if records else "published values; not run")
     if not records:
         yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
     for record in records:

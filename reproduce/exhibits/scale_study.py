@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from petra_core import methods
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.modelled import seconds_when_full, timed_networks
 from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, RIVALS, SIMULATED, RivalChain, RivalOutcome
@@ -42,7 +42,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     own = timed_networks(sheet)
     chains = [RivalChain(own[0], devices) for devices in DEVICES]
     outcomes = {chain.devices: chain.outcomes() for chain in chains}
-    yield Coverage(f"modelled from the stage costs of “{sheet.scale}”; not measured on so many devices")
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
         f"{own[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the stem "

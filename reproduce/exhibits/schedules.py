@@ -13,7 +13,7 @@ from petra_core.drawing.execution import executed
 from petra_core.drawing.schedules import to_svg
 from petra_core.methods import Method
 from petra_core.prediction.units import idle_fraction
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show.content import Figure
 
@@ -32,7 +32,6 @@ INTRODUCTION = (
 
 def whole(_: Frames) -> Iterator[Shown]:
     """A drawing a method for k = 1; the others folded."""
-    yield Coverage("run while this page was made")
     yield Sentence(f"What {len(methods.KNOWN)} methods do in every tick, recorded from runs of a small pipeline.")
     first, *others = ACCUMULATIONS
     yield from (drawn(method, first) for method in methods.KNOWN)

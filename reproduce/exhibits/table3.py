@@ -11,7 +11,7 @@ from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH, METHODS
 from reproduce.modelling.buffer_rules import (
     CONSISTENT_RULE,
@@ -93,7 +93,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
         f"{reproduced} of {len(rows)} published rows follow to the digit from a rule; counted consistently, PETRA "
         f"saves {petra.consistent_rule_saved:.1f} % instead of {stated['saving_percent']} %."
     )
-    yield Coverage(f"computed from the networks: {reproduced} of {len(rows)} rows to the digit")
     yield Sentence(said)
     yield Finding(f"Table 3: {said}", Tone.GOOD if reproduced == len(rows) else Tone.ALERT)
     yield table(

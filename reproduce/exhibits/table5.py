@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from petra_core.prediction.simulation import Link
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Coverage, Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.arrangements import DEVICES, Arrangement, arrangements
 from reproduce.modelling.modelled import Modelled, timed_networks
@@ -42,7 +42,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     papers = next(sheets(frames, "table5"))
     states = papers.runs.set_index("model")["state"]
     speedups = {m.run.cell.model: number_entry(m.speedup(), 2, hint=m.machine) for m in timed_networks(papers)}
-    yield Coverage("speeds are modelled, not measured on several devices")
     yield table(
         key="table5",
         caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled: at "

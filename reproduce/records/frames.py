@@ -241,11 +241,6 @@ class Sheet:
         """The first of the cells that train."""
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
-    @property
-    def progress(self) -> str:
-        """How many runs are finished."""
-        return f"{self.key}: {len(self.done)} of {count(len(self.runs), 'run')} finished"
-
     def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
         """Scale, data set and recipe in words, less method and k.
 

@@ -191,7 +191,6 @@ class Section:
         count: what has been run for it, in a few words: "60 of 360 cells".
         blocks: tables, figures and paragraphs in order.
         findings: its lines of the summary.
-        coverage: in a few words, what is here of the published exhibit.
         folded: further blocks, shown on demand.
         folded_title: what they are.
 
@@ -201,7 +200,6 @@ class Section:
     title: str
     blocks: Sequence[Block]
     findings: Sequence[Finding] = ()
-    coverage: str = ""
     folded: Sequence[Block] = ()
     folded_title: str = "More"
     sentence: str = ""

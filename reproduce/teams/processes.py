@@ -198,6 +198,7 @@ class Processes(Team):
             wire=self._wire,
             patience=self._patience,
         )
+        self.replicas.before = self._channel.settle
         own_stages = self._channel.stages
         if own_stages.stop == len(stages):
             self.head += self._channel.replica

@@ -46,7 +46,6 @@ def lines_of(shown: Section) -> Iterator[str]:
     standing = shown.standing.value if shown.standing else "-"
     yield f"SECTION {shown.key}: {shown.title} [{standing}] {shown.count}"
     yield f"sentence: {shown.sentence}"
-    yield f"coverage: {shown.coverage}"
     for finding in shown.findings:
         yield f"finding [{finding.tone.value}] {finding.text}"
     for block in (*shown.blocks, *shown.folded):

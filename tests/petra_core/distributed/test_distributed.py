@@ -15,6 +15,7 @@ from torch import nn
 
 from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
+from petra_core.distributed.exchange import OUTSIDE
 from petra_core.methods import Method
 from petra_core.schedule import Turn
 from petra_core.stages import Stage
@@ -78,7 +79,7 @@ def compare(
     rank: int,
     stages: int,
     partition: tuple[int, ...],
-    channel_class: type[ProcessChannel],
+    make_channel: Callable[[tuple[int, ...]], ProcessChannel],
     which: tuple[Method, ...],
     ks: tuple[int, ...],
     messages: torch.dtype | None = None,
@@ -88,7 +89,7 @@ def compare(
     for method in which:
         for k in ks:
             alone = make(stages, method, k, messages)
-            channel = channel_class(partition)
+            channel = make_channel(partition)
             shared = make(stages, method, k, messages, channel)
             last = rank == len(partition) - 1
             expected, found = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
@@ -178,11 +179,12 @@ def send_many(rank: int) -> None:
         pipeline = make(3, method, 1, None, channel)
         toys.train(pipeline, toys.batches(20), drain=False)
         [outlet] = (channel._to_above if rank == 0 else channel._to_below).values()
-        assert 0 < len({micro_batch for micro_batch, _, _ in outlet._sending}) <= 2
+        assert 0 < len({transfer.micro_batch for transfer in outlet._sending}) <= 2
         for _ in range(5):
             pipeline.evaluate(toys.batches(1)[0][0])
         [outlet] = (channel._to_above if rank == 0 else channel._to_below).values()
-        assert len([entry for entry in outlet._sending if entry[0] == -1]) <= 2 + len(outlet._layouts[0] or ())
+        outside = [transfer for transfer in outlet._sending if transfer.micro_batch == OUTSIDE]
+        assert len(outside) <= 1 + len(outlet.layouts[0] or ())
         channel.close()
 
 

@@ -283,8 +283,8 @@ def test_replicas_have_statistics_of_their_own_and_evaluate_with_the_mean() -> N
     in_processes(3, odd_ones)
 
 
-def lose(rank: int) -> None:
-    channel = ProcessChannel((2, 2), replicas=(2, 1), patience=timedelta(seconds=2))
+def lose(rank: int, batched: bool) -> None:
+    channel = ProcessChannel((2, 2), replicas=(2, 1), patience=timedelta(seconds=2), batched=batched)
     pipeline = make(network(4), methods.PETRA, 2, None, channel)
     data = toys.batches(20)
     toys.train(pipeline, data[:10], drain=False)
@@ -298,6 +298,7 @@ def lose(rank: int) -> None:
         toys.train(pipeline, data[10:], drain=False)
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["at once", "batched"])
 @pytest.mark.slow
-def test_a_replica_that_is_lost_is_named() -> None:
-    in_processes(3, lose)
+def test_a_replica_that_is_lost_is_named(batched: bool) -> None:
+    in_processes(3, lose, batched)

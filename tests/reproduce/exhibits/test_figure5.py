@@ -73,7 +73,7 @@ def test_what_has_begun_and_measured_nothing_has_no_table(tmp_path: Path) -> Non
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0), epochs=0)
     found = made(figure5.EXHIBIT, tmp_path)
     assert all(isinstance(block, str) for block in found.blocks)
-    assert found.coverage == "small: 0 of 9 runs finished"
+    assert found.count == "0 of 15 cells"
 
 
 def test_only_what_survives_the_correction_of_its_family_is_claimed() -> None:

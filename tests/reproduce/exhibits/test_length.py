@@ -10,7 +10,7 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, Figure, Section, Table
+from reproduce.show.content import MINUS, Figure, Section, Standing, Table
 from tests import fake_records, sections
 
 NARROW = "\N{NARROW NO-BREAK SPACE}"
@@ -112,5 +112,5 @@ def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None
 
 def test_nothing_run_is_said(tmp_path: Path) -> None:
     found = section(tmp_path)
-    assert found.coverage == "not run"
+    assert found.standing is Standing.NOT_RUN
     assert not [block for block in found.blocks if isinstance(block, Table | Figure)]

@@ -92,7 +92,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     found = read(tmp_path)
     assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in found.findings[0].text
-    assert found.coverage.startswith("speeds are modelled, not measured on several devices; paper: 1 of 3")
+    assert found.count == "2 of 8 cells"
     first, second = tables(found)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices

@@ -27,7 +27,6 @@ def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path
     (sheet,) = sheets(tmp_path, "paper", [CELL])
     assert list(sheet.runs["seed"]) == [0, 7]
     assert list(sheet.runs["test_accuracy"]) == [70.0, 77.0]
-    assert sheet.progress == "paper: 2 of 2 runs finished"
 
 
 def test_what_was_not_run_is_a_row_that_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,365 @@
+"""All messages of a tick in one operation at its end, as over NCCL, here over Gloo: the same bits, and nobody hangs."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from petra_core import Pipeline, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.replicas import Replicas
+from petra_core.methods import Method
+from petra_core.schedule import Action, Clock, Kind, Tick
+from petra_core.worker import Message, Worker
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed import test_distributed, test_replicated_stages
+from tests.petra_core.distributed.test_distributed import in_processes
+
+Batched = partial(ProcessChannel, batched=True)
+Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
+
+# The same bits -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition", [(3, 2), (1, 2, 2)], ids=str)
+@pytest.mark.slow
+def test_bitwise_equal_to_one_process(partition: tuple[int, ...]) -> None:
+    in_processes(len(partition), test_distributed.compare, 5, partition, Batched, methods.ALL, (2,))
+
+
+class SlowBatched(test_distributed.Slow):
+    """Delays every message by a random time."""
+
+    def __init__(self, partition: tuple[int, ...]) -> None:
+        super().__init__(partition, batched=True)
+
+
+@pytest.mark.slow
+def test_random_delays_change_nothing() -> None:
+    in_processes(3, test_distributed.compare, 6, (2, 2, 2), SlowBatched, (methods.PETRA,), (1,))
+
+
+def both_ways(rank: int, parts: Parts, which: list[Method]) -> None:
+    """Stopped full, drained, evaluated in between; gone on with over a channel that has not sent anything yet."""
+    partition, counts = parts
+    data = toys.batches(22)
+    for method in which:
+        found = []
+        for batched in (False, True):
+            channels = [ProcessChannel(partition, replicas=counts, batched=batched) for _ in range(2)]
+            stages = toys.network(sum(partition), dropout=0.2)
+            pipeline, resumed = (test_replicated_stages.make(stages, method, 2, None, channel) for channel in channels)
+            losses = [toys.train(pipeline, data[:1])]  # the pipeline fills, and is drained at once
+            early = pipeline.evaluate(data[0][0])
+            losses.append(toys.train(pipeline, data[1:13], drain=False))
+            logits = pipeline.evaluate(data[0][0]), pipeline.evaluate(data[1][0])
+            resumed.load_state_dict(pipeline.state_dict())
+            losses += [toys.train(p, data[13:]) for p in (pipeline, resumed)]
+            states = [p.state_dict()["workers"] for p in (pipeline, resumed)]
+            assert_bitwise_equal(*states)
+            found.append((losses, early, logits, states))
+            for channel in channels:
+                channel.close()
+        assert_bitwise_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("parts", "which"),
+    [
+        (((3, 2), (1, 1)), [methods.PETRA, methods.BACKPROPAGATION]),
+        (((2, 2), (2, 1)), [methods.PETRA, methods.DELAYED_GRADIENTS]),
+        (((1, 2, 1), (1, 2, 1)), [methods.PETRA]),
+        (((2, 2), (2, 2)), [methods.DSP]),
+    ],
+    ids=["plain", "first", "middle", "both"],
+)
+@pytest.mark.slow
+def test_bitwise_equal_to_the_other_way(parts: Parts, which: list[Method]) -> None:
+    in_processes(sum(parts[1]), both_ways, parts, which)
+
+
+# The order of calls --------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """What a rank has put on its GPU: `tick` only divides, `compute` is an action, the others are operations.
+
+    `group` and `parts` are of an operation: its process group and, of a batch, ("isend" or "irecv", the other rank, the
+    number of values); of a collective one, its ranks.
+    """
+
+    kind: str
+    group: str = ""
+    parts: tuple[Any, ...] = ()
+
+
+class Shared:
+    """One work for a whole batch, as NCCL gives."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    @property
+    def waited_for(self) -> bool:
+        return not self._works
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def wait(self) -> None:
+        while self._works:
+            self._works.pop().wait()
+
+
+@contextlib.contextmanager
+def recorded(*, batched: bool) -> Iterator[list[Entry]]:
+    """Note what this rank would put on its GPU; a batch has one work, and nothing else is done beside one under way."""
+    log: list[Entry] = []
+    shared: list[Shared] = []
+    batch, all_reduce, broadcast, begin = dist.batch_isend_irecv, dist.all_reduce, dist.broadcast, ProcessChannel.begin
+
+    def noted_batch(operations: list[dist.P2POp]) -> list[Any]:
+        works = batch(operations)
+        if all(operation.tensor.dtype is torch.uint8 for operation in operations):
+            return works  # a header, which goes from CPU to CPU
+        parts = ((o.op.__name__, o.peer, o.tensor.numel()) for o in operations)
+        log.append(Entry("batch", operations[0].group.group_name, tuple(parts)))
+        shared.append(Shared(works))
+        return [shared[-1]]
+
+    def collective(kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(tensor: Tensor, *, group: dist.ProcessGroup, **settings: Any) -> None:
+            if tensor.dtype is not torch.uint8:
+                assert not batched or all(one.waited_for for one in shared)
+                log.append(Entry(kind, group.group_name, tuple(dist.get_process_group_ranks(group))))
+            call(tensor, group=group, **settings)
+
+        return noted
+
+    def noted_begin(channel: ProcessChannel, tick: Tick) -> None:
+        log.append(Entry("tick"))
+        begin(channel, tick)
+
+    def action(call: Callable[[Worker, int], Message | None]) -> Callable[[Worker, int], Message | None]:
+        def noted(worker: Worker, micro_batch: int) -> Message | None:
+            log.append(Entry("compute"))
+            return call(worker, micro_batch)
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "batch_isend_irecv", noted_batch)
+        patch.setattr(dist, "all_reduce", collective("all_reduce", all_reduce))
+        patch.setattr(dist, "broadcast", collective("broadcast", broadcast))
+        patch.setattr(ProcessChannel, "begin", noted_begin)
+        for name in ("forward", "reconstruct", "backward"):
+            patch.setattr(Worker, name, action(getattr(Worker, name)))
+        yield log
+
+
+def comes_to_an_end(logs: list[list[Entry]]) -> bool:
+    """Whether GPUs of which each does one thing after the other get through: the most that one has to be ready for.
+
+    Parts of a batch may be done in any order, each with its counterpart in the batch at which the other rank is.
+    """
+    queues = [deque((e, list(e.parts)) for e in log if e.group) for log in logs]
+
+    def advance(rank: int) -> bool:
+        entry, parts = queues[rank][0]
+        if entry.kind != "batch":
+            here = all(queues[other] and queues[other][0][0] == entry for other in parts)
+            for other in parts if here else ():
+                queues[other].popleft()
+            return here
+        for part in parts:
+            kind, other, size = part
+            counterpart = ("irecv" if kind == "isend" else "isend", rank, size)
+            theirs, their_parts = queues[other][0] if queues[other] else (None, [])
+            if theirs is not None and theirs.group == entry.group and counterpart in their_parts:
+                # In order: what one sends first, the other receives first.
+                assert next(p for p in their_parts if p[:2] == counterpart[:2]) == counterpart
+                assert next(p for p in parts if p[:2] == part[:2]) == part
+                parts.remove(part)
+                their_parts.remove(counterpart)
+                for side in (rank, other):
+                    if not queues[side][0][1]:
+                        queues[side].popleft()
+                return True
+        return False
+
+    while any(queues):
+        if not any(advance(rank) for rank, queue in enumerate(queues) if queue):
+            return False
+    return True
+
+
+def gathered(log: list[Entry]) -> list[list[Entry]]:
+    logs: list[list[Entry]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(logs, log)
+    return logs
+
+
+def in_order(rank: int, parts: Parts, method: Method, rows: int) -> None:
+    """Rank i of a row has the pipeline's rank i; rows are replicas of the network."""
+    partition, counts = parts
+    width = sum(counts)
+    row = range(rank // width * width, (rank // width + 1) * width)
+    replicas = Replicas(range(rank % width, rows * width, width))
+    data = toys.batches(11)
+    for batched in (True, False):
+        with recorded(batched=batched) as log:
+            channel = ProcessChannel(partition, replicas=counts, ranks=row, batched=batched)
+            replicas.before = channel.settle
+            before = replicas.average_gradients if rows > 1 else None
+            pipeline = Pipeline(
+                toys.network(sum(partition)),
+                method,
+                accumulation=2,
+                optimizer=toys.sgd,
+                seed=7,
+                channel=channel,
+                before_update=before,
+            )
+            if batched:
+                assert [e.kind for e in log] == ["batch"], "the greeting"
+                log.append(Entry("tick"))
+            toys.train(pipeline, data[:8], drain=False)
+            assert not batched or all(tick_in_order(tick) for tick in ticks(log))
+            before_evaluation = len(log)
+            with replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
+                pipeline.evaluate(data[0][0])
+                pipeline.evaluate(data[1][0])
+            after_evaluation = len(log)
+            toys.train(pipeline, data[8:])
+            channel.close()
+        trained = [*log[:before_evaluation], *log[after_evaluation:]]
+        if batched:
+            assert all(tick_in_order(tick) for tick in ticks(trained))
+            assert len({e.group for e in log if e.kind in ("batch", "broadcast")}) == 1
+            assert comes_to_an_end(gathered(log))
+        else:  # which is why
+            assert not comes_to_an_end(gathered(log))
+
+
+def ticks(log: list[Entry]) -> list[list[str]]:
+    found: list[list[str]] = [[]]
+    for entry in log:
+        if entry.kind == "tick":
+            found.append([])
+        else:
+            found[-1].append(entry.kind)
+    return found[2:]  # after the greeting
+
+
+def tick_in_order(tick: list[str]) -> bool:
+    """Actions, and means of gradients, then at most one operation."""
+    *first, last = tick or ["compute"]
+    return {*first} <= {"compute", "all_reduce"} and last in ("compute", "all_reduce", "batch")
+
+
+@pytest.mark.parametrize(
+    ("parts", "method", "rows"),
+    [
+        (((2, 1), (1, 1)), methods.PETRA, 1),
+        (((1, 2, 1), (1, 1, 1)), methods.PETRA, 1),
+        (((1, 2), (1, 1)), methods.DELAYED_GRADIENTS, 2),
+        (((2, 2), (2, 1)), methods.PETRA, 1),
+        (((1, 1, 2), (1, 2, 1)), methods.DSP, 1),
+    ],
+    ids=["two", "three", "replicas", "first-replicated", "middle-replicated"],
+)
+@pytest.mark.slow
+def test_all_ranks_issue_one_operation_a_tick_in_an_order_that_comes_to_an_end(
+    parts: Parts, method: Method, rows: int
+) -> None:
+    in_processes(sum(parts[1]) * rows, in_order, parts, method, rows)
+
+
+def test_operations_that_wait_in_a_circle_are_found() -> None:
+    def one(kind: str, other: int) -> Entry:
+        return Entry("batch", "all", ((kind, other, 1),))
+
+    def both(other: int) -> Entry:
+        return Entry("batch", "all", (("isend", other, 1), ("irecv", other, 1)))
+
+    assert comes_to_an_end([[both(1)], [both(0)]])
+    assert comes_to_an_end([[one("irecv", 1), one("isend", 1)], [one("isend", 0), one("irecv", 0)]])
+    assert not comes_to_an_end([[one("irecv", 1), one("isend", 1)], [one("irecv", 0), one("isend", 0)]])
+    assert not comes_to_an_end([[both(1)], [one("isend", 0)]])
+    mean = Entry("all_reduce", "twins", (0, 1))
+    assert comes_to_an_end([[mean, both(1)], [mean, both(0)]])
+    assert not comes_to_an_end([[mean, both(1)], [both(0), mean]])
+
+
+# What does not fit, and who dies -------------------------------------------------------------------------------------
+
+
+def disagree(rank: int) -> None:
+    """A later message of another shape, and an answer of another shape than what it answers, name both layouts."""
+    for batched in (False, True):
+        channel = ProcessChannel((1, 1), batched=batched)
+        clock = Clock(methods.PETRA, 2, 1)
+        first, other = (torch.zeros(2, size) for size in (3, 4))
+        channel.begin(clock.tick(enter=True))
+        if rank == 0:
+            channel.send(1, Message(0, (first,)))
+        channel.end()
+        channel.begin(clock.tick(enter=True))
+        if rank == 0:
+            later = r"micro-batch 1 from stage 0 to stage 1 has the layout .*\(2, 4\).*, those before it had .*\(2, 3\)"
+            with pytest.raises(ChannelError, match=later):
+                channel.send(1, Message(1, (other,)))
+            answer = r"stage 0 on rank 0 sends stage 1 on rank 1 .*\(2, 3\).*, and what comes back .*\(2, 4\)"
+            with pytest.raises(ChannelError, match=answer):
+                channel.end()
+        else:
+            [message] = channel.collect(1, (Action(Kind.FORWARD, 0),))
+            assert_bitwise_equal(message.streams, (first,))
+            channel.send(0, Message(0, (first,), (other,)))
+            channel.end()
+        dist.barrier()
+
+
+@pytest.mark.slow
+def test_layouts_that_do_not_agree_are_both_named() -> None:
+    in_processes(2, disagree)
+
+
+class Failing:
+    """A work that does not end."""
+
+    def wait(self) -> None:
+        raise RuntimeError("timed out")
+
+
+def lose_one_of_two(rank: int) -> None:
+    channel = Batched((1, 1, 1), patience=timedelta(seconds=9))
+    if rank == 1:
+        exchange = channel._exchange
+        ways = (*channel._from_below.values(), *channel._from_above.values())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "batch_isend_irecv", lambda operations: [Failing()])
+            transfers = [exchange.receive(torch.zeros(1), way._peer, 5 + number) for number, way in enumerate(ways)]
+            exchange.end()
+        below, above = (
+            f"stage 1 on rank 1 lost stage {other} on rank {other} over the message of micro-batch {number}"
+            for other, number in ((0, 5), (2, 6))
+        )
+        for transfer in transfers:
+            with pytest.raises(ChannelError, match=rf"^{below}, or {above}: .* silent for 9 s \(timed out\)$"):
+                transfer.wait()
+    channel.close()
+
+
+@pytest.mark.slow
+def test_of_an_operation_with_several_neighbours_all_are_named_when_one_is_lost() -> None:
+    in_processes(3, lose_one_of_two)
