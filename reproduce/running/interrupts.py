@@ -1,8 +1,8 @@
 """Ctrl-C as an order, not as an exception somewhere in the middle.
 
 Python turns Ctrl-C into an exception at whatever line it happens to hit: in the middle of a tick it leaves stages that
-no longer fit together. Here the first signal is noted and looked at between ticks; a second Ctrl-C has its usual effect,
-for those who cannot wait.
+no longer fit together. Here the first signal is noted and looked at between ticks; a second Ctrl-C has its usual
+effect, for those who cannot wait.
 
 SIGTERM may come more than once, and still means that there is time to save: Slurm sends it to every process of a job
 step, and torchrun, which is one of them, passes it on. Who cannot wait has SIGKILL.
