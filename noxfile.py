@@ -242,6 +242,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def cluster(session: nox.Session) -> None:
+    """Try docs/cluster.md with a Slurm of one node, started for that; skipped where Slurm is not installed."""
+    install(session, "tests")
+    session.run("pytest", "tests/cluster", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Run every benchmark once, to see that it runs; `-- BASE` compares HEAD with the commit BASE instead.
 

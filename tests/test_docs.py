@@ -45,6 +45,7 @@ SESSIONS: dict[str, str] = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$"
 def check_reproduce(arguments: list[str]) -> None:
     """That the command is there and has these options. Raises: click.UsageError."""
     command: click.Command = reproduce
+    arguments = [word for word in arguments if word != "$@"]  # those of a script
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         name, *arguments = arguments
         assert name in command.commands, f"there is no command {name}"

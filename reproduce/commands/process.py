@@ -4,6 +4,7 @@ It is apart from the command line, which explains and refuses settings without t
 """
 
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from reproduce.commands.common import check_files, checked
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
-from reproduce.records.locks import LockedError, LockLostError
+from reproduce.records.locks import LockedError, LockLostError, holder
 from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
+from reproduce.running.worker import POLL_SECONDS
 from reproduce.teams import sharing
 from reproduce.teams.launch import LOST, Failure, first_to_report
 from reproduce.teams.team import ALONE, Team, UnsupportedError
@@ -130,7 +132,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
         if team.leads and retry_failed and record.state().status is Status.FAILED:
             with record.lock():
                 record.retry()
-        return execute(record, context)
+        return _when_free(record, context)
     except Stopped as stop:
         if team.leads:
             bar.close()
@@ -152,3 +154,28 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
         raise
     finally:
         bar.close()
+
+
+def _when_free(record: Record, context: Context) -> State:
+    """`execute`, after waiting for another machine that holds the record and may have died.
+
+    Only time tells: it gives a sign of life, or none for so long that the record is taken over.
+
+    Raises:
+        LockedError: a process of this machine holds the record, or a living one of another machine.
+        Exception: whatever `execute` raises.
+
+    """
+    silent: float | None = None
+    while True:
+        try:
+            return execute(record, context)
+        except LockedError as error:
+            now = holder(record.path)
+            if now is None or now.here or (silent is not None and now.silent < silent) or context.should_stop():
+                raise
+            if silent is None:
+                context.observer.notice(f"waiting for a sign of life: {error}")
+            silent = now.silent
+        context.team.tell(go=None)
+        time.sleep(POLL_SECONDS)

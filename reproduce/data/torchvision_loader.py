@@ -8,6 +8,9 @@ A batch is one piece of work for one worker process, which returns bytes (a quar
 cannot be read it returns the error: raised there, it would arrive here as another one, without the path.
 """
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -50,6 +53,7 @@ class ImageFiles(Source):
             sampler=[rows[at : at + batch_size] for at in range(0, len(rows), batch_size)],
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
+            worker_init_fn=_end_by_the_parent_alone,
             generator=torch.Generator(),  # of seeds that nobody uses; without one, torch's global generator moves on
         )
         for batch in batches:
@@ -57,6 +61,21 @@ class ImageFiles(Source):
                 raise batch
             pixels, labels = (tensor.to(self._device, non_blocking=True) for tensor in batch)
             yield self._normalised(pixels), labels
+
+
+def _end_by_the_parent_alone(_: int) -> None:
+    """Let a worker process end by a SIGTERM of its parent, and by nobody else's.
+
+    Slurm sends it to all processes, and the parent, which would take the end of a worker for a fault, wants to save.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class _Images(Dataset[Batch | UnreadableImageError]):

@@ -12,7 +12,7 @@ __all__ = ["How"]
 class How:
     """Nothing here changes a result beyond rounding."""
 
-    checkpoint_seconds: float = 300.0  # from one checkpoint to the next, besides the one at the end of every epoch
+    checkpoint_seconds: float = 300.0  # from one checkpoint to the next, besides those at the ends of epochs
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
     cuda_graphs: int = 0  # streams of steps as CUDA graphs (`petra_core.devices.captured`); 0: plain steps

@@ -52,6 +52,11 @@ class Holder:
     silent: float  # seconds since its last sign of life, as far as the clocks of machine and file server agree
     gone: bool = False  # whether it is certain that it is dead
 
+    @property
+    def here(self) -> bool:
+        """Whether it is, or was, a process of this machine."""
+        return self.host == socket.gethostname()
+
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} (last sign of life {self.silent:.0f} s ago)"
 
@@ -129,7 +134,7 @@ def holder(folder: Path) -> Holder | None:
 
 def _left_behind(before: Holder) -> bool:
     """Whether the lease that was there before ours was stale, and not given back while we asked for it."""
-    return before.host == socket.gethostname() or before.silent >= STALE_SECONDS  # here the kernel's lock has told
+    return before.here or before.silent >= STALE_SECONDS  # here the kernel's lock has told
 
 
 def _described(folder: Path, owner: filelock.OwnerRecord | None, *, gone: bool) -> Holder | None:

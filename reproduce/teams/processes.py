@@ -180,12 +180,13 @@ class Processes(Team):
             "backend": "nccl" if self._nccl else "gloo",
         }
 
-    def tell(self, *, go: bool) -> None:
+    def tell(self, *, go: bool | None) -> None:
         dist.broadcast_object_list([go], src=0)
 
     def hear(self) -> bool:
         go: list[Any] = [None]
-        dist.broadcast_object_list(go, src=0)
+        while go[0] is None:
+            dist.broadcast_object_list(go, src=0)
         return bool(go[0])
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:

@@ -61,8 +61,8 @@ class Team:
     def leave(self) -> None:
         """Part from the other processes, when the work is done."""
 
-    def tell(self, *, go: bool) -> None:
-        """Announce to the others, as the leader, whether there is anything to do."""
+    def tell(self, *, go: bool | None) -> None:
+        """Announce to the others, as the leader, whether there is anything to do; None: they shall wait on."""
 
     def hear(self) -> bool:
         """Wait, as one of the others, for what the leader announces: whether there is anything to do."""

@@ -1,5 +1,9 @@
 """The DataLoader for image files: batches that depend on nobody's generator, and errors that arrive whole."""
 
+import multiprocessing
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +50,25 @@ def test_batches_do_not_depend_on_workers_and_start_nor_move_others_random_numbe
     assert_same_batches(loader(files, workers=workers).epoch(1), whole)
     assert_same_batches(loader(files, workers=workers).epoch(1, 1, 2), whole[1:])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_worker_ends_by_sigterm_of_its_parent_alone(files: JpegFiles) -> None:
+    """Slurm sends SIGTERM to every process of a job, and the one that trains goes on until it has saved."""
+    whole = list(loader(files, batch_size=1).epoch(1))
+    batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
+    first = next(batches)
+    [worker] = multiprocessing.active_children()
+    subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
+    assert_same_batches([first, *batches], whole)
+
+    batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
+    next(batches)
+    [worker] = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.join(60)
+    assert worker.exitcode == 0
+    batches.close()
 
 
 def test_images_are_cropped_where_the_hash_says(files: JpegFiles) -> None:

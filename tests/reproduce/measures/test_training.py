@@ -157,6 +157,24 @@ def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monke
     assert outcome(tmp_path) == whole("PETRA")
 
 
+def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whole, monkeypatch):
+    saved = []
+
+    def note(trainer):
+        saved.append((trainer.epoch, trainer.batch))
+        save(trainer)
+
+    save = training.Trainer.save
+    monkeypatch.setattr(training, "PAUSE", 1.0)  # a second for each byte
+    monkeypatch.setattr(training.Trainer, "save", note)
+    stop = StopAfter(2 * BATCHES + 1)
+    with pytest.raises(Stopped):
+        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    assert saved == [(1, 0), (2, 1)], "not after the second epoch; where it is stopped in the third"
+    run(SMALL, tmp_path)
+    assert outcome(tmp_path) == whole("PETRA")
+
+
 def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
     stop = StopAfter(2 * BATCHES)
     with pytest.raises(Stopped):

@@ -251,6 +251,19 @@ def test_processes_that_would_go_on_from_different_places_are_refused() -> None:
     in_processes(2, compare)
 
 
+def announce(rank: int) -> None:
+    team = object.__new__(Processes)
+    if rank == 0:
+        for go in (None, None, True):
+            team.tell(go=go)
+    else:
+        assert team.hear()
+
+
+def test_the_others_wait_as_long_as_the_leader_says_so() -> None:
+    in_processes(2, announce)
+
+
 @pytest.mark.parametrize(
     ("codes", "received", "verdict"),
     [

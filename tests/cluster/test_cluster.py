@@ -1,0 +1,210 @@
+"""docs/cluster.md, tried: its two scripts, on a Slurm of one node, end with the records of an undisturbed run."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce.records.locks import holder
+from tests.cluster.slurm import Slurm, missing
+from tests.processes import ROOT, wait_for
+from tests.reproduce.measures.test_training import recorded
+from tests.reproduce.teams.test_launch import CELL, assert_same, outcome
+
+pytestmark = pytest.mark.skipif(
+    bool(missing()),
+    reason=f"Slurm's {', '.join(missing())} not found: apt-get install slurmctld slurmd slurm-client munge",
+)
+
+GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
+#: The last of two numbers of epochs counts: enough that there is time to disturb them.
+NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+SAVED = "stopping: every worker finishes its tick and saves"
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A cluster whose jobs begin in a folder with the page's scripts and this Python as its `.venv`."""
+    folder = tmp_path_factory.mktemp("slurm")
+    page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    scripts = re.findall(r"^`(\w+\.sh)`.+?^```bash\n(#!.+?)^```", page, re.M | re.S)
+    assert [name for name, _ in scripts] == ["grid.sh", "network.sh"]
+    for name, text in scripts:
+        (folder / name).write_text(text)
+    (folder / ".venv").symlink_to(sys.prefix)
+    cluster = Slurm(folder, ENVIRONMENT)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def python(*arguments: str) -> str:
+    """What `python -m reproduce` says outside of the cluster."""
+    command = [sys.executable, "-m", "reproduce", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def records(root: Path) -> dict[str, Any]:
+    """What the finished records of a grid say, times apart."""
+    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+
+
+def epochs(root: Path) -> int:
+    """Finished epochs of all records below a folder."""
+    return sum(len(file.read_text().splitlines()) for file in root.rglob("metrics.jsonl"))
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The records of the grid, run without Slurm and without a disturbance."""
+    root = tmp_path_factory.mktemp("whole")
+    python("run", *GRID, "--records", str(root), "--jobs", "1")
+    found = records(root)
+    assert len(found) == 2
+    return found
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Weights and metrics of the network, trained by one process without Slurm and without a disturbance."""
+    output = tmp_path_factory.mktemp("alone")
+    python("train", *NETWORK, "--output", str(output))
+    return outcome(output)
+
+
+def submit_grid(slurm: Slurm, root: Path, turns: str) -> str:
+    """Turns of one worker each, as `--array` writes them."""
+    return slurm.submit(f"--array={turns}", "--cpus-per-task=1", "grid.sh", *GRID, "--records", str(root))
+
+
+def workers(root: Path) -> list[int]:
+    """The processes that hold a record at this moment."""
+    holders = [holder(file.parent) for file in root.glob("*/*/record.lease")]
+    return [found.process for found in holders if found is not None]
+
+
+def test_two_turns_share_a_grid(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    job = submit_grid(slurm, tmp_path, "1-2")
+    holding = wait_for(lambda: len(found := workers(tmp_path)) == 2 and found)
+    plan = python("run", *GRID, "--records", str(tmp_path), "--dry-run", "-v")
+    assert any(f"process {worker} on " in plan for worker in holding)
+    assert slurm.ended(job) == {"1": "COMPLETED", "2": "COMPLETED"}
+    assert records(tmp_path) == whole
+    assert all("[2/2]" in slurm.log(job, turn) for turn in (1, 2))
+    assert "Nothing is left to run." in python("run", *GRID, "--records", str(tmp_path), "--dry-run")
+
+
+def test_a_turn_that_is_requeued_saves_and_goes_on(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    job = submit_grid(slurm, tmp_path, "1")
+    wait_for(lambda: epochs(tmp_path))
+    slurm.call("scontrol", "requeue", f"{job}_1")
+    assert slurm.ended(job) == {"1": "COMPLETED"}
+    assert records(tmp_path) == whole
+    log = slurm.log(job, 1)
+    assert log.count("2 cells of the scale smoke") == 2
+    assert log.count(SAVED) == 1
+    assert "a worker died" not in log
+    assert "took over" not in log
+
+
+def kill(process: int) -> None:
+    """SIGKILL to the process that started this one, which Slurm watches, and to itself."""
+    stat = Path(f"/proc/{process}/stat").read_text()
+    for pid in (int(stat.rpartition(")")[2].split()[1]), process):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_a_killed_turn_leaves_another_one_ends(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    job = submit_grid(slurm, tmp_path, "1-2")
+    [first, _] = wait_for(lambda: len(found := workers(tmp_path)) == 2 and epochs(tmp_path) and found)
+    kill(first)
+    assert sorted(slurm.ended(job).values()) == ["COMPLETED", "FAILED"]
+    assert records(tmp_path) == whole
+    assert "its process is gone" in slurm.log(job, 1) + slurm.log(job, 2)
+
+
+def test_a_turn_that_is_cancelled_saves_and_another_one_ends_it(
+    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    job = submit_grid(slurm, tmp_path, "1-2%1")
+    wait_for(lambda: epochs(tmp_path))
+    slurm.call("scancel", f"{job}_1")
+    assert slurm.ended(job) == {"1": "CANCELLED", "2": "COMPLETED"}
+    assert records(tmp_path) == whole
+    assert SAVED in slurm.log(job, 1)
+    assert "took over" not in slurm.log(job, 2)
+
+
+def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
+    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    job = submit_grid(slurm, tmp_path, "1-2%1")
+    wait_for(lambda: epochs(tmp_path))
+    [worker] = workers(tmp_path)
+    os.kill(worker, signal.SIGSTOP)  # Slurm looks at the clock every 30 seconds
+    try:
+        slurm.call("scontrol", "update", f"JobId={job}_1", "EndTime=now+110")
+        wait_for(lambda: SAVED in slurm.log(job, 1))
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert slurm.ended(job) == {"1": "FAILED", "2": "COMPLETED"}
+    assert records(tmp_path) == whole
+    first, second = slurm.log(job, 1), slurm.log(job, 2)
+    assert "Exited with exit code 143" in first
+    assert "a worker died" not in first
+    assert "took over" not in second
+
+
+def test_after_the_controller_was_started_again_so_is_a_turn(
+    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    job = submit_grid(slurm, tmp_path, "1")
+    wait_for(lambda: epochs(tmp_path))
+    slurm.kill_controller()
+    slurm.start_controller()
+    assert slurm.turns(job) == {"1": "RUNNING"}
+    assert len(records(tmp_path)) < 2, "too late to test anything"
+    slurm.call("scontrol", "requeue", f"{job}_1")
+    assert slurm.ended(job) == {"1": "COMPLETED"}
+    assert records(tmp_path) == whole
+    assert slurm.log(job, 1).count("2 cells of the scale smoke") == 2
+
+
+def submit_network(slurm: Slurm, output: Path, turns: str) -> str:
+    """Turns of two processes each, since a node has two GPUs; without `--device` they leave them alone."""
+    options = (f"--array={turns}", "--cpus-per-task=2", "--gpus-per-node=2")
+    return slurm.submit(*options, "network.sh", *NETWORK, "--output", str(output))
+
+
+def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
+    """SIGTERM comes twice to each process: from Slurm, and from torchrun."""
+    job = submit_network(slurm, tmp_path, "1")
+    wait_for(lambda: epochs(tmp_path))
+    slurm.call("scontrol", "requeue", f"{job}_1")
+    assert slurm.ended(job) == {"1": "COMPLETED"}
+    assert_same(tmp_path, alone)
+    log = slurm.log(job, 1)
+    assert log.count("saved, the same command goes on from there") == 1
+    assert log.count("(2 processes of 1 thread each)") == 2
+
+
+def test_after_a_network_is_killed_the_next_turn_goes_on(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
+    job = submit_network(slurm, tmp_path, "1-2%1")
+    wait_for(lambda: epochs(tmp_path))
+    rank_0 = holder(tmp_path)
+    assert rank_0 is not None
+    kill(rank_0.process)
+    assert slurm.ended(job) == {"1": "FAILED", "2": "COMPLETED"}
+    assert_same(tmp_path, alone)
+    assert "its process is gone" in slurm.log(job, 2)

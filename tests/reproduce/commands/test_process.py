@@ -1,0 +1,65 @@
+"""`train` and the lock of another machine: a dead one is waited for and followed, a living one is not disturbed."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from reproduce.commands import process
+from reproduce.records.locks import LockedError, holder
+from reproduce.records.record import Record
+from tests.reproduce.measures.test_training import CHAIN
+from tests.reproduce.records.test_locks import be_machine, machine, short_times  # noqa: F401  # fixtures
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train as far as to the lock, on another machine than `beta`; gives whom it was taken from and what was said."""
+    be_machine("alpha")
+    monkeypatch.setattr(process, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(process, "execute", lambda record, _: lock(record))
+
+    def lock(record):
+        with record.lock() as hold:
+            return hold.taken_from
+
+    def call():
+        said, told = [], []
+        context = SimpleNamespace(
+            observer=SimpleNamespace(notice=said.append),
+            team=SimpleNamespace(tell=lambda go: told.append(go)),
+            should_stop=lambda: False,
+        )
+        try:
+            return process._when_free(Record(tmp_path, CHAIN), context), said
+        finally:
+            assert set(told) <= {None}
+
+    return call
+
+
+def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine):  # noqa: F811
+    """Every new process saw the lease for the first time, and refused for ever."""
+    left, _ = machine("beta")
+    left.kill()
+    left.join()
+    taken_from, said = train()
+    assert (taken_from.host, taken_from.process) == ("beta", left.pid)
+    assert len(said) == 1
+    assert said[0].startswith("waiting for a sign of life: ")
+    assert f"process {left.pid} on beta" in said[0]
+
+
+def test_a_living_machine_is_left_alone(train, machine, tmp_path):  # noqa: F811
+    machine("beta")
+    with pytest.raises(LockedError, match="on beta"):
+        train()
+    assert holder(tmp_path).host == "beta"
+
+
+def test_so_is_a_process_of_this_machine_and_nobody_waits(train, machine):  # noqa: F811
+    left, _ = machine("alpha")
+    with pytest.raises(LockedError, match="another process is working on this cell"):
+        train()
+    assert left.is_alive()
+    assert left.pid != os.getpid()
