@@ -56,6 +56,28 @@ def begin(cell: Cell, root: Path, *, code: dict[str, Any] = CLEAN, patch: str = 
     return record
 
 
+def finish(record: Record, accuracy: float, **changes: Any) -> None:
+    """Give a training record whose epochs are there a result; `changes` of it."""
+    lines = record.metrics()
+    best = max(lines, key=lambda line: line["test_accuracy"])
+    record.finish(
+        {
+            "test_accuracy": accuracy,
+            "best_test_accuracy": best["test_accuracy"],
+            "best_epoch": best["epoch"],
+            "train_loss": lines[-1]["train_loss"],
+            "train_seconds": 1.0,
+            "evaluation_seconds": 0.1 * len(lines),
+            "images_per_second": 900.0,
+            "parameters": 174_970,
+            "micro_batches": 45 * len(lines),
+            "peak_bytes": 1_234_567,
+            "stages": [],
+            **changes,
+        }
+    )
+
+
 def train(
     cell: TrainingCell,
     root: Path,
@@ -70,14 +92,13 @@ def train(
     """A training record that ends at `accuracy` percent, or is left after `epochs` of them; `extra` of the result."""
     record = begin(cell, root, code=code, patch=patch)
     noise = random.Random(cell.identity)
-    lines = []
     for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
         reached = (
             accuracy
             - (accuracy - 10) * math.exp(-1.2 * epoch) * (epoch < cell.epochs)
             + noise.uniform(-1, 1) * (epoch < cell.epochs)
         )
-        lines.append(
+        record.append(
             {
                 "epoch": epoch,
                 "train_loss": 2.3 * math.exp(-epoch),
@@ -89,26 +110,9 @@ def train(
                 "peak_bytes": 1_234_567,
             }
         )
-        record.append(lines[-1])
     if epochs is None:
-        best = max(lines, key=lambda line: line["test_accuracy"])
-        record.finish(
-            {
-                "test_accuracy": accuracy,
-                "best_test_accuracy": best["test_accuracy"],
-                "best_epoch": best["epoch"],
-                "train_loss": lines[-1]["train_loss"],
-                "train_seconds": 1.5 * cell.epochs,
-                "evaluation_seconds": 0.1 * cell.epochs,
-                "images_per_second": 900.0,
-                "parameters": 174_970,
-                "micro_batches": 45 * cell.epochs,
-                "peak_bytes": 1_234_567,
-                "stages": [],
-                "data": built_in(cell.dataset) if data is None else data,
-                **(extra or {}),
-            }
-        )
+        seconds = 1.5 * cell.epochs
+        finish(record, accuracy, train_seconds=seconds, data=data or built_in(cell.dataset), **(extra or {}))
     return record
 
 

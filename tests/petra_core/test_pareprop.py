@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, concurrency, methods, models
+from petra_core import (
+    BufferedStage,
+    HeadStage,
+    NonFiniteError,
+    Pipeline,
+    ReversibleStage,
+    Stage,
+    concurrency,
+    methods,
+    models,
+)
 from petra_core.channel import Channel
 from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
@@ -39,24 +49,16 @@ def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_dept
 def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
     """Below the head too, where nothing is held, and one after the other."""
     torch.manual_seed(0)
-    blocks = {"R": lambda: ReversibleStage(toys.residual(2)), "B": lambda: toys.BufferedStage(Swap())}
-    net = [stage.double() for stage in (toys.stem(2), *(blocks[kind]() for kind in kinds), toys.head(2))]
+    channels = 2
+    net: list[Stage] = [toys.stem(channels)]
+    for kind in kinds:
+        net.append(ReversibleStage(toys.residual(channels)) if kind == "R" else BufferedStage(toys.Down(channels)))
+        channels *= 1 + (kind == "B")
+    net = [stage.double() for stage in (*net, toys.head(channels))]
     data = toys.batches(2)
     gradients = engine_gradients(net, PAREPROP, data, 2)
     assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
     assert_close(gradients, plain_gradients(net, data), 1e-12)
-
-
-class Swap(nn.Module):
-    """Two streams to two streams, not invertible."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.function = nn.Conv2d(2, 2, 1)
-
-    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, x_tilde = streams
-        return torch.tanh(self.function(x)) + x_tilde, x
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 1), (2, 4)], ids=str)

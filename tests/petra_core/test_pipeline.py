@@ -40,18 +40,8 @@ def test_what_is_executed_is_the_schedule(method: Method, stages: int, k: int) -
     with p.recording() as recording:
         toys.train(p, toys.batches(9))
     assert recording.schedule == generate(method, stages, 9, k)
+    assert p.micro_batches == 9
     validate(recording.schedule)
-
-
-def test_training_goes_on_after_draining() -> None:
-    data = toys.batches(12)
-    p = toys.pipeline(toys.network(4), methods.PETRA, accumulation=2)
-    with p.recording() as recording:
-        toys.train(p, data[:5])
-        assert p.micro_batches == 5
-        toys.train(p, data[5:])
-    validate(recording.schedule)
-    assert [worker["version"] for worker in p.state_dict()["workers"]] == [6] * 4
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -179,12 +169,11 @@ def test_a_reversible_stage_needs_two_streams_of_one_shape() -> None:
         ReversibleStage(nn.Linear(3, 5))((torch.ones(4, 3), torch.ones(4, 3)))
 
 
-@pytest.mark.parametrize("wrap", [ReversibleStage, BufferedStage, HeadStage])
-def test_stages_are_made_from_plain_modules(wrap: Any) -> None:
+def test_stages_are_made_from_plain_modules() -> None:
     with pytest.raises(TypeError, match="takes a plain module, got the stage BufferedStage"):
-        wrap(BufferedStage(nn.Identity()))
+        ReversibleStage(BufferedStage(nn.Identity()))
     with pytest.raises(TypeError, match="got function"):
-        wrap(lambda x: x)
+        HeadStage(lambda x: x)  # type: ignore[arg-type]
 
 
 def test_a_loss_must_be_a_scalar() -> None:

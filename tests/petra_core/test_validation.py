@@ -178,12 +178,6 @@ def test_a_record_from_the_middle_is_still_checked(text: str, message: str) -> N
         validate(Schedule.parse(text), complete=False)
 
 
-def test_what_entered_before_the_record_must_finish_in_it() -> None:
-    record = generate(methods.PETRA, 3, 9, 1).window(6, 10)
-    with pytest.raises(ScheduleError, match="tick 9 is the last and micro-batch 6 is still in flight: B6 at stage 0"):
-        validate(record)
-
-
 def test_a_run_from_tick_0_does_not_begin_in_the_middle() -> None:
     record = replace(generate(methods.PETRA, 3, 9, 1).window(6, 13), first_tick=0)
     with pytest.raises(ScheduleError, match="tick 0, stage 0, F6: expected micro-batch 0 first"):

@@ -112,14 +112,20 @@ def compare(
 
 
 @pytest.mark.parametrize(
-    ("stages", "partition"),
-    [(2, (1, 1)), (5, (3, 2)), (7, (1, 6)), (6, (1, 1, 1, 3))],
-    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else f"J{value}",
+    ("stages", "partition", "which", "ks"),
+    [
+        (5, (3, 2), methods.ALL, (1, 3)),
+        (2, (1, 1), (methods.PETRA, methods.BACKPROPAGATION), (2,)),
+        (7, (1, 6), (methods.PETRA, methods.DSP), (2,)),
+        (6, (1, 1, 1, 3), (methods.PETRA, methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS), (2,)),
+    ],
+    ids=["3-2", "1-1", "1-6", "1-1-1-3"],
 )
 @pytest.mark.slow
-def test_bitwise_equal_to_one_process(stages: int, partition: tuple[int, ...]) -> None:
-    ks = (1, 3) if stages == 5 and len(partition) == 2 else (2,)
-    in_processes(len(partition), compare, stages, partition, ProcessChannel, methods.ALL, ks)
+def test_bitwise_equal_to_one_process(
+    stages: int, partition: tuple[int, ...], which: tuple[Method, ...], ks: tuple[int, ...]
+) -> None:
+    in_processes(len(partition), compare, stages, partition, ProcessChannel, which, ks)
 
 
 class Sliced(nn.Module):

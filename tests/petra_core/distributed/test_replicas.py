@@ -116,14 +116,6 @@ def test_replicas_of_a_pipeline_over_two_processes_are_bitwise_those_in_one() ->
     in_processes(4, mesh)
 
 
-def test_one_replica_is_nothing_special() -> None:
-    replicas = Replicas()
-    model = nn.BatchNorm2d(2)
-    with replicas.averaged_statistics(model):
-        assert replicas.total(torch.ones(2)).tolist() == [1, 1]
-    assert (replicas.index, replicas.count) == (0, 1)
-
-
 def lose_the_other(rank: int) -> None:
     replicas = Replicas((0, 1), patience=timedelta(seconds=1))
     if rank == 0:

@@ -1,5 +1,7 @@
 """The networks: sizes, structure, forward values against independent ones; weights to and from the plain model."""
 
+import re
+
 import pytest
 import torch
 import torchvision
@@ -204,12 +206,7 @@ def test_a_residual_that_can_still_learn_is_accepted():
     models.check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last
     models.check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
     nn.init.constant_(zero.bias, 0.1)
-    residual = nn.Sequential(zero, nn.ReLU())  # its ReLU is open
-    models.check_residual(residual)
-    x, weights = torch.randn(2, 2, 4, 3, 3)
-    (weights * residual(x)).sum().backward()  # of the plain sum it is 0 up to rounding: what is normalised sums to 0
-    assert zero.weight.grad.abs().min() > 1e-3
-    assert zero.bias.grad.any()
+    models.check_residual(nn.Sequential(zero, nn.ReLU()))  # its ReLU is open
 
 
 # ------------------------------------------------------------------------------------------------------- conversions
@@ -245,38 +242,19 @@ def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loa
         assert torch.equal(result, nn.Sequential(*source).eval()(images))
 
 
-def test_the_plain_model_shares_its_weights_with_the_stages():
-    stages = small_revnet()
-    model = models.sequential(stages)
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    assert all(parameter.grad is not None for stage in stages for parameter in stage.parameters())
-    assert {id(p) for p in model.parameters()} == {id(p) for stage in stages for p in stage.parameters()}
-
-
 def test_a_state_dict_that_does_not_fit_is_refused_whole():
     stages = small_revnet()
     before = {name: tensor.clone() for name, tensor in models.stages_state_dict(stages).items()}
     names = list(before)
     state = {name: tensor + 1 for name, tensor in before.items() if name not in names[:5]}
-    state["9.module.3.weight"] = torch.zeros(4, 3)
-    state["10.module.weight"] = torch.zeros(1)
-    with pytest.raises(ValueError, match="does not fit these stages") as error:
+    state |= {"9.module.3.weight": torch.zeros(4, 3), "10.module.weight": torch.zeros(1)}
+    message = f"5 missing: {', '.join(names[:3])} and 2 more; 1 unexpected: 10.module.weight; 1 of another shape"
+    with pytest.raises(ValueError, match=re.escape(message)):
         models.load_stages_state_dict(stages, state)
-    assert (
-        f"{len(names)} entries expected, {len(names) - 4} given): "
-        f"5 missing: {', '.join(names[:3])} and 2 more; 1 unexpected: 10.module.weight; "
-        f"1 of another shape: 9.module.3.weight is (4, 3) instead of (4, 32). Build"
-    ) in str(error.value)
+    with pytest.raises(TypeError, match=f"'{names[0]}' of the state dict must be a tensor, got list"):
+        models.load_stages_state_dict(stages, before | {names[0]: [1.0]})
     after = models.stages_state_dict(stages)
     assert all(torch.equal(after[name], before[name]) for name in names)
-
-
-def test_a_state_dict_holds_tensors():
-    stages = small_revnet()
-    state = models.stages_state_dict(stages)
-    name = next(iter(state))
-    with pytest.raises(TypeError, match=f"'{name}' of the state dict must be a tensor, got list"):
-        models.load_stages_state_dict(stages, state | {name: [1.0]})
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,6 @@ def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
     assert picture(differing) == ["0.......a", "..0a....."]
 
 
-def test_stages_of_a_device_are_done_one_after_the_other_those_at_the_border_last() -> None:
-    order = orders.of_method(methods.PETRA, [UNIT] * 6, (3, 3), micro_batches=4)
-    assert [operation.name[:2] for operation in order[0][:6]] == [("F", stage) for stage in (0, 0, 1, 0, 1, 2)]
-    assert [operation.name for operation in order[1]][-2:] == [("B", 3, 3), ("U", 3, 3)]
-
-
 def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
     """Its four units would set the pace alone; two replicas keep up with stages of two."""
     costs = [Cost(1, 1), Cost(1, 3, update=1), Cost(1, 1)]
@@ -150,18 +144,11 @@ def test_stages_made_one_wait_less() -> None:
         assert simulate(order).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
 
 
-def test_chrome_trace() -> None:
-    trace = simulate(orders.gpipe([UNIT], (1,), micro_batches=1)).chrome_trace()
-    assert json.loads(json.dumps(trace))["traceEvents"][1] == {
-        "name": "B0",
-        "cat": "B",
-        "ph": "X",
-        "ts": 1e6,
-        "dur": 2e6,
-        "pid": 0,
-        "tid": 0,
-        "args": {"stage": 0, "micro_batch": 0},
-    }
+def test_a_chrome_trace_is_in_microseconds() -> None:
+    trace = json.loads(json.dumps(simulate(orders.gpipe([UNIT], (1,), micro_batches=1)).chrome_trace()))
+    event = trace["traceEvents"][1]
+    assert (event["name"], event["ts"], event["dur"], event["tid"]) == ("B0", 1e6, 2e6, 0)
+    assert event["args"] == {"stage": 0, "micro_batch": 0}
 
 
 def test_a_deadlock_is_named() -> None:
