@@ -14,7 +14,9 @@ computation of that tick. It travels while the inner stages compute in the next 
                 F B of border stages  ◀────── wait ────┘
 
 The operation of tick t waits for computations of tick t at most, and these for operations of tick t-1 at most, on any
-rank. So nothing waits in a circle, even on a GPU that runs one kernel after the other in the order of their start.
+rank. So nothing waits in a circle, even on a GPU that runs one kernel after the other in the order of their start. The
+price is that a message waits for the end of its tick, and the operation of the next tick for all messages of this one:
+where neighbours take turns at a stage, for the slowest of them.
 
 Internal: `petra_core.distributed` sends and receives.
 """

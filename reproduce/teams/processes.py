@@ -8,13 +8,13 @@ They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P
 replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
 these are P processes all the same.
 
-Decisions and small objects (stop, save, who has which stages) always go over Gloo and the CPU: with NCCL each would
-wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU over NCCL. That refuses
-two processes on one GPU, and a process without one; then they go through the CPU's memory, over Gloo, and a line says
-so. A peer that dies is noticed by Gloo at once, by NCCL through torch's watchdog, which ends this process when its
-patience is over. So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's communicators only when
-they are used), all tell each other where they are, and each decides from the same list. (No machine with several GPUs
-has run this: what is written here of NCCL is from torch's documentation.)
+Decisions and small objects (stop, save, who has which stages, how messages lie in memory) always go over Gloo and the
+CPU: with NCCL each would wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU
+over NCCL. That refuses two processes on one GPU, and a process without one; then they go through the CPU's memory, over
+Gloo, and a line says so. A peer that dies is noticed by Gloo at once, by NCCL through torch's watchdog, which ends this
+process when its patience is over. So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's
+communicators only when they are used), all tell each other where they are, and each decides from the same list. (No
+machine with several GPUs has run this: what is written here of NCCL is from torch's documentation.)
 """
 
 import hashlib

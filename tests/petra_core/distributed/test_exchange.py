@@ -300,6 +300,27 @@ def test_operations_that_wait_in_a_circle_are_found() -> None:
     assert not comes_to_an_end([[mean, both(1)], [both(0), mean]])
 
 
+def on_a_gpu(rank: int) -> None:
+    backends = []
+
+    def new_group(ranks: list[int], patience: timedelta, backend: str, **settings: Any) -> dist.ProcessGroup:
+        backends.append(backend)
+        return made(ranks, patience, "gloo", **settings)
+
+    made = dist.new_group
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", new_group)
+        patch.setattr(ProcessChannel, "_greet", lambda channel, peers: None)
+        channels = [ProcessChannel((1, 1), wire=torch.device(wire)) for wire in ("cuda", "cpu")]
+    assert backends == ["cpu:gloo,cuda:nccl", "gloo"]  # one group each
+    assert [channel._exchange.batched for channel in channels] == [True, False]
+
+
+@pytest.mark.slow
+def test_it_is_the_way_of_nccl_and_headers_have_gloo() -> None:
+    in_processes(2, on_a_gpu)
+
+
 # What does not fit, and who dies -------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,16 @@
-"""Gloo or NCCL, decided from where the processes are."""
+"""Gloo or NCCL, decided from where the processes are, and what must not be under way at once."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from reproduce.teams import processes
-from reproduce.teams.processes import wiring
+from reproduce.teams.processes import Processes, wiring
+from reproduce.teams.sharing import Shares
+from tests import toys
+from tests.petra_core.distributed.test_distributed import in_processes
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
 
@@ -38,3 +42,17 @@ def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPa
     assert wiring([("a", name) for name in names[:2]], True) == (True, "")
     assert "share cuda two" in wiring([("a", name) for name in names[1:]], True)[1]
     assert processes._name(torch.device("cpu")) == "cpu"
+
+
+def placed(rank: int) -> None:
+    cpu = torch.device("cpu")
+    team = Processes(Shares.of((2, 1)), cpu, nccl=False, notice="", patience=timedelta(minutes=1))
+    _, channel = team.place(toys.network(3), cpu)
+    assert channel is not None
+    assert team.replicas.before == channel.settle
+    channel.close()
+
+
+@pytest.mark.slow
+def test_means_over_replicas_are_taken_when_no_message_is_under_way() -> None:
+    in_processes(2, placed)
