@@ -216,7 +216,7 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _worth_saving(self) -> bool:
-        """Whether to save after an epoch: not soon after a large checkpoint; a team, which must do so at once, always."""
+        """Whether to save after an epoch: not soon after a large checkpoint, but always if a team must do so at once."""
         file = self._record.checkpoint
         pause = PAUSE * file.stat().st_size if self._context.team.size == 1 and file.exists() else 0.0
         return time.monotonic() - self._saved >= pause
