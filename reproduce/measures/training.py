@@ -88,7 +88,6 @@ class Trainer:
         self._cell, self._record, self._context, self._probe = cell, record, context, probe
         how = context.how
         self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
-        record.about["data"] = self._data
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -216,7 +215,7 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _worth_saving(self) -> bool:
-        """Whether to save after an epoch: not soon after a large checkpoint, but always if a team must do so at once."""
+        """Whether to save after an epoch: not soon after a large checkpoint, unless a team has to do so at once."""
         file = self._record.checkpoint
         pause = PAUSE * file.stat().st_size if self._context.team.size == 1 and file.exists() else 0.0
         return time.monotonic() - self._saved >= pause
@@ -315,6 +314,7 @@ class Trainer:
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": stages,
+            "data": self._data,
         }
 
     # --- stop and resume
