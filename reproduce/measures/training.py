@@ -215,7 +215,7 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _worth_saving(self) -> bool:
-        """Whether to save after an epoch: not soon after a large checkpoint, but for a team, which must do so at once."""
+        """Whether to save after an epoch: not soon after a large checkpoint, unless a team has to do so at once."""
         file = self._record.checkpoint
         pause = PAUSE * file.stat().st_size if self._context.team.size == 1 and file.exists() else 0.0
         return time.monotonic() - self._saved >= pause
