@@ -12,7 +12,7 @@ from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import family_note, judge, points
+from reproduce.show.compare import Samples, family_note, judge, points
 from reproduce.show.content import Entry, Tone, none, text
 from reproduce.show.content import number as number_entry
 from reproduce.show.facets import facet
@@ -37,14 +37,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     if sheet.done.empty:
         return
     sweep, accuracy = sweep_of(sheet.scale), by_place(sheet, "final_accuracy")
-    example = sweep.cell(sheet.dataset, NETWORK, PETRA, 1)
+    example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
     fixed = place_of(sweep.baseline(sheet.dataset, NETWORK))
     petra, matched = (
-        {k: accuracy[place_of(sweep.cell(sheet.dataset, NETWORK, method, k))] for k in ACCUMULATIONS}
+        {k: accuracy[place_of(sweep.cell(sheet.dataset, NETWORK, method, k))] for k in ks}
         for method in (PETRA, BACKPROPAGATION)
     )
-    references = {MATCHED: matched, FIXED: dict.fromkeys(ACCUMULATIONS, accuracy[fixed])}
-    gaps = {name: {k: petra[k] - by_k[k] for k in ACCUMULATIONS} for name, by_k in references.items()}
+    references = {MATCHED: matched, FIXED: dict.fromkeys(ks, accuracy[fixed])}
+    gaps = {name: Samples({k: petra[k] - by_k[k] for k in ks}) for name, by_k in references.items()}
     less = judge({(name, k): gap for name, by_k in gaps.items() for k, gap in by_k.items()})
     change = {name: (gap[FIRST] - gap[LAST]).estimate for name, gap in gaps.items()}
     outcomes = {
@@ -74,7 +74,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         xlabel="k",
         ylabel="test accuracy, %",
         xlog=True,
-        ticks=ACCUMULATIONS,
+        ticks=ks,
         height=3.8,
         beside=[
             facets.differences(
@@ -99,7 +99,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield table(
         key=key,
         caption=f"Accuracy by k, {measure} ({setting}); last, the paper's statement.",
-        rows=[*ACCUMULATIONS, CHANGE],
+        rows=[*ks, CHANGE],
         fields=[
             number("k", lambda k: text(f"{FIRST} less {LAST}", sort=1e3) if k == CHANGE else k),
             entry(

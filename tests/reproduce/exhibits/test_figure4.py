@@ -8,7 +8,7 @@ from petra_core import methods
 from reproduce.exhibits import figure4
 from reproduce.exhibits.figure4 import FIXED, MATCHED
 from reproduce.grids import paper, small
-from reproduce.grids.plans.sweeps import ACCUMULATIONS, SMALL
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, NARROW, SMALL
 from reproduce.records.frames import averaged
 from reproduce.show.content import MINUS, TIMES, Entry, Section, Tone
 from reproduce.show.statements import Outcome
@@ -97,3 +97,12 @@ def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
     assert first["", "PETRA, %"].text.endswith("(3 of 4; 1 diverged)")
     assert second["", "PETRA, %"].text == f"2 of 3 epochs; 2 {TIMES} not run"
     assert second[MATCHED, "PETRA less it"].text == "no pair"
+
+
+def test_the_narrow_scale_has_its_own_k_and_cannot_tell(tmp_path: Path) -> None:
+    """It has k = 1 and 4 alone, and the statement is about k = 32."""
+    for method in (methods.PETRA, methods.BACKPROPAGATION):
+        fake_records.train(NARROW.cell("cifar10", "revnet18", method, 1), tmp_path, 80.0)
+    rows = sections.table(section(tmp_path), "figure4-narrow-cifar10").rows
+    assert [row[0].text for row in rows] == ["1", "4", "1 less 32"]
+    assert rows[-1][-1].text == "cannot tell"
