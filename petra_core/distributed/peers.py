@@ -140,7 +140,7 @@ class Inlet:
     def expect(self, micro_batch: int) -> None:
         """Expect, in the tick that begins, the message of this micro-batch, and post its receive if that can be now."""
         self._pending.append(_Pending(micro_batch))
-        if self._layouts is not None and not self._exchange.batched:
+        if self._layouts is not None and not self._exchange.batched:  # which would only hold the memory for a tick
             self.post()
 
     def post(self) -> None:
