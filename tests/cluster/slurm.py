@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.processes import ROOT, free_port, wait_for
 
-#: Commands of Debian's packages slurmctld, slurmd, slurm-client and munge.
+#: Commands of Debian's packages slurmctld, slurmd, slurm-client and munge, in this order.
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged")
 DAEMON_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 PATIENCE = 600  # seconds until a job that hangs fails
