@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from reproduce.exhibits._exhibit import Exhibit, Folded, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
@@ -41,6 +41,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
     versions = _named("C", (text for run in begun for text in _codes(run)))
     machines = _named("E", (text for run in begun for text in _machines(run)))
     codes = [(name, json.loads(text)) for text, name in versions.items()]
+    devices = Counter(environment["device"] for run in begun for environment in run.environments[-1:])
+    gpus = devices.total() - devices["cpu"]
+    if begun:
+        yield Sentence(f"{devices['cpu']} cells ran on CPUs, {gpus or 'none'} on a GPU.")
+    if begun and not gpus:
+        yield Finding("Not run on a GPU: every number of this report was measured on a CPU.", Tone.MISSING)
     yield from _findings(results)
     if results.problems:
         yield table(

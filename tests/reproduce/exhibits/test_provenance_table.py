@@ -42,7 +42,10 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     for seed in range(2):
         fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, data=ours)
     fake_records.train(digits_cell(seed=2), tmp_path, 90.0)
-    (finding,) = made(provenance.EXHIBIT, tmp_path).findings
+    section = made(provenance.EXHIBIT, tmp_path)
+    device, finding = section.findings
+    assert section.sentence == "3 cells ran on CPUs, none on a GPU."
+    assert device.text.startswith("Not run on a GPU")
     assert finding.text == "2 cells used data that are not the official ones. a copy; one file differs"
     assert finding.tone is Tone.ALERT
 
