@@ -88,6 +88,7 @@ class Trainer:
         self._cell, self._record, self._context, self._probe = cell, record, context, probe
         how = context.how
         self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
+        record.about["data"] = self._data
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -314,7 +315,6 @@ class Trainer:
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": stages,
-            "data": self._data,
         }
 
     # --- stop and resume
