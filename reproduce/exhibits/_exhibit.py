@@ -72,7 +72,6 @@ class Exhibit:
         each: what is shown of a sheet of its plan.
         whole: what is shown once, before.
         folded: heading of what is shown on demand.
-        judged: whether there is something to reproduce; else it is only said where nothing has been run.
 
     """
 
@@ -82,7 +81,6 @@ class Exhibit:
     each: Callable[[Sheet], Iterable[Shown]] | None = None
     whole: Callable[[Frames], Iterable[Shown]] | None = None
     folded: str = "More"
-    judged: bool = True
 
 
 def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
@@ -148,8 +146,6 @@ def _standing(exhibit: Exhibit, every: Sequence[Sheet], findings: Sequence[Findi
         return None
     if not any(sheet.begun for sheet in every):
         return Standing.NOT_RUN
-    if not exhibit.judged:
-        return None
     if all(sheet.done.empty for sheet in every if sheet.scale == "paper"):
         return Standing.SMALL_SCALE
     return Standing.DIFFERS if any(finding.tone is Tone.ALERT for finding in findings) else Standing.REPRODUCED

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reproduce.grids.paper import ACCUMULATIONS
 from reproduce.show.content import Block, Column, Entry, Figure, OfK, Section, Table
 
 __all__ = [
@@ -70,8 +71,9 @@ def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
 
 
 def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:
-    """The k that a row is of, by its column "k"; empty: it has none."""
-    return next((entry.text for column, entry in zip(columns, row, strict=True) if column.name == "k"), "")
+    """The k that a row is of, by its column "k", if it is one that the paper has; empty: it is of no such."""
+    of_row = (entry.text for column, entry in zip(columns, row, strict=True) if column.name == "k")
+    return next((k for k in of_row if k in map(str, ACCUMULATIONS)), "")
 
 
 def k_of_head(head: str) -> str:
