@@ -2,8 +2,8 @@
 
 Within a tick of PETRA no stage waits for another: all forwards and backwards could run at once, even on one device.
 Backpropagation has no such freedom. But a GPU is quicker at the small kernels of a stage than the host is at asking for
-them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, each stage's in
-one of several streams, are recorded once, and the device repeats them at one word of the host.
+them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, in branches that do not
+wait for one another (`OverStreams`), are recorded once, and the device repeats them at one word of the host.
 
 A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a tick gets a home,
 memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places, which are
@@ -197,13 +197,17 @@ class CapturedTicks:
 
     @contextlib.contextmanager
     def _settling(self, conductor: InOrder) -> Iterator[None]:
-        """Context in which every action puts at home what it has made, where and when `conductor` has it done."""
+        """Context in which every action puts at home what it has made, where and when `conductor` has it done.
+
+        The deepest stages are first: their kernels leave most of a device idle, and larger ones can fill that.
+        """
         pipeline = self._pipeline
-        before, pipeline.conductor = pipeline.conductor, _Settling(conductor, self._settle)
+        before, in_turn = pipeline.conductor, pipeline._in_turn
+        pipeline.conductor, pipeline._in_turn = _Settling(conductor, self._settle), in_turn[::-1]
         try:
             yield
         finally:
-            pipeline.conductor = before
+            pipeline.conductor, pipeline._in_turn = before, in_turn
 
     def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
         """Put at home what outlives the tick, of what an action of a worker has made and of what the worker keeps.
@@ -389,14 +393,25 @@ class _Still(RandomStream):
 
 
 class OverStreams(InOrder):
-    """Puts the work of stage j into CUDA stream j mod n: all streams begin together, and the tick ends with all.
+    """Puts the work of a tick into CUDA streams: a branch for each stage's F, and one for its R, B and U.
 
-    Only within a recorded tick, where all that goes from stream to stream lies at home: elsewhere the allocator could
+    All branches begin together, and the tick ends with all. Between them only U waits for F, whose weights it changes.
+    The head has one branch, since its B differentiates its F, and so has a stage with buffers that an evaluation may
+    write (`Worker.forward_apart`). Branch n is in stream n mod the number of streams, the deepest stages' first.
+
+    Only within a recorded tick, where all that goes from stage to stage lies at home: elsewhere the allocator could
     give away a message's memory while another stream still reads it.
+
+    Args:
+        streams: at least one; 2 J - 1 are enough for all branches.
+        stages: J.
+
     """
 
-    def __init__(self, streams: Sequence[torch.cuda.Stream]) -> None:
+    def __init__(self, streams: Sequence[torch.cuda.Stream], stages: int) -> None:
         self._streams = streams
+        self._last = stages - 1
+        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
@@ -408,12 +423,20 @@ class OverStreams(InOrder):
             caller.wait_stream(stream)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
-        with torch.cuda.stream(self._streams[worker.index % len(self._streams)]):
-            return super().run(act, worker, action, sent, trace)
+        apart = action.kind is Kind.FORWARD and worker.forward_apart
+        branch = 2 * (self._last - worker.index) - apart
+        stream = self._streams[branch % len(self._streams)]
+        with torch.cuda.stream(stream):
+            if action.kind is Kind.UPDATE:
+                stream.wait_event(self._forwards[worker.index])
+            result = super().run(act, worker, action, sent, trace)
+            if action.kind is Kind.FORWARD:
+                self._forwards[worker.index] = stream.record_event()
+        return result
 
 
 def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs of its device, their stages over `streams` CUDA streams.
+    """The pipeline's ticks as CUDA graphs of its device, over `streams` CUDA streams; more than 2 J - 1 stay empty.
 
     Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
 
@@ -430,8 +453,9 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         )
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    several = streams > 1 and pipeline.method.pipelined
-    conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)]) if several else None
+    conductor = None
+    if streams > 1 and pipeline.method.pipelined:
+        conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)], len(pipeline.stages))
     return CapturedTicks(pipeline, recorder(device), conductor)
 
 

@@ -9,6 +9,7 @@ graphs do.
 import contextlib
 import functools
 import gc
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,6 +49,18 @@ def rehearsals(pipeline: Pipeline) -> int:
     """Steps before the first that is recorded, of a pipeline that is full."""
     k = pipeline.accumulation
     return pipeline.depth + math.lcm(4, k) if pipeline.method.pipelined else max(2, k + 1)
+
+
+class WithBuffer(nn.Module):
+    """Counts its evaluations in a buffer, which a reconstruction has to put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x + self.count
 
 
 class Interpreter(TorchDispatchMode):
@@ -100,9 +113,10 @@ class SharedMemoryRecorder:
         self.recorded: list[Interpreter] = []
 
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        with Interpreter() as interpreter:
-            work()
+        interpreter = Interpreter()
         self.recorded.append(interpreter)
+        with interpreter:
+            work()
 
         def again() -> None:
             for later in self.recorded[self.recorded.index(interpreter) + 1 :]:
@@ -247,22 +261,52 @@ def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
     return written, read
 
 
+class Noting(InOrder):
+    """Notes which operations of a recording belong to which action."""
+
+    def __init__(self, recorder: SharedMemoryRecorder) -> None:
+        self._recorder = recorder
+        self.done: list[tuple[int, Kind, list[Any]]] = []
+
+    def run(self, act: Any, worker: Any, action: Action, sent: Any, trace: Any) -> Tensor | None:
+        operations = self._recorder.recorded[-1].operations
+        before = len(operations)
+        result = super().run(act, worker, action, sent, trace)
+        self.done.append((worker.index, action.kind, operations[before:]))
+        return result
+
+
+def may_overlap(one: tuple[int, Kind], other: tuple[int, Kind], apart: Sequence[bool]) -> bool:
+    """Whether `OverStreams` leaves a device free to do the two at once, given which stages have their F apart."""
+    if one[0] != other[0]:
+        return True
+    return apart[one[0]] and {one[1], other[1]} in ({Kind.FORWARD, Kind.RECONSTRUCT}, {Kind.FORWARD, Kind.BACKWARD})
+
+
+@pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_no_home_is_read_in_the_tick_in_which_it_is_written(method: Method) -> None:
-    """Copies in a ring had to wait for one another, and all of them for the last stage."""
+def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(method: Method, k: int) -> None:
+    """Copies to homes had to wait for one another, and for all stages."""
     recorder = SharedMemoryRecorder()
-    ticks = CapturedTicks(made(6, method, 1), recorder)
+    conductor = Noting(recorder)
+    stages = toys.network(6)
+    stages[4].function.append(WithBuffer().double())
+    pipeline = toys.pipeline(stages, method, accumulation=k, optimizer=fused)
+    apart = [worker.forward_apart for worker in pipeline._workers]
+    assert apart == [True, True, True, True, False, False]
+    ticks = CapturedTicks(pipeline, recorder, conductor)
     data = iter(toys.batches(100))
     while not ticks.recorded:
+        tick, conductor.done = conductor.done, []
         ticks.step(*next(data))
-    homes = ticks._homes._written
-    for recording in recorder.recorded:
-        written, read = (
-            set().union(*sets) & homes.keys() for sets in zip(*map(written_and_read, recording.operations))
-        )
-        assert written
-        assert read
-        assert not written & read
+        touched = [
+            ((stage, kind), [set().union(*sets) for sets in zip(*map(written_and_read, operations), strict=True)])
+            for stage, kind, operations in conductor.done
+        ]
+        for (one, (written, _)), (other, (also_written, read)) in itertools.permutations(touched, 2):
+            if may_overlap(one, other, apart):
+                assert not written & (also_written | read), f"{one} and {other}"
+    assert len(tick) >= 3 * 5 + 2
 
 
 def copied_home(ticks: CapturedTicks, recording: Interpreter) -> int:
@@ -397,6 +441,14 @@ class FakeStream:
     def wait_stream(self, other: "FakeStream") -> None:
         self._said.append(f"{self.name} waits for {other.name}")
 
+    def record_event(self) -> int:
+        number = sum("is here" in said for said in self._said)
+        self._said.append(f"{self.name} is here: {number}")
+        return number
+
+    def wait_event(self, number: int) -> None:
+        self._said.append(f"{self.name} waits for {number}")
+
 
 def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
@@ -454,19 +506,23 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay" not in cuda.said
 
 
-def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cuda = FakeCuda(monkeypatch)
-    pipeline = toys.pipeline(toys.network(3))
-    conductor = OverStreams([FakeStream(cuda, "a"), FakeStream(cuda, "b")])  # type: ignore[list-item]  # stand-ins
-    action = Action(Kind.FORWARD, 0)
+    head, middle, stem = reversed(toys.pipeline(toys.network(3))._workers)
+    conductor = OverStreams([FakeStream(cuda, name) for name in "abc"], 3)  # type: ignore[list-item]  # stand-ins
     with conductor.tick():
-        for worker in pipeline._workers:
-            conductor.run(lambda *_: None, worker, action, [], None)
+        for worker in (head, middle, stem):
+            for kind in (Kind.FORWARD, *([] if worker is head else [Kind.RECONSTRUCT]), Kind.BACKWARD, Kind.UPDATE):
+                conductor.run(lambda *_: None, worker, Action(kind, 0), [], None)
     caller = "caller on cuda:1"
     assert cuda.said == [
-        *(f"a waits for {caller}", f"b waits for {caller}"),
-        *("a works", "b works", "a works"),
-        *(f"{caller} waits for a", f"{caller} waits for b"),
+        *(f"{name} waits for {caller}" for name in "abc"),
+        *("a works", "a is here: 0", "a works", "a works", "a waits for 0"),  # the head in one stream
+        *("b works", "b is here: 1", *["c works"] * 3, "c waits for 1"),
+        *("a works", "a is here: 2", *["b works"] * 3, "b waits for 2"),
+        *(f"{caller} waits for {name}" for name in "abc"),
     ]
 
 
