@@ -2,14 +2,15 @@
 
 Within a tick of PETRA no stage waits for another: all forwards and backwards could run at once, even on one device.
 Backpropagation has no such freedom. But a GPU is quicker at the small kernels of a stage than the host is at asking for
-them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, in branches that do not
-wait for one another (`OverStreams`), are recorded once, and the device repeats them at one word of the host.
+them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, in branches
+that do not wait for one another (`OverStreams`), are recorded once, and the device repeats them at one word of the
+host.
 
 A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a tick gets a home,
-memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places, which are
-written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
-optimizer state and running statistics are changed in place anyway. So four recordings are repeated in turn, and since
-the number of a tick by k says which stages update in it, there are as many as the least common multiple of the two.
+memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
+are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
+optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
+least twelve, a multiple of k, since the number of a tick by k says which stages update in it.
 Python's part of a tick, numbers and which tensors lie where, is done at every repetition, so that
 `pipeline.state_dict()` is right at all times.
 
@@ -27,7 +28,6 @@ What records is given: `cuda` here, and an interpreter of single operations in t
 
 import contextlib
 import gc
-import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
-from petra_core.devices.homes import PLACES, Homes
+from petra_core.devices.homes import Homes, period
 from petra_core.finite import PendingLosses
 from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
@@ -88,11 +88,11 @@ class CapturedTicks:
         _check(pipeline)
         self._pipeline = pipeline
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
-        self.period = math.lcm(PLACES, k) if pipelined else k
+        self.period = period(k) if pipelined else k
         self._rehearsals = pipeline.depth + self.period if pipelined else max(2, k + 1)  # so many are still to be done
         self._record = record
         self._conductor = conductor or InOrder()
-        self._homes = Homes()
+        self._homes = Homes(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
         self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
@@ -227,10 +227,11 @@ class CapturedTicks:
             for number, part in enumerate(worker.parts):
                 for place, entry in enumerate(part._memory):
                     if place > 0:  # the oldest goes in this tick, in the head it is the only one
-                        entry.kept = homes.lasting((worker.index, number, place), entry.kept)
+                        needed = place + 2  # the backward hands it down, and the stage below a part of it once more
+                        entry.kept = homes.lasting((worker.index, number, place), entry.kept, needed)
             for place, waiting in enumerate(worker.targets):
                 assert waiting.streams is not None
-                streams = homes.lasting((worker.index, "target", place), waiting.streams)
+                streams = homes.lasting((worker.index, "target", place), waiting.streams, place + 1)
                 worker.targets[place] = replace(waiting, streams=streams)
         return [(stage, self._message_at_home((worker.index, action.kind), message)) for stage, message in new]
 

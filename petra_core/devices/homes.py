@@ -5,8 +5,8 @@ home for each message and each place in a queue of kept inputs: but a home that 
 it, so everything is made elsewhere and copied when the tick is over, queues one place further, about a gigabyte a tick
 for RevNet-18 at its full width and 64 images (computed from the shapes).
 
-Here every home has four places, in turn by the number of the tick. What is written in tick t lies at place t mod 4,
-and nobody writes there before tick t + 4:
+Here every home has several places, in turn by the number of the tick. A message has four: what is written in tick t
+lies at place t mod 4, and nobody writes there before tick t + 4:
 
     tick           t          t + 1       t + 2       t + 3       t + 4
     place          0          1           2           3           0
@@ -15,12 +15,13 @@ and nobody writes there before tick t + 4:
 
 So within a tick nothing is read that is written, copies wait for nothing but what they copy, and a tensor stays where
 it lies when a stage hands it on to its neighbour or keeps it. Only what is still needed in tick t + 4 moves, in tick
-t + 3: in a queue a tensor moves at every third of its places, not at every one.
+t + 3, to a home with as many places as it needs: a kept input once.
 
-It takes as many recordings as there are places (with k: their least common multiple) and four times the memory of the
-new messages of a tick, where each had two. With more places there would be fewer moves.
+It takes as many recordings as there are places in any home, or a multiple (`period`), and four times the memory of the
+new messages of a tick, where each had two.
 """
 
+import math
 from collections.abc import Hashable, Iterable
 
 import torch
@@ -29,11 +30,18 @@ from torch import Tensor
 from petra_core.ledger import storage_of
 from petra_core.tape import Streams
 
-PLACES = 4  # three is the least for a stream that is passed on; four suit the usual k, 1, 2, 4, …, best
+PLACES = 4  # of a message; it is read in one tick, and in two more where a stage hands it on
+RECORDINGS = 12  # at least; with fewer, and so fewer places, what is kept for long would move more often
+
+
+def period(accumulation: int) -> int:
+    """After how many ticks all homes are written at the same places again, and the same stages update (k)."""
+    both = math.lcm(PLACES, accumulation)
+    return both * math.ceil(RECORDINGS / both)
 
 
 class Homes:
-    """The homes of one pipeline.
+    """The homes of one pipeline, whose ticks are alike after a `period`.
 
     They are made as they are first needed, until `close`: what is made within a recording may lie in memory in which
     another recording has its passing results.
@@ -43,10 +51,11 @@ class Homes:
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, period: int) -> None:
         self.tick = 0
+        self._places = [places for places in range(PLACES, period + 1) if period % places == 0]
         self._homes: dict[Hashable, Tensor] = {}
-        self._written: dict[int, int] = {}  # storage of a home: the last tick in which it was written
+        self._written_next: dict[int, int] = {}  # storage of a home: in which tick it will be written again
         self._guests: dict[int, Tensor] = {}  # by storage
         self._closed = False
 
@@ -59,33 +68,39 @@ class Homes:
         self._guests.clear()
         self._closed = True
 
-    def lasting(self, key: Hashable, streams: Streams) -> Streams:
+    def lasting(self, key: Hashable, streams: Streams, ticks: int = PLACES - 1) -> Streams:
         """The streams where the next tick can read them: those that lie well as they are, the others copied home.
 
         Args:
             key: what they are; no two have the same in a tick.
             streams: of this tick or of an earlier one.
+            ticks: for how many they will be needed. A home has at most `period` places; what is needed for longer moves
+                again.
 
         """
+        places = next((places for places in self._places if places > ticks), self._places[-1])
         return tuple(
-            stream if self._lies_well(stream) else self.fixed((key, number, self.tick % PLACES), stream)
+            stream
+            if self._lies_well(stream)
+            else self._copied((key, number, self.tick % places), stream, self.tick + places)
             for number, stream in enumerate(streams)
         )
 
     def fixed(self, key: Hashable, tensor: Tensor) -> Tensor:
-        """The tensor at its one home, copied there if it is not."""
+        """The tensor at a home with one place, copied there if it is not."""
+        return tensor if self._homes.get(key) is tensor else self._copied(key, tensor, self.tick + 1)
+
+    def _copied(self, key: Hashable, tensor: Tensor, written_next: int) -> Tensor:
         home = self._homes.get(key)
-        if home is tensor:
-            return tensor
         if home is None:
             assert not self._closed, f"no home was made for {key} while the ticks were rehearsed"
             home = self._homes[key] = torch.empty_like(tensor)
         home.copy_(tensor)
-        self._written[storage_of(home)] = self.tick
+        self._written_next[storage_of(home)] = written_next
         return home
 
     def _lies_well(self, tensor: Tensor) -> bool:
         """Whether nobody writes there in the next tick."""
         storage = storage_of(tensor)
-        written = self._written.get(storage)
-        return storage in self._guests if written is None else self.tick + 1 < written + PLACES
+        written_next = self._written_next.get(storage)
+        return storage in self._guests if written_next is None else self.tick + 1 < written_next

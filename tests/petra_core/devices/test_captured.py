@@ -10,7 +10,6 @@ import contextlib
 import functools
 import gc
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -26,6 +25,8 @@ from petra_core import Pipeline, methods
 from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
+from petra_core.devices.homes import period
+from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
 from petra_core.schedule import Action, Kind
@@ -42,13 +43,13 @@ MANY = 25  # more steps than any pipeline here needs to be full and updated
 
 
 def recordings_of(method: Method, k: int) -> int:
-    return math.lcm(4, k) if method.pipelined else k
+    return period(k) if method.pipelined else k
 
 
 def rehearsals(pipeline: Pipeline) -> int:
     """Steps before the first that is recorded, of a pipeline that is full."""
     k = pipeline.accumulation
-    return pipeline.depth + math.lcm(4, k) if pipeline.method.pipelined else max(2, k + 1)
+    return pipeline.depth + period(k) if pipeline.method.pipelined else max(2, k + 1)
 
 
 class WithBuffer(nn.Module):
@@ -146,9 +147,9 @@ def addresses(ticks: CapturedTicks) -> list[int]:
 @pytest.mark.parametrize("method", RECORDED, ids=str)
 def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
     plain, other = made(stages, method, k), made(stages, method, k)
-    period = recordings_of(method, k)
+    recordings = recordings_of(method, k)
     first = rehearsals(other)
-    data = toys.batches(MANY + first + 3 * period)
+    data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
     ticks = CapturedTicks(other, SharedMemoryRecorder())
@@ -158,8 +159,8 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
         other.set_learning_rate(rate)
         expected = plain.step(x, y)
         loss = ticks.step(x, y)
-        assert ticks.recorded == (number >= first + period - 1)
-        if number == first + 2 * period - 1:
+        assert ticks.recorded == (number >= first + recordings - 1)
+        if number == first + recordings + 1:
             homes = addresses(ticks)
         assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
@@ -203,8 +204,8 @@ def test_every_process_rehearses_before_it_records(method: Method, k: int) -> No
 
     From the beginning these steps update as recorded ones do, so that it is all the same where a run is stopped.
     """
-    period = recordings_of(method, k)
-    data = toys.batches(2 * MANY + period)
+    recordings = recordings_of(method, k)
+    data = toys.batches(2 * MANY + recordings)
     sgd = toys.sgd  # a learning rate of 0.05 is another number in float32, and so in the fused update
 
     def ticks_of(pipeline: Pipeline) -> tuple[CapturedTicks, SharedMemoryRecorder]:
@@ -217,18 +218,18 @@ def test_every_process_rehearses_before_it_records(method: Method, k: int) -> No
     ticks, recorder = ticks_of(whole)
     losses = [ticks.step(x, y) for x, y in data]
     assert (losses[0] is None) is method.pipelined
-    assert len(recorder.recorded) == period
+    assert len(recorder.recorded) == recordings
     ticks, _ = ticks_of(stopped)
     for x, y in data[:MANY]:
         ticks.step(x, y)
     resumed.load_state_dict(stopped.state_dict())
     ticks, recorder = ticks_of(resumed)
-    recordings = []
+    recorded_before = []
     again = []
     for x, y in data[MANY:]:
-        recordings.append(len(recorder.recorded))
+        recorded_before.append(len(recorder.recorded))
         again.append(ticks.step(x, y))
-    assert recordings.count(0) == rehearsals(resumed) + 1  # counted before each step
+    assert recorded_before.count(0) == rehearsals(resumed) + 1  # counted before each step
     assert ticks.recorded
     assert_bitwise_equal(again, losses[MANY:])
     assert_bitwise_equal(resumed.state_dict(), whole.state_dict())
@@ -314,12 +315,12 @@ def copied_home(ticks: CapturedTicks, recording: Interpreter) -> int:
     return sum(
         args[0].nbytes
         for func, args, _, _ in recording.operations
-        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._homes._written
+        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._homes._written_next
     )
 
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.DSP, 1)], ids=str)
-def test_a_tick_copies_new_messages_and_a_third_of_the_kept_inputs(method: Method, k: int) -> None:
+def test_a_tick_copies_new_messages_and_a_kept_input_once(method: Method, k: int) -> None:
     """Of RevNet-18. It copied all of them, a gigabyte at full width and 64 images, and when all stages were done."""
     recorder = SharedMemoryRecorder()
     pipeline = toys.pipeline(revnet(18, num_classes=10, width=8), method, accumulation=k, optimizer=fused)
@@ -330,8 +331,9 @@ def test_a_tick_copies_new_messages_and_a_third_of_the_kept_inputs(method: Metho
     held = pipeline.memory()
     if k > 1:  # of k gradients of a parameter the first, to which the others are added
         copied -= held.now("parameters") / k
-    assert copied < 0.65 * held.now("messages") + 0.4 * held.now("inputs")
-    assert copied < 0.5 * held.now("messages", "inputs")
+    once = sum(payload(part._memory[0].kept) for w in pipeline._workers for part in w.parts if part._memory)
+    assert copied < 0.65 * held.now("messages") + 1.6 * once  # an input that is kept for more than 12 ticks moves twice
+    assert copied < 0.35 * held.now("messages", "inputs")
 
 
 @pytest.mark.parametrize(
@@ -360,7 +362,7 @@ def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
     ticks = CapturedTicks(pipeline, recorder)
 
     def train() -> None:
-        for x, y in toys.batches(MANY):
+        for x, y in toys.batches(2 * MANY):
             ticks.step(x, y)
 
     with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):
@@ -373,7 +375,7 @@ def test_a_micro_batch_of_another_shape_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     toys.train(pipeline, toys.batches(MANY), drain=False)
     ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
-    for x, y in toys.batches(MANY):
+    for x, y in toys.batches(2 * MANY):
         ticks.step(x, y)
     assert ticks.recorded
     ((x, y),) = toys.batches(1, size=3)

@@ -21,7 +21,7 @@ from tests.reproduce.measures.test_training import CHAIN, SMALL, StopAfter, reco
 pytestmark = pytest.mark.convolutions
 
 STREAMS = 3
-LONG = dataclasses.replace(CHAIN, epochs=6, learning_rate=0.01)  # most of its steps are repetitions
+LONG = dataclasses.replace(CHAIN, epochs=9, learning_rate=0.01)  # most of its steps are repetitions
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
 def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedTicks]) -> None:
     train = partial(run, LONG, cuda_graphs=STREAMS)
     train(tmp_path / "whole")
-    stop = StopAfter(36)
+    stop = StopAfter(55)
     with pytest.raises(Stopped):
         train(tmp_path / "parts", should_stop=stop.should_stop, observer=stop)
     train(tmp_path / "parts")
@@ -103,7 +103,7 @@ def test_a_network_with_dropout_goes_on_by_plain_steps(
         return stages
 
     monkeypatch.setattr(networks, "build", with_dropout)
-    _, state = run(dataclasses.replace(CHAIN, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
+    _, state = run(dataclasses.replace(CHAIN, epochs=5, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
     assert state.status is Status.DONE
     [notice] = told.notices
     assert "stages [1] draw random numbers (dropout)" in notice
