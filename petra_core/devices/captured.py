@@ -32,6 +32,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -43,7 +44,8 @@ from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import RandomStream
 from petra_core.schedule import Action, Kind
-from petra_core.tape import Streams, Value, as_streams
+from petra_core.stages import ReversibleStage
+from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
@@ -204,10 +206,28 @@ class CapturedTicks:
         pipeline = self._pipeline
         before, in_turn = pipeline.conductor, pipeline._in_turn
         pipeline.conductor, pipeline._in_turn = _Settling(conductor, self._settle), in_turn[::-1]
+        # Of merged blocks most results stay within the stage, and what is narrowed is sent as another tensor.
+        at_home = [
+            (worker, worker.stage)
+            for worker in pipeline._workers
+            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined and worker._messages is None
+        ]
+        for worker, stage in at_home:
+            stage.combine = partial(self._combined, worker)
         try:
             yield
         finally:
             pipeline.conductor, pipeline._in_turn = before, in_turn
+            for _, stage in at_home:
+                stage.combine = combined
+
+    def _combined(
+        self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
+    ) -> Tensor:
+        """The result of an addition of a worker's coupling, at once at home if it will be sent."""
+        if name == "input" and not worker._hand_down:
+            return combined(name, operation, left, right)
+        return self._homes.combined(worker.index, name, operation, left, right)
 
     def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
         """Put at home what outlives the tick, of what an action of a worker has made and of what the worker keeps.

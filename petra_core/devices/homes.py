@@ -2,8 +2,7 @@
 
 A recording reads and writes at fixed addresses, and what a tick writes the ticks after it read. The obvious way is one
 home for each message and each place in a queue of kept inputs: but a home that is read in a tick cannot be written in
-it, so everything is made elsewhere and copied when the tick is over, queues one place further, about a gigabyte a tick
-for RevNet-18 at its full width and 64 images (computed from the shapes).
+it, so everything is made elsewhere and copied when the tick is over, queues one place further.
 
 Here every home has several places, in turn by the number of the tick. A message has four: what is written in tick t
 lies at place t mod 4, and nobody writes there before tick t + 4:
@@ -17,12 +16,16 @@ So within a tick nothing is read that is written, copies wait for nothing but wh
 it lies when a stage hands it on to its neighbour or keeps it. Only what is still needed in tick t + 4 moves, in tick
 t + 3, to a home with as many places as it needs: a kept input once.
 
-It takes as many recordings as there are places in any home, or a multiple (`period`), and four times the memory of the
-new messages of a tick, where each had two.
+The sums of a reversible stage are computed into the home of the message of which they are a part (`combined`); other
+new messages are copied, beside the other stages' work. Counted on the CPU for RevNet-18 of width 64 and 64 images (with
+2, times 32), PETRA copies 203 MB a tick: 143 of messages, which have 415 MB, and 60 of kept inputs, which have 585.
+
+It takes as many recordings as there are places in any home, or a multiple (`period`), and memory: the homes have
+1.7 GB, where one home for each has 1.0 and as much as there are new messages beside it, 0.24.
 """
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 from torch import Tensor
@@ -89,6 +92,26 @@ class Homes:
     def fixed(self, key: Hashable, tensor: Tensor) -> Tensor:
         """The tensor at a home with one place, copied there if it is not."""
         return tensor if self._homes.get(key) is tensor else self._copied(key, tensor, self.tick + 1)
+
+    def combined(
+        self, key: Hashable, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
+    ) -> Tensor:
+        """The result of an operation, written at its home (`petra_core.tape.Combine`).
+
+        Args:
+            key: of the stage whose result it is.
+            name: of the result.
+            operation: with a tensor to write to as `out`.
+            left: its first operand.
+            right: its second.
+
+        """
+        place = (key, name, self.tick % PLACES)
+        home = self._homes.get(place)
+        if home is None:
+            return self._copied(place, operation(left, right), self.tick + PLACES)
+        self._written_next[storage_of(home)] = self.tick + PLACES
+        return operation(left, right, out=home)
 
     def _copied(self, key: Hashable, tensor: Tensor, written_next: int) -> Tensor:
         home = self._homes.get(key)
