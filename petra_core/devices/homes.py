@@ -71,7 +71,7 @@ class Homes:
         self._guests.clear()
         self._closed = True
 
-    def lasting(self, key: Hashable, streams: Streams, ticks: int = PLACES - 1) -> Streams:
+    def lasting(self, key: Hashable, streams: Streams, ticks: int) -> Streams:
         """The streams where the next tick can read them: those that lie well as they are, the others copied home.
 
         Args:

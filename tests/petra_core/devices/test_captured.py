@@ -173,17 +173,18 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
     assert_bitwise_equal(other.drain(), plain.drain())  # and Python goes on from there
 
 
-@pytest.mark.parametrize("messages", [None, torch.bfloat16], ids=str)
-def test_merged_stages_and_narrowed_messages_are_recorded_too(messages: torch.dtype | None) -> None:
-    """Of merged blocks some results stay within the stage; what is narrowed is sent as another tensor."""
+@pytest.mark.parametrize(
+    "settings", [{}, {"messages": torch.bfloat16}, {"replicas": (1, 2, 1, 3, 1)}], ids=["", "narrowed", "replicas"]
+)
+def test_merged_and_replicated_stages_and_narrowed_messages_are_recorded_too(settings: Any) -> None:
+    """Of merged blocks some results stay inside; narrowed messages are other tensors; replicas let them wait."""
     first, *blocks, last = toys.network(8)
     stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
     plain, other = (
-        Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=2, optimizer=fused, messages=messages)
-        for _ in range(2)
+        Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused, **settings) for _ in range(2)
     )
     ticks = CapturedTicks(other, SharedMemoryRecorder())
-    for x, y in toys.batches(3 * MANY):
+    for x, y in toys.batches(3 * plain.depth + 4 * period(6)):
         assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
     assert ticks.recorded
     assert_bitwise_equal(comparable(other), comparable(plain))
@@ -546,9 +547,9 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can record a CUDA graph")
-@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize("streams", [1, 4, 11])
 def test_cuda_graphs(streams: int) -> None:
-    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(MANY + 14)]
+    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(3 * MANY)]
     stages = [stage.cuda() for stage in toys.network(6)]
     plain, other = (toys.pipeline(stages, accumulation=2, optimizer=fused, seed=3) for _ in range(2))
     toys.train(plain, data[:MANY], drain=False)
@@ -556,3 +557,4 @@ def test_cuda_graphs(streams: int) -> None:
     ticks = captured.cuda(other, streams=streams)
     for x, y in data[MANY:]:
         torch.testing.assert_close(ticks.step(x, y), plain.step(x, y), rtol=1e-9, atol=0)
+    assert ticks.recorded

@@ -14,14 +14,14 @@ def number(value: float) -> torch.Tensor:
 
 def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again() -> None:
     homes = Homes(PLACES)
-    [first] = homes.lasting("a", (number(0),))
+    [first] = homes.lasting("a", (number(0),), 3)
     places = [first.data_ptr()]
     for tick in range(1, 2 * PLACES):
         homes.tick = tick
-        [again] = homes.lasting("b", (first,))
+        [again] = homes.lasting("b", (first,), 3)
         assert (again is first) == (tick < PLACES - 1)
         first = again
-        places.append(homes.lasting("a", (number(tick),))[0].data_ptr())
+        places.append(homes.lasting("a", (number(tick),), 3)[0].data_ptr())
         if tick == PLACES - 1:
             break
     assert first.tolist() == [0, 0]  # in its second home
@@ -42,7 +42,7 @@ def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, mos
         queue.append(number(tick))
         before = [tensor.data_ptr() for tensor in queue]
         for place, tensor in enumerate(queue):
-            [queue[place]] = homes.lasting(place, (tensor,), max(place, PLACES - 1))
+            [queue[place]] = homes.lasting(place, (tensor,), place)
         moves.append(sum(tensor.data_ptr() != pointer for tensor, pointer in zip(queue, before, strict=True)))
         expected = [max(-1, tick - length + 1 + place) for place in range(length)]
         assert [int(tensor[0]) for tensor in queue] == expected
@@ -51,11 +51,11 @@ def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, mos
 
 def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_copied() -> None:
     homes = Homes(PLACES)
-    [image] = homes.lasting("image", (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),))
+    [image] = homes.lasting("image", (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),), 3)
     assert image.is_contiguous(memory_format=torch.channels_last)
     half = image[:1]
     homes.tick = 1
-    assert homes.lasting("half", (half,))[0] is half
+    assert homes.lasting("half", (half,), 3)[0] is half
 
 
 def test_rounds_are_of_twelve_or_more_and_fit_k() -> None:
@@ -74,4 +74,4 @@ def test_a_home_that_nobody_has_rehearsed_is_an_error() -> None:
     homes = Homes(PLACES)
     homes.close()
     with pytest.raises(AssertionError, match="no home was made for \\('late', 0, 0\\)"):
-        homes.lasting("late", (number(1),))
+        homes.lasting("late", (number(1),), 3)
