@@ -10,9 +10,8 @@ A graph repeats kernels at the addresses at which they were recorded. So whateve
 memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
 are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
 optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a tick by k says which stages update in it.
-Python's part of a tick, numbers and which tensors lie where, is done at every repetition, so that
-`pipeline.state_dict()` is right at all times.
+least twelve, a multiple of k, since the number of a tick by k says which stages update in it. Python's part of a tick,
+numbers and which tensors lie where, is done at every repetition, so that `pipeline.state_dict()` is right at all times.
 
     place 0 ──▶ │ stage 0 │ ──▶ place 1        tick t + 1, from what tick t has left; all stages are independent
     place 0 ──▶ │ stage 1 │ ──▶ place 1        tick t + 2 does the same from place 1 to place 2
@@ -421,7 +420,7 @@ class OverStreams(InOrder):
     write (`Worker.forward_apart`). Branch n is in stream n mod the number of streams, the deepest stages' first.
 
     F and R of a stage evaluate the same function, so each convolution could be one over both micro-batches. Of
-    RevNet-18's 280 operations that compute, counted on the CPU, that would save the 20 convolutions and 17 ReLUs of R.
+    the 280 operations of RevNet-18, views not counted, that would save at most the 20 convolutions and 17 ReLUs of R.
     But BatchNorm is of each micro-batch alone, and to join its two results again is an operation for each of its 20
     layers; and F would no longer be beside B. So there are two.
 
