@@ -27,6 +27,11 @@ class FrozenBuffers:
         ]
         self._saved: list[tuple[nn.Module, str, Tensor, int, Tensor]] = []
 
+    @property
+    def puts_back(self) -> bool:
+        """Whether there are buffers that an evaluation in this context may write, and that are put back after it."""
+        return bool(self._others)
+
     def __enter__(self) -> None:
         for attributes in self._norms:
             # BatchNorm then gives the kernel no running statistics; in training mode it uses the batch's all the same.

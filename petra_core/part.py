@@ -148,6 +148,11 @@ class Part:
         """Whether the forward of the oldest entry drew random numbers, so that its `reconstruct` will too."""
         return self._memory[0].random is not None
 
+    @property
+    def puts_buffers_back(self) -> bool:
+        """Whether a reconstruction saves buffers and puts them back after it."""
+        return self._frozen.puts_back
+
     def backward(
         self,
         micro_batch: int,

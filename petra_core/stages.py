@@ -26,11 +26,13 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from petra_core.tape import (
+    Combine,
     CouplingTape,
     ModuleTape,
     Streams,
@@ -39,6 +41,7 @@ from petra_core.tape import (
     as_streams,
     as_value,
     at_least_float32,
+    combined,
     detached,
     leaf,
 )
@@ -119,6 +122,9 @@ class ReversibleStage(Stage):
     Args:
         residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
 
+    Attributes:
+        combine: does the additions of the coupling; another one may write their results where they will be read.
+
     """
 
     invertible = True
@@ -126,6 +132,7 @@ class ReversibleStage(Stage):
     def __init__(self, residual: nn.Module) -> None:
         super().__init__()
         self.residual = _check_module(residual, "ReversibleStage")
+        self.combine: Combine = combined
 
     @property
     def function(self) -> nn.Module:
@@ -133,26 +140,28 @@ class ReversibleStage(Stage):
 
     def forward(self, value: Value) -> Value:
         x, x_tilde = self._two_streams(as_streams(value))
-        return x_tilde + self._evaluate(x, None), x
+        return self.combine("output", torch.add, x_tilde, self._evaluate(x, None)), x
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         x, x_tilde = self._two_streams(inputs)
         x_leaf = leaf(x)
         residual = self._evaluate(x_leaf, weights)
-        return CouplingTape(detached(inputs), (x_tilde.detach() + residual.detach(), x.detach()), x_leaf, residual)
+        output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
+        return CouplingTape(detached(inputs), (output, x.detach()), x_leaf, residual, self.combine)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
 
     def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
         x_leaf = leaf(kept[0])
-        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights))
+        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights), self.combine)
 
     def reconstruct(self, outputs: Streams) -> Tape:
         y, y_tilde = self._two_streams(outputs)
         x_leaf = leaf(y_tilde)
         residual = self._evaluate(x_leaf, None)
-        return CouplingTape((y_tilde.detach(), y.detach() - residual.detach()), None, x_leaf, residual)
+        x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
+        return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
 
     def _two_streams(self, streams: Streams) -> tuple[Tensor, Tensor]:
         if len(streams) != 2 or streams[0].shape != streams[1].shape:

@@ -9,7 +9,7 @@ Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and different
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
+#: Does an addition or subtraction of two streams; the name tells the results of a stage apart.
+Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
+
+
+def combined(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+    """The result of the operation in new memory."""
+    del name
+    return operation(left, right)
 
 
 def as_streams(value: Value) -> Streams:
@@ -160,11 +168,14 @@ class ModuleTape(Tape):
 class CouplingTape(Tape):
     """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand."""
 
-    def __init__(self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor) -> None:
+    def __init__(
+        self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, combine: Combine
+    ) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.leaf = leaf
         self._end = _end(residual)
+        self._combine = combine
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
@@ -174,4 +185,4 @@ class CouplingTape(Tape):
         of_leaves, of_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
         if not input_gradient:
             return None, of_parameters
-        return (of_leaves[0] + grad_y_tilde, grad_y), of_parameters
+        return (self._combine("gradient", torch.add, of_leaves[0], grad_y_tilde), grad_y), of_parameters

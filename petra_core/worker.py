@@ -248,6 +248,15 @@ class Worker:
         """Whether a reconstruction of the oldest micro-batch draws random numbers."""
         return any(part.draws for part in self.parts)
 
+    @property
+    def forward_apart(self) -> bool:
+        """Whether the R and B of a tick have nothing to do with its F, and could be done at the same time.
+
+        The head's B differentiates its F. And if there are buffers that R puts back, what F writes there meanwhile
+        would be undone; BatchNorm's running statistics are not among them, they are F's alone.
+        """
+        return not self.is_head and not any(part.puts_buffers_back for part in self.parts)
+
     def backward(self, micro_batch: int) -> Message | None:
         """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
         message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)

@@ -7,8 +7,10 @@ graphs do.
 """
 
 import contextlib
+import copy
 import functools
 import gc
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -16,15 +18,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import Pipeline, methods
+from petra_core import Pipeline, merge, methods
 from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
+from petra_core.devices.homes import period
+from petra_core.ledger import payload
 from petra_core.methods import Method
+from petra_core.models.revnet import revnet
 from petra_core.schedule import Action, Kind
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -38,9 +43,26 @@ GPU_1 = torch.device("cuda", 1)
 MANY = 25  # more steps than any pipeline here needs to be full and updated
 
 
-def plain_steps(k: int) -> int:
+def recordings_of(method: Method, k: int) -> int:
+    return period(k) if method.pipelined else k
+
+
+def rehearsals(pipeline: Pipeline) -> int:
     """Steps before the first that is recorded, of a pipeline that is full."""
-    return max(2, k + 1)
+    k = pipeline.accumulation
+    return pipeline.depth + period(k) if pipeline.method.pipelined else max(2, k + 1)
+
+
+class WithBuffer(nn.Module):
+    """Counts its evaluations in a buffer, which a reconstruction has to put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x + self.count
 
 
 class Interpreter(TorchDispatchMode):
@@ -93,9 +115,10 @@ class SharedMemoryRecorder:
         self.recorded: list[Interpreter] = []
 
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        with Interpreter() as interpreter:
-            work()
+        interpreter = Interpreter()
         self.recorded.append(interpreter)
+        with interpreter:
+            work()
 
         def again() -> None:
             for later in self.recorded[self.recorded.index(interpreter) + 1 :]:
@@ -124,8 +147,10 @@ def addresses(ticks: CapturedTicks) -> list[int]:
 @pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3)])
 @pytest.mark.parametrize("method", RECORDED, ids=str)
 def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
-    data = toys.batches(MANY + 14)
     plain, other = made(stages, method, k), made(stages, method, k)
+    recordings = recordings_of(method, k)
+    first = rehearsals(other)
+    data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
     ticks = CapturedTicks(other, SharedMemoryRecorder())
@@ -135,15 +160,34 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
         other.set_learning_rate(rate)
         expected = plain.step(x, y)
         loss = ticks.step(x, y)
-        if number == plain_steps(k) + k:
+        assert ticks.recorded == (number >= first + recordings - 1)
+        if number == first + recordings + 1:
             homes = addresses(ticks)
         assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
+        if number % 7 == 0:  # between steps it can be looked at, which changes nothing
+            assert_bitwise_equal(other.evaluate(x), plain.evaluate(x))
     assert addresses(ticks) == homes
-    assert ticks.recorded
     assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert other.memory().now() == plain.memory().now()
     assert_bitwise_equal(other.drain(), plain.drain())  # and Python goes on from there
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"messages": torch.bfloat16}, {"replicas": (1, 2, 1, 3, 1)}], ids=["", "narrowed", "replicas"]
+)
+def test_merged_and_replicated_stages_and_narrowed_messages_are_recorded_too(settings: Any) -> None:
+    """Of merged blocks some results stay inside; narrowed messages are other tensors; replicas let them wait."""
+    first, *blocks, last = toys.network(8)
+    stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
+    plain, other = (
+        Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused, **settings) for _ in range(2)
+    )
+    ticks = CapturedTicks(other, SharedMemoryRecorder())
+    for x, y in toys.batches(3 * plain.depth + 4 * period(6)):
+        assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
+    assert ticks.recorded
+    assert_bitwise_equal(comparable(other), comparable(plain))
 
 
 def comparable(pipeline: Pipeline) -> dict[str, Any]:
@@ -157,27 +201,29 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None:
-    data = toys.batches(MANY + 12)
     plain, other = made(6, methods.PETRA, 2), made(6, methods.PETRA, 2)
+    stop = MANY + rehearsals(other) + recordings_of(methods.PETRA, 2) + 1
+    data = toys.batches(stop + 5)
     toys.train(plain, data, drain=False)
     toys.train(other, data[:MANY], drain=False)
     ticks = CapturedTicks(other, SharedMemoryRecorder())
-    for x, y in data[MANY : MANY + 7]:
+    for x, y in data[MANY:stop]:
         ticks.step(x, y)
     assert ticks.recorded
     again = made(6, methods.PETRA, 2)
     again.load_state_dict(other.state_dict())
-    toys.train(again, data[MANY + 7 :], drain=False)
+    toys.train(again, data[stop:], drain=False)
     assert_bitwise_equal([*again.model.parameters()], [*plain.model.parameters()])
 
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), *((method, 3) for method in RECORDED)], ids=str)
-def test_every_process_takes_plain_steps_before_it_records(method: Method, k: int) -> None:
+def test_every_process_rehearses_before_it_records(method: Method, k: int) -> None:
     """After a resume the pipeline was full at once, and the first step of the process was recorded: cold.
 
     From the beginning these steps update as recorded ones do, so that it is all the same where a run is stopped.
     """
-    data = toys.batches(MANY + 16)
+    recordings = recordings_of(method, k)
+    data = toys.batches(2 * MANY + recordings)
     sgd = toys.sgd  # a learning rate of 0.05 is another number in float32, and so in the fused update
 
     def ticks_of(pipeline: Pipeline) -> tuple[CapturedTicks, SharedMemoryRecorder]:
@@ -190,18 +236,18 @@ def test_every_process_takes_plain_steps_before_it_records(method: Method, k: in
     ticks, recorder = ticks_of(whole)
     losses = [ticks.step(x, y) for x, y in data]
     assert (losses[0] is None) is method.pipelined
-    assert len(recorder.recorded) == k
+    assert len(recorder.recorded) == recordings
     ticks, _ = ticks_of(stopped)
     for x, y in data[:MANY]:
         ticks.step(x, y)
     resumed.load_state_dict(stopped.state_dict())
     ticks, recorder = ticks_of(resumed)
-    recordings = []
+    recorded_before = []
     again = []
     for x, y in data[MANY:]:
-        recordings.append(len(recorder.recorded))
+        recorded_before.append(len(recorder.recorded))
         again.append(ticks.step(x, y))
-    assert recordings.count(0) == plain_steps(k) + 1  # counted before each step
+    assert recorded_before.count(0) == rehearsals(resumed) + 1  # counted before each step
     assert ticks.recorded
     assert_bitwise_equal(again, losses[MANY:])
     assert_bitwise_equal(resumed.state_dict(), whole.state_dict())
@@ -220,10 +266,92 @@ def test_what_a_later_recording_took_is_lost_by_repeating_an_earlier_one() -> No
     assert x.tolist() == [1, 1]
 
 
-def test_copies_are_as_if_all_at_once() -> None:
-    a, b, c, d = (torch.full((2,), float(value)) for value in range(4))
-    captured._copy([(a, b), (b, c.view(2)), (c, a.detach()), (d, a)])  # a ring, and one more reader
-    assert [float(tensor[0]) for tensor in (a, b, c, d)] == [1.0, 2.0, 0.0, 0.0]
+def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
+    """The memory that an operation writes, and that which it reads or looks at."""
+    func, args, kwargs, _ = operation
+    written: set[int] = set()
+    read: set[int] = set()
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    for argument in func._schema.arguments:
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        tensors = [t for t in tree_leaves(given.get(argument.name)) if isinstance(t, Tensor)]
+        (written if writes else read).update(map(_memory, tensors))
+    return written, read
+
+
+class Noting(InOrder):
+    """Notes which operations of a recording belong to which action."""
+
+    def __init__(self, recorder: SharedMemoryRecorder) -> None:
+        self._recorder = recorder
+        self.done: list[tuple[int, Kind, list[Any]]] = []
+
+    def run(self, act: Any, worker: Any, action: Action, sent: Any, trace: Any) -> Tensor | None:
+        operations = self._recorder.recorded[-1].operations
+        before = len(operations)
+        result = super().run(act, worker, action, sent, trace)
+        self.done.append((worker.index, action.kind, operations[before:]))
+        return result
+
+
+def may_overlap(one: tuple[int, Kind], other: tuple[int, Kind], apart: Sequence[bool]) -> bool:
+    """Whether `OverStreams` leaves a device free to do the two at once, given which stages have their F apart."""
+    if one[0] != other[0]:
+        return True
+    return apart[one[0]] and {one[1], other[1]} in ({Kind.FORWARD, Kind.RECONSTRUCT}, {Kind.FORWARD, Kind.BACKWARD})
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
+def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(method: Method, k: int) -> None:
+    """Copies to homes had to wait for one another, and for all stages."""
+    recorder = SharedMemoryRecorder()
+    conductor = Noting(recorder)
+    stages = toys.network(6)
+    stages[4].function.append(WithBuffer().double())
+    pipeline = toys.pipeline(stages, method, accumulation=k, optimizer=fused)
+    apart = [worker.forward_apart for worker in pipeline._workers]
+    assert apart == [True, True, True, True, False, False]
+    ticks = CapturedTicks(pipeline, recorder, conductor)
+    data = iter(toys.batches(100))
+    while not ticks.recorded:
+        tick, conductor.done = conductor.done, []
+        ticks.step(*next(data))
+        touched = [
+            ((stage, kind), [set().union(*sets) for sets in zip(*map(written_and_read, operations), strict=True)])
+            for stage, kind, operations in conductor.done
+        ]
+        for (one, (written, _)), (other, (also_written, read)) in itertools.permutations(touched, 2):
+            if may_overlap(one, other, apart):
+                assert not written & (also_written | read), f"{one} and {other}"
+    assert len(tick) >= 3 * 5 + 2
+
+
+def copied_home(ticks: CapturedTicks, recording: Interpreter) -> int:
+    """Bytes that a recorded tick copies to homes."""
+    return sum(
+        args[0].nbytes
+        for func, args, _, _ in recording.operations
+        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._homes._written_next
+    )
+
+
+@pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.DSP, 1)], ids=str)
+def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: Method, k: int) -> None:
+    """Of RevNet-18. It copied all messages and kept inputs when all stages were done, and now a fifth of that."""
+    recorder = SharedMemoryRecorder()
+    pipeline = toys.pipeline(revnet(18, num_classes=10, width=8), method, accumulation=k, optimizer=fused)
+    ticks = CapturedTicks(pipeline, recorder)
+    while not ticks.recorded:
+        ticks.step(torch.randn(2, 3, 16, 16), torch.randint(0, 10, (2,)))
+    copied = sum(copied_home(ticks, recording) for recording in recorder.recorded) / ticks.period
+    held = pipeline.memory()
+    if k > 1:  # of k gradients of a parameter the first, to which the others are added
+        copied -= held.now("parameters") / k
+    once = sum(payload(part._memory[0].kept) for w in pipeline._workers for part in w.parts if part._memory)
+    assert copied < 0.36 * held.now("messages") + 1.6 * once  # an input that is kept for more than 12 ticks moves twice
+    assert copied < 0.22 * held.now("messages", "inputs")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +380,7 @@ def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
     ticks = CapturedTicks(pipeline, recorder)
 
     def train() -> None:
-        for x, y in toys.batches(MANY):
+        for x, y in toys.batches(2 * MANY):
             ticks.step(x, y)
 
     with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):
@@ -265,7 +393,7 @@ def test_a_micro_batch_of_another_shape_is_refused() -> None:
     pipeline = toys.pipeline(toys.network(3))
     toys.train(pipeline, toys.batches(MANY), drain=False)
     ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
-    for x, y in toys.batches(3):
+    for x, y in toys.batches(2 * MANY):
         ticks.step(x, y)
     assert ticks.recorded
     ((x, y),) = toys.batches(1, size=3)
@@ -333,6 +461,14 @@ class FakeStream:
     def wait_stream(self, other: "FakeStream") -> None:
         self._said.append(f"{self.name} waits for {other.name}")
 
+    def record_event(self) -> int:
+        number = sum("is here" in said for said in self._said)
+        self._said.append(f"{self.name} is here: {number}")
+        return number
+
+    def wait_event(self, number: int) -> None:
+        self._said.append(f"{self.name} waits for {number}")
+
 
 def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
@@ -390,26 +526,30 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay" not in cuda.said
 
 
-def test_stages_over_streams_begin_and_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cuda = FakeCuda(monkeypatch)
-    pipeline = toys.pipeline(toys.network(3))
-    conductor = OverStreams([FakeStream(cuda, "a"), FakeStream(cuda, "b")])  # type: ignore[list-item]  # stand-ins
-    action = Action(Kind.FORWARD, 0)
+    head, middle, stem = reversed(toys.pipeline(toys.network(3))._workers)
+    conductor = OverStreams([FakeStream(cuda, name) for name in "abc"], 3)  # type: ignore[list-item]  # stand-ins
     with conductor.tick():
-        for worker in pipeline._workers:
-            conductor.run(lambda *_: None, worker, action, [], None)
+        for worker in (head, middle, stem):
+            for kind in (Kind.FORWARD, *([] if worker is head else [Kind.RECONSTRUCT]), Kind.BACKWARD, Kind.UPDATE):
+                conductor.run(lambda *_: None, worker, Action(kind, 0), [], None)
     caller = "caller on cuda:1"
     assert cuda.said == [
-        *(f"a waits for {caller}", f"b waits for {caller}"),
-        *("a works", "b works", "a works"),
-        *(f"{caller} waits for a", f"{caller} waits for b"),
+        *(f"{name} waits for {caller}" for name in "abc"),
+        *("a works", "a is here: 0", "a works", "a works", "a waits for 0"),  # the head in one stream
+        *("b works", "b is here: 1", *["c works"] * 3, "c waits for 1"),
+        *("a works", "a is here: 2", *["b works"] * 3, "b waits for 2"),
+        *(f"{caller} waits for {name}" for name in "abc"),
     ]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can record a CUDA graph")
-@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize("streams", [1, 4, 11])
 def test_cuda_graphs(streams: int) -> None:
-    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(MANY + 14)]
+    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(3 * MANY)]
     stages = [stage.cuda() for stage in toys.network(6)]
     plain, other = (toys.pipeline(stages, accumulation=2, optimizer=fused, seed=3) for _ in range(2))
     toys.train(plain, data[:MANY], drain=False)
@@ -417,3 +557,4 @@ def test_cuda_graphs(streams: int) -> None:
     ticks = captured.cuda(other, streams=streams)
     for x, y in data[MANY:]:
         torch.testing.assert_close(ticks.step(x, y), plain.step(x, y), rtol=1e-9, atol=0)
+    assert ticks.recorded

@@ -16,24 +16,26 @@ from reproduce.measures.context import Observer, Stopped
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import SMALL, StopAfter, recorded, run
+from tests.reproduce.measures.test_training import CHAIN, SMALL, StopAfter, recorded, run
 
 pytestmark = pytest.mark.convolutions
 
 STREAMS = 3
+LONG = dataclasses.replace(CHAIN, epochs=9, learning_rate=0.01)  # most of its steps are repetitions
 
 
 @pytest.fixture
-def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Steps are recorded on the CPU; counts the streams that were asked for."""
-    asked: list[int] = []
+def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedTicks]:
+    """Steps are recorded on the CPU; of every process what repeats them."""
+    made: list[CapturedTicks] = []
 
     def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
-        asked.append(streams)
-        return CapturedTicks(pipeline, SharedMemoryRecorder())
+        assert streams == STREAMS
+        made.append(CapturedTicks(pipeline, SharedMemoryRecorder()))
+        return made[-1]
 
     monkeypatch.setattr(captured, "cuda", cuda)
-    return asked
+    return made
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -42,12 +44,12 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
-    tmp_path: Path, recorded_steps: list[int]
+    tmp_path: Path, recorded_steps: list[CapturedTicks]
 ) -> None:
-    plainly, _ = run(SMALL, tmp_path / "plain")
-    assert recorded_steps == []
-    otherwise, _ = run(SMALL, tmp_path / "other", cuda_graphs=STREAMS)
-    assert recorded_steps == [STREAMS]
+    plainly, _ = run(LONG, tmp_path / "plain")
+    assert not recorded_steps
+    otherwise, _ = run(LONG, tmp_path / "other", cuda_graphs=STREAMS)
+    assert [ticks.recorded for ticks in recorded_steps] == [True]
     plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
     for name, tensor in plain.items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
@@ -55,14 +57,14 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
 
 
-def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[int]) -> None:
-    train = partial(run, SMALL, cuda_graphs=STREAMS)
+def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedTicks]) -> None:
+    train = partial(run, LONG, cuda_graphs=STREAMS)
     train(tmp_path / "whole")
-    stop = StopAfter(26)
+    stop = StopAfter(55)
     with pytest.raises(Stopped):
         train(tmp_path / "parts", should_stop=stop.should_stop, observer=stop)
     train(tmp_path / "parts")
-    assert len(recorded_steps) == 3
+    assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
     assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
     whole = weights(tmp_path / "whole")
     assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / "parts").items())
@@ -77,7 +79,7 @@ class Told(Observer):
 
 
 def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notice(
-    tmp_path: Path, recorded_steps: list[int]
+    tmp_path: Path, recorded_steps: list[CapturedTicks]
 ) -> None:
     """Over a grid `run --cuda-graphs` made a problem of every such cell."""
     cell = dataclasses.replace(SMALL, method="DELAYED_GRADIENTS", epochs=1, drops=())
@@ -90,7 +92,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
 
 
 def test_a_network_with_dropout_goes_on_by_plain_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedTicks]
 ) -> None:
     """Whether anything draws random numbers is known once the pipeline is full."""
     build, told = networks.build, Told()
@@ -101,7 +103,7 @@ def test_a_network_with_dropout_goes_on_by_plain_steps(
         return stages
 
     monkeypatch.setattr(networks, "build", with_dropout)
-    _, state = run(dataclasses.replace(SMALL, epochs=2, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
+    _, state = run(dataclasses.replace(CHAIN, epochs=5, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
     assert state.status is Status.DONE
     [notice] = told.notices
     assert "stages [1] draw random numbers (dropout)" in notice

@@ -1,0 +1,77 @@
+"""Homes of what outlives a tick: nothing is overwritten that is still to be read, and what can stay stays."""
+
+from collections import deque
+
+import pytest
+import torch
+
+from petra_core.devices.homes import PLACES, Homes, period
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.full((2,), float(value))
+
+
+def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again() -> None:
+    homes = Homes(PLACES)
+    [first] = homes.lasting("a", (number(0),), 3)
+    places = [first.data_ptr()]
+    for tick in range(1, 2 * PLACES):
+        homes.tick = tick
+        [again] = homes.lasting("b", (first,), 3)
+        assert (again is first) == (tick < PLACES - 1)
+        first = again
+        places.append(homes.lasting("a", (number(tick),), 3)[0].data_ptr())
+        if tick == PLACES - 1:
+            break
+    assert first.tolist() == [0, 0]  # in its second home
+    assert len(set(places)) == PLACES
+
+
+@pytest.mark.parametrize(("rounds", "most"), [(PLACES, 5), (8, 3), (12, 2), (60, 2)])
+@pytest.mark.parametrize("length", range(1, 14))
+def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, most: int) -> None:
+    """A new one is copied, and later moves once where a home has as many places as it needs."""
+    homes, queue = Homes(rounds), deque([number(-1)] * length, maxlen=length)
+    homes.welcome(queue)
+    moves = []
+    for tick in range(length + 2 * rounds):
+        homes.tick = tick
+        if tick == length + rounds:
+            homes.close()
+        queue.append(number(tick))
+        before = [tensor.data_ptr() for tensor in queue]
+        for place, tensor in enumerate(queue):
+            [queue[place]] = homes.lasting(place, (tensor,), place)
+        moves.append(sum(tensor.data_ptr() != pointer for tensor, pointer in zip(queue, before, strict=True)))
+        expected = [max(-1, tick - length + 1 + place) for place in range(length)]
+        assert [int(tensor[0]) for tensor in queue] == expected
+    assert max(moves[length + rounds :]) <= most
+
+
+def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_copied() -> None:
+    homes = Homes(PLACES)
+    [image] = homes.lasting("image", (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),), 3)
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    half = image[:1]
+    homes.tick = 1
+    assert homes.lasting("half", (half,), 3)[0] is half
+
+
+def test_rounds_are_of_twelve_or_more_and_fit_k() -> None:
+    assert [period(k) for k in (1, 2, 3, 4, 5, 6, 8, 16, 32)] == [12, 12, 12, 12, 20, 12, 16, 16, 32]
+
+
+def test_a_lone_home_is_copied_to_unless_it_is_meant() -> None:
+    homes = Homes(PLACES)
+    home = homes.fixed("loss", number(1))
+    assert homes.fixed("loss", home) is home
+    assert homes.fixed("loss", number(2)) is home
+    assert home.tolist() == [2, 2]
+
+
+def test_a_home_that_nobody_has_rehearsed_is_an_error() -> None:
+    homes = Homes(PLACES)
+    homes.close()
+    with pytest.raises(AssertionError, match="no home was made for \\('late', 0, 0\\)"):
+        homes.lasting("late", (number(1),), 3)
