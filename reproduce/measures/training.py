@@ -47,9 +47,10 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import UnsupportedError, load
 
-#: Seconds in which nothing is saved at the end of an epoch, for each byte of the last checkpoint. The paper's networks
-#: have about 1 GB with all that is in flight, which takes seconds to write, and on a fast GPU an epoch takes no more.
-PAUSE = 40e-9
+#: Seconds in which nothing is saved at the end of an epoch, for each byte of the last checkpoint above `SMALL`. The
+#: paper's networks have about 1 GB with all that is in flight, which takes seconds to write, and on a fast GPU an epoch
+#: takes no more.
+PAUSE, SMALL = 40e-9, 50e6
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
@@ -218,8 +219,8 @@ class Trainer:
     def _worth_saving(self) -> bool:
         """Whether to save after an epoch: not soon after a large checkpoint, unless a team has to do so at once."""
         file = self._record.checkpoint
-        pause = PAUSE * file.stat().st_size if self._context.team.size == 1 and file.exists() else 0.0
-        return time.monotonic() - self._saved >= pause
+        size = file.stat().st_size if self._context.team.size == 1 and file.exists() else 0
+        return time.monotonic() - self._saved >= PAUSE * max(0.0, size - SMALL)
 
     def _losses_at_heads(self) -> torch.Tensor:
         """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""

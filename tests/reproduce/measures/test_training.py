@@ -166,6 +166,7 @@ def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, who
 
     save = training.Trainer.save
     monkeypatch.setattr(training, "PAUSE", 1.0)  # a second for each byte
+    monkeypatch.setattr(training, "SMALL", 0)
     monkeypatch.setattr(training.Trainer, "save", note)
     stop = StopAfter(2 * BATCHES + 1)
     with pytest.raises(Stopped):
