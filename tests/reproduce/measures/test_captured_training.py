@@ -52,7 +52,7 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     assert [ticks.recorded for ticks in recorded_steps] == [True]
     plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
     for name, tensor in plain.items():
-        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=2e-4, msg=name)  # of 99 steps
     assert [entry.get("cuda_graphs") for entry in otherwise.environments()] == [STREAMS]
     assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
 
