@@ -75,6 +75,21 @@ def check_module(words: list[str]) -> None:
         assert module in {"petra_core.drawing", "tests.golden.dump", "venv", f"benchmarks.{ELLIPSIS}"}
 
 
+def test_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_lines_fit_but_of_tables_and_commands(page: str) -> None:
+    lines = TEXTS[page].splitlines()
+    assert not [line for line in lines if len(line) > 120 and not line.startswith(("|", "{ ", ".venv/bin/uv "))]
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = re.findall(r"\]\((docs/[\w.-]+)\)", TEXTS["README.md"])
+    assert {page for page in TEXTS if page != "README.md"} <= set(linked)
+
+
 @pytest.mark.parametrize(("page", "example"), every(r"^```python\n(.+?)^```"))
 def test_examples_run(page: str, example: str) -> None:
     exec(compile(example, page, "exec"), {})
