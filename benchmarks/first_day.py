@@ -107,7 +107,7 @@ class Step:
         return bool(self.meaning)
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What came of a step: `said` is empty if it has passed, else what went wrong."""
 
     seconds: float
@@ -265,7 +265,7 @@ def training(options: argparse.Namespace) -> Command | None:
 # --- doing it
 
 
-class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an error
+class CallEnded(Exception):  # noqa: N818  # an order that was carried out, not an error
     """The call has to end."""
 
 
@@ -285,7 +285,7 @@ class Day:
         state = json.loads(self._file.read_text()) if self._file.exists() else {"of": self._of, "spent": 0, "steps": {}}
         if state["of"] != self._of:
             raise ValueError(f"{self.output} has a day of {state['of']}; choose another folder for one of {self._of}")
-        self.outcomes = {name: Outcome(**outcome) for name, outcome in state["steps"].items()}
+        self.outcomes = {name: StepResult(**outcome) for name, outcome in state["steps"].items()}
         self._before, self._started = float(state["spent"]), time.monotonic()
         self._total = 60 * options.minutes
         self._call_ends = self._started + 60 * options.call_minutes
@@ -314,13 +314,13 @@ class Day:
         """Seconds that those of the steps took which have ended."""
         return sum(self.outcomes[step.name].seconds for step in steps if step.name in self.outcomes)
 
-    def do(self, step: Step) -> Outcome:
-        """Do a step and note what came of it. Raises: Stopped."""
+    def do(self, step: Step) -> StepResult:
+        """Do a step and note what came of it. Raises: CallEnded."""
         self.tell(f"{step.section}: {step.name} ...")
         shutil.rmtree(self.output / "checks" / step.name, ignore_errors=True)  # what an earlier try left proves nothing
         started = time.monotonic()
         said = next(filter(None, (self._run(c, step, started + step.seconds) for c in step.commands)), "")
-        outcome = self.outcomes[step.name] = Outcome(round(time.monotonic() - started, 1), said)
+        outcome = self.outcomes[step.name] = StepResult(round(time.monotonic() - started, 1), said)
         self.save()
         self.tell(f"{step.section}: {step.name} {f'FAILED: {said}' if said else 'passed'} ({outcome.seconds:.0f} s)")
         return outcome
@@ -349,7 +349,7 @@ class Day:
         self._saved = time.monotonic()
 
     def _run(self, command: Command, step: Step, ends: float) -> str:
-        """Run a command. Returns: what went wrong, or nothing. Raises: Stopped."""
+        """Run a command. Returns: what went wrong, or nothing. Raises: CallEnded."""
         log = self.output / "logs" / f"{step.name}.log"
         with log.open("a", encoding="utf-8") as file:
             file.write(f"$ {shlex.join(command.line)}\n")
@@ -367,7 +367,7 @@ class Day:
             )
             why = self._wait(process, command, ends)
         if why == "stopped":
-            raise Stopped
+            raise CallEnded
         text = log.read_bytes()[begins:].decode(errors="replace")
         if why == "late":
             return f"not done in {step.seconds:.0f} s; see {log}"
@@ -407,7 +407,7 @@ def _end_with_parent() -> None:
 
 
 def go_on(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> int:
-    """Do what is left of the day, as far as this call goes. Returns the exit code. Raises: Stopped."""
+    """Do what is left of the day, as far as this call goes. Returns the exit code. Raises: CallEnded."""
     for step in steps:
         if day.passed(step) or (not step.needed and step.name in day.outcomes):
             continue
@@ -551,7 +551,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(error))
         try:
             code = go_on(day, steps, options)
-        except Stopped:
+        except CallEnded:
             code = interrupt.exit_code
         day.save()
         said = summary(day, steps, options)

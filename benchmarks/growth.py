@@ -33,10 +33,10 @@ import torch
 
 from benchmarks.arguments import add_methods, count
 from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.slopes import Growth, growth
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
-from reproduce.modelling.slopes import Growth, growth
 from reproduce.records.benchmarks import Benchmark, Goal, Series
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)

@@ -31,7 +31,7 @@ NOTHING_LEFT = "nothing half-made is left. Free some space and give the same com
 Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
 
 
-class Source(Protocol):
+class PublishedFiles(Protocol):
     """A data set as published, see `SmallImages` and `ImageFolder`: `examine` verifies `steps` of its `unit`.
 
     After that, `write` makes the files of the prepared data set, of about `bytes_to_write`, and reports images.
@@ -67,7 +67,7 @@ class Options:
     workers: int = 1
 
 
-def open_source(dataset: Dataset, source: Path, options: Options) -> Source:
+def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
     """The data set as it lies in `source`.
 
     Raises:
@@ -84,17 +84,7 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> Source:
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
 
 
-def verify(dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
-    """Examine the data set in `source`, and write nothing.
-
-    Raises:
-        DataError: files are missing or damaged, or they are not the official ones and `options` has no reason.
-
-    """
-    return _examine(open_source(dataset, source, options), dataset, source, options, bar)
-
-
-def _examine(opened: Source, dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
+def _examine(opened: PublishedFiles, dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
     with bar("verifying", opened.steps, opened.unit) as progress:
         findings = opened.examine(progress)
     if findings.deviations and not options.reason:

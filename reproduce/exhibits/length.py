@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, WAYS, Way
+from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import Sample, family_note, judge, means, points
@@ -33,24 +33,24 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     if sheet.done.empty:
         return
     accuracy = means(sheet.runs, "test_accuracy", ["method", "k", "epochs"])
-    places = [(way, epochs) for way in WAYS for epochs, ways in SEEDS[sheet.scale].items() if way in ways]
+    places = [(arm, epochs) for arm in ARMS for epochs, arms in SEEDS[sheet.scale].items() if arm in arms]
 
-    def exact(way: Way, epochs: int) -> Sample:
-        return accuracy[methods.BACKPROPAGATION.name, way.k, epochs]
+    def exact(arm: Arm, epochs: int) -> Sample:
+        return accuracy[methods.BACKPROPAGATION.name, arm.k, epochs]
 
-    gap = {(way, e): accuracy[way.method.name, way.k, e] - exact(way, e) for way, e in places}
+    gap = {(arm, e): accuracy[arm.method.name, arm.k, e] - exact(arm, e) for arm, e in places}
     lengths = sorted({epochs for _, epochs in places})
     since = f"change since {count(lengths[0], 'epoch')}"
     change = {place: gap[place] - gap[place[0], lengths[0]] for place in places if place[1] > lengths[0]}
     less = judge({**gap, **{(since, *place): found for place, found in change.items()}})
     setting = sheet.described(network=True, length=False)
-    of_petra = {epochs: found for (way, epochs), found in gap.items() if way == PETRA}
+    of_petra = {epochs: found for (arm, epochs), found in gap.items() if arm == PETRA}
     measured = [f"{points(found)} after {count(e, 'epoch')}" for e, found in of_petra.items() if found.values]
     where = f"(k = {PETRA.k}, scale “{sheet.scale}”)"
     yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(measured) or 'no pair yet'}.")
-    by_way: dict[str, dict[float, Estimate | None]] = {
-        way.title: {epochs: found.estimate for (other, epochs), found in gap.items() if other == way}
-        for way in dict.fromkeys(way for way, _ in places)
+    by_arm: dict[str, dict[float, Estimate | None]] = {
+        arm.title: {epochs: found.estimate for (other, epochs), found in gap.items() if other == arm}
+        for arm in dict.fromkeys(arm for arm, _ in places)
     }
     yield facet(
         sheet.runs[sheet.runs["k"] == PETRA.k],
@@ -66,7 +66,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         xlog=True,
         ticks=lengths,
         height=3.6,
-        beside=[facets.differences(by_way)],
+        beside=[facets.differences(by_arm)],
         beside_label="less backpropagation, points",
     )
     yield table(
@@ -89,20 +89,20 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
-    for way in by_way:
-        gaps = [f"{_points(found)} with {e}" for (w, e), found in gap.items() if w.title == way and found.values]
+    for arm in by_arm:
+        gaps = [f"{_points(found)} with {e}" for (w, e), found in gap.items() if w.title == arm and found.values]
         if gaps:
-            decided = [_decided(sheet.scale, w, e, found) for (w, e), found in gap.items() if w.title == way]
+            decided = [_decided(sheet.scale, w, e, found) for (w, e), found in gap.items() if w.title == arm]
             yield Finding(
-                f"Training length: {setting}. {way}, less backpropagation, points by epochs: {', '.join(gaps)}"
+                f"Training length: {setting}. {arm}, less backpropagation, points by epochs: {', '.join(gaps)}"
                 f"{''.join(f'; {said}' for said in decided if said)}."
             )
 
 
-def _decided(scale: str, way: Way, epochs: int, gap: Sample) -> str:
+def _decided(scale: str, arm: Arm, epochs: int, gap: Sample) -> str:
     """What the rule that was fixed beforehand says of a gap; empty of those that it does not speak of."""
     rules = {AGAINST[0]: AGAINST[1], FOR[0]: FOR[1]}
-    if (scale, way) != ("small", PETRA) or epochs not in rules:
+    if (scale, arm) != ("small", PETRA) or epochs not in rules:
         return ""
     found, limit = gap.estimate, rules[epochs]
     if found is None:

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from petra_core.distributed import ProcessChannel
-from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.groups import CPU, ChannelError, backend
 from petra_core.distributed.replicas import Replicas
 from petra_core.distributed.sharded import Folder
 from petra_core.shares import places
@@ -68,10 +68,11 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     if here and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
     nccl_available = dist.is_nccl_available()
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and nccl_available else "gloo"
     rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
     try:
-        dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
+        dist.init_process_group(
+            backend(device if nccl_available else CPU), timeout=patience, store=store, rank=rank, world_size=size
+        )
     except RuntimeError as error:
         raise ChannelError(
             f"the processes of the run did not all meet: one of them has died, or has been silent for "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproduce.modelling.slopes import growth
+from benchmarks.slopes import growth
 
 PLACES = (4, 8, 16, 32)
 

@@ -16,7 +16,7 @@ NETWORK = "revnet18"
 AGAINST, FOR = (27, 2.0), (81, 0.5)  # epochs, points
 
 
-class Way(NamedTuple):
+class Arm(NamedTuple):
     """What is compared with backpropagation at the same k, and so at the same effective batch."""
 
     method: Method
@@ -28,12 +28,12 @@ class Way(NamedTuple):
         return f"{self.method.title}, k = {self.k}"
 
 
-PETRA, DELAYED, LATER = Way(methods.PETRA, 1), Way(methods.DELAYED_GRADIENTS, 1), Way(methods.PETRA, 4)
-WAYS = (PETRA, DELAYED, LATER)
-#: By scale and epochs the seeds of each way; the scale's own length is among them, with the cells of other tables.
-SEEDS: dict[str, dict[int, dict[Way, tuple[int, ...]]]] = {
+PETRA, DELAYED, LATER = Arm(methods.PETRA, 1), Arm(methods.DELAYED_GRADIENTS, 1), Arm(methods.PETRA, 4)
+ARMS = (PETRA, DELAYED, LATER)
+#: By scale and epochs the seeds of each arm; the scale's own length is among them, with the cells of other tables.
+SEEDS: dict[str, dict[int, dict[Arm, tuple[int, ...]]]] = {
     "small": {
-        3: dict.fromkeys(WAYS, small.SEEDS),
+        3: dict.fromkeys(ARMS, small.SEEDS),
         9: {PETRA: small.SEEDS},
         27: {PETRA: tuple(range(6)), DELAYED: small.SEEDS, LATER: small.SEEDS},
         81: {PETRA: small.SEEDS},
@@ -44,13 +44,13 @@ SEEDS: dict[str, dict[int, dict[Way, tuple[int, ...]]]] = {
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every way and backpropagation at its k, the short trainings first: a long one takes as long as all others."""
+    """Every arm and backpropagation at its k, the short trainings first: a long one takes as long as all others."""
     pairs = [
-        planned(scale, method, way.k, epochs, seed)
-        for epochs, ways in SEEDS.get(scale, {}).items()
-        for way, seeds in ways.items()
+        planned(scale, method, arm.k, epochs, seed)
+        for epochs, arms in SEEDS.get(scale, {}).items()
+        for arm, seeds in arms.items()
         for seed in seeds
-        for method in (way.method, methods.BACKPROPAGATION)
+        for method in (arm.method, methods.BACKPROPAGATION)
     ]
     return list(dict.fromkeys(pairs))
 

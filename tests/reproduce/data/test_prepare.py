@@ -15,7 +15,7 @@ from reproduce.data import manifest
 from reproduce.data import prepare as module
 from reproduce.data.beton import Beton
 from reproduce.data.errors import DataError
-from reproduce.data.prepare import Options, prepare, verify
+from reproduce.data.prepare import Options, prepare
 from reproduce.records.storage import StorageFullError
 from tests import fake_data
 
@@ -102,8 +102,8 @@ def test_official_data_need_no_reason_and_keep_none(source, root, monkeypatch):
     assert made.reason == ""
 
 
-def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10):
-    found = verify(CIFAR10, real_cifar10, WHY, bar)
+def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10, root):
+    found = prepare(CIFAR10, real_cifar10, root, WHY, bar)[0].findings
     assert found.splits["train"].histogram == (5000,) * 10
     assert found.splits["test"].histogram == (1000,) * 10
     assert [round(value, 3) for value in found.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
