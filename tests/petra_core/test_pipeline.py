@@ -33,7 +33,7 @@ def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
     assert sequential.drain() == []
 
 
-@pytest.mark.parametrize("method", methods.KNOWN, ids=str)
+@pytest.mark.parametrize("method", [*methods.ALL, methods.PAREPROP], ids=str)
 @pytest.mark.parametrize(("stages", "k"), [(4, 1), (3, 2)])
 def test_what_is_executed_is_the_schedule(method: Method, stages: int, k: int) -> None:
     p = toys.pipeline(toys.network(stages), method, accumulation=k)

@@ -26,7 +26,7 @@ def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
 @pytest.mark.parametrize(
     ("method", "k", "stop"),
     [
-        *((method, 3, 11) for method in methods.KNOWN),
+        *((method, 3, 11) for method in (*methods.ALL, methods.PAREPROP)),
         (methods.PETRA, 1, 1),
         (methods.PETRA, 1, 4),
         (methods.DELAYED_GRADIENTS, 1, 11),

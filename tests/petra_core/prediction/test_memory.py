@@ -43,7 +43,7 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
 @pytest.mark.parametrize(
     ("network", "method", "k"),
     [
-        *((network, method, 3) for network in ("chain5", "merged") for method in methods.KNOWN),
+        *((network, method, 3) for network in ("chain5", "merged") for method in (*methods.ALL, methods.PAREPROP)),
         *((network, methods.PETRA, 3) for network in ("revnet18", "revnet50", "resnet18", "head only")),
         *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "resnet18", "head only")),  # most stashes
         ("revnet18", methods.APPROXIMATE_INPUTS, 3),
