@@ -148,14 +148,9 @@ class Part:
                 self._ledger.add("graph", self._graph_bytes or 0)
                 if target is None:
                     tape.forget()
-            elif predicted is not None:
-                with torch.no_grad(), self._precision():
-                    evaluated = self.stage.record(inputs, predicted).outputs
-                assert evaluated is not None
-                outputs = evaluated
             else:
                 with torch.no_grad():
-                    outputs = detached(self.evaluate(inputs))
+                    outputs = detached(self.evaluate(inputs, predicted))
         if [tensor._version for tensor in inputs] != writes:
             raise ValueError(
                 f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
@@ -167,10 +162,14 @@ class Part:
         self._memory.append(entry)
         return outputs
 
-    def evaluate(self, inputs: Streams) -> Streams:
-        """Evaluate the block with the current weights; nothing is kept."""
+    def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
+        """Evaluate the block with the current weights, or with others by name; nothing is kept."""
         with self._precision():
-            return as_streams(self.stage(as_value(inputs)))
+            if weights is None:
+                return as_streams(self.stage(as_value(inputs)))
+            outputs = self.stage.record(inputs, weights).outputs
+            assert outputs is not None
+            return outputs
 
     def delay(self, version: int) -> int:
         """Updates since the forward of the oldest entry, when the weights are of number `version`."""
@@ -345,6 +344,10 @@ class Part:
             self._current = self._current or self._leaves()
             return self._current
         return None
+
+    def weights_of_forward(self, version: int, ahead: Ahead | None) -> StageWeights | None:
+        """The weights that a forward would use, in place of the module's own (see `forward`)."""
+        return self._versions.get(version) if ahead is None else self._predicted(version, ahead)
 
     def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
         """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""

@@ -33,7 +33,7 @@ from petra_core.recipe import set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode
-from petra_core.tape import Value, as_streams
+from petra_core.tape import Value, as_streams, as_value
 from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
 
@@ -240,6 +240,15 @@ class Pipeline:
             if self._channel is not None:
                 streams = self._channel.evaluation_output(streams)
         return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
+
+    @torch.no_grad()
+    def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
+        """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
+
+        With the weights that it would use, in the stage's present mode: for who looks on (dropout draws anew).
+        """
+        worker = self._workers[stage - self._own_stages.start]
+        return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
         """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""

@@ -344,11 +344,12 @@ class Worker:
         self.ledger.set("gradients", 0)
         self.version += 1
 
-    def evaluate(self, streams: Streams) -> Streams:
-        """Evaluate the stage with the current weights; nothing is kept."""
+    def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
+        """Evaluate the stage with the current weights, or those of a micro-batch's forward now; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
+        version, ahead = (self.version, None) if micro_batch is None else self._weights_for(micro_batch)
         for part in self.parts:
-            streams = part.evaluate(streams)
+            streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
         return streams
 
     def memory(self) -> StageMemory:

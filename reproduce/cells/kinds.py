@@ -166,6 +166,14 @@ class GradientsCell(ProbedCell):
 
     kind: ClassVar[str] = "gradients"
 
+    def _check(self) -> None:
+        super()._check()
+        if (self.forward_weights, self.correction) != ("current", "none"):
+            raise CellError(
+                "gradients are compared with those of the same weights, uncorrected; got forward weights "
+                f"{self.forward_weights}, correction {self.correction}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReconstructionCell(ProbedCell):
