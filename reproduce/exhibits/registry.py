@@ -6,6 +6,7 @@ Each can be made without the others, so several processes can.
 from reproduce.exhibits import (
     accuracy,
     benchmarks,
+    corrections,
     depth,
     figure4,
     figure5,
@@ -43,6 +44,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     figure5.EXHIBIT,
     figure6.EXHIBIT,
     length.EXHIBIT,
+    corrections.EXHIBIT,
     depth.EXHIBIT,
     stability.EXHIBIT,
     invertible.EXHIBIT,
