@@ -94,6 +94,11 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
+        method = methods.by_name(cell.method)
+        try:
+            method.check_depth(method.delay(0, len(stages)), cell.accumulation)
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:
             raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
         self._replicas = context.team.replicas
@@ -105,7 +110,7 @@ class Trainer:
         replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         self.pipeline = Pipeline(
             placed,
-            methods.by_name(cell.method),
+            method,
             accumulation=cell.accumulation,
             optimizer=optimizer(cell),
             forward_weights=ForwardWeights(cell.forward_weights),

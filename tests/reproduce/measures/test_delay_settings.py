@@ -11,6 +11,7 @@ from reproduce.measures import training
 from reproduce.measures.context import Context, Stopped
 from reproduce.measures.how import How
 from reproduce.records.record import Record
+from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, recorded, run
 
 pytestmark = pytest.mark.convolutions
@@ -31,6 +32,13 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: Train
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
     run(CHAIN, tmp_path / "plain")
     assert recorded(tmp_path / "plain") != recorded(tmp_path / "whole")
+
+
+def test_a_depth_that_two_versions_of_the_weights_do_not_allow_is_said(tmp_path: Path) -> None:
+    cell = dataclasses.replace(CHAIN, method="PIPEDREAM_2BW", accumulation=11)
+    with pytest.raises(UnsupportedError, match="raise k to 12 or more"):
+        run(cell, tmp_path)
+    run(dataclasses.replace(cell, accumulation=12), tmp_path / "deep enough")
 
 
 def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path: Path) -> None:
