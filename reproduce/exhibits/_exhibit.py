@@ -106,6 +106,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     for sheet in every:
         if exhibit.each and sheet.begun:
             stream += [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
+    stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
     absent: dict[str, list[str]] = {}
     for sheet in every:
         if not sheet.begun:
