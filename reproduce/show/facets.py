@@ -570,7 +570,7 @@ def _field(
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
 
-def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: str = "") -> Layer:
+def differences(by: Mapping[str, Mapping[Any, Estimate | None]], *, colour: str = "") -> Layer:
     """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
 
     def differences(panel: Panel) -> None:
