@@ -188,7 +188,7 @@ def facet(
         row: column whose values make lines of panels, in the order in which they come.
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
-        titles: title of a panel from the values of row and col; the default names the column's value.
+        titles: title of a panel from the values of row and col; the default names the column's value, of `CHOSEN` with its name.
         margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
             first line alone, the x-axis its label in the last.
         xlabel: of the x-axis; the default is what `LABELS` calls the column.
@@ -239,7 +239,8 @@ def facet(
             panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
-            name = (titles(r, c) if titles else str(c if col else r)) if row or col else ""
+            named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
+            name = (titles(r, c) if titles else named) if row or col else ""
             described.append(": ".join(filter(None, (name, seen(panel)))))
             if margins is None or r == rows[0]:
                 axes.set_title(name)
