@@ -12,10 +12,9 @@ from reproduce.records.broken import RULE, chance
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
-from reproduce.show.content import Entry, Finding, Tone, missing, text
+from reproduce.show.content import Entry, Tone, missing, text
 from reproduce.show.facets import facet
 from reproduce.show.tables import Field, amount, entry, number, table
-from reproduce.words import count
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
 ROW = ["warmup_epochs", "k", "method"]
@@ -59,15 +58,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ]
 
     yield Sentence(
-        f"Of {len(known)} points over k, learning rate and warm-up, training breaks at {len(petra)} under PETRA "
-        f"and at {len(exact)} under backpropagation."
+        f"Of {len(known)} points training breaks at {len(petra)} under PETRA and {len(exact)} under backpropagation: "
+        f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone."
     )
     yield facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
         [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
         key=f"stability-{sheet.key}",
-        title=f"Stability of PETRA and backpropagation, scale “{sheet.scale}”",
-        caption=f"Test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where one of the "
+        caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where one of the "
         "two is; a cross: a loss was not finite; a dot: not run.",
         x="reference_rate",
         y="test_accuracy",
@@ -76,7 +74,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         row="warmup_epochs",
         col="method",
         titles=lambda warmup, shown: f"{shown}\nwarm-up of {warmup:g} epochs",
-        xlabel="rate",
         ylabel="k",
         height=0.9 + 0.34 * len(ks),
         legend="",
@@ -91,29 +88,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             *of(PETRA),
             *of(EXACT),
         ],
-        notes=("Lowest run: a lower rate may be better still. Nothing is interpolated.",),
+        notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )
-    yield Finding(
-        f"Stability: scale “{sheet.scale}” ({len(known)} of {count(len(points), 'point')} run with both methods, one "
-        f"seed): PETRA breaks at {len(petra)} and backpropagation at {len(exact)} of them; at {len(petra - exact)} "
-        f"PETRA alone, at {len(exact - petra)} backpropagation alone."
-    )
-    at_lowest = lowest[lowest].groupby("method").size()
-    if PETRA in at_lowest:
-        yield Finding(
-            f"Stability: scale “{sheet.scale}”: the most accurate rate is the lowest that was run in "
-            f"{at_lowest[PETRA]} of {len(warmups) * len(ks)} rows of the map under PETRA and in "
-            f"{at_lowest.get(EXACT, 0)} under backpropagation: there the best one may lie below."
-        )
 
 
 def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
-    """The largest rate up to which nothing breaks, of those that were run; unless the next one breaks, what limits it.
-
-    Args:
-        by_rate: the runs, the rates rising.
-
-    """
+    """The largest of rising rates up to which nothing breaks, of those that were run; and what else limits it."""
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:
