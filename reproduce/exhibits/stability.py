@@ -41,20 +41,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lowest = (best["reference_rate"] == tried.min()) & (tried.nunique() > 1)
     setting = sheet.described(network=True, rate=False)
 
-    def of(method: str) -> list[Field]:
+    def of(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:
-            rate = best["reference_rate"].get((*row, method))
+            rate = best["reference_rate"].get((*row, name))
             if rate is None:
                 return missing("not known")
-            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, method] else ''}", float(rate), Tone.OURS)
-
-        def stable(row: tuple[float, int]) -> Entry:
-            return stable_rate({rate: samples[*row, rate, method] for rate in rates})
+            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, name] else ''}", float(rate), Tone.OURS)
 
         return [
-            entry("stable up to rate", stable, group=method),
-            entry("most accurate rate", best_rate, group=method),
-            amount("its accuracy, %", lambda row: best["test_accuracy"].get((*row, method)), 1, group=method),
+            entry("stable up to rate", lambda row: stable_rate({r: samples[*row, r, name] for r in rates}), group=name),
+            entry("most accurate rate", best_rate, group=name),
+            amount("its accuracy, %", lambda row: best["test_accuracy"].get((*row, name)), 1, group=name),
         ]
 
     yield Sentence(
@@ -65,8 +62,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
         [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
         key=f"stability-{sheet.key}",
-        caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where one of the "
-        "two is; a cross: a loss was not finite; a dot: not run.",
+        caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
+        "one of the two is; a cross: a loss was not finite; a dot: not run.",
         x="reference_rate",
         y="test_accuracy",
         hue="k",
@@ -85,8 +82,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             number("warm-up, epochs", lambda row: row[0], 1),
             number("k", lambda row: row[1]),
-            *of(PETRA),
-            *of(EXACT),
+            *(field for name in (PETRA, EXACT) for field in of(name)),
         ],
         notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )
