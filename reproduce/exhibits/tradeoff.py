@@ -65,8 +65,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     yield table(
         key=f"tradeoff-{sheet.key}",
-        caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no other is "
-        "at least as good in all three and better in one.",
+        caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
+        "other is at least as good in all three and better in one.",
         rows=points.itertuples(),
         fields=[
             words("devices", lambda point: f"{point.devices} devices"),
