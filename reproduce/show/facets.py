@@ -64,6 +64,7 @@ LABELS = {
     "test_accuracy": "test accuracy, %",
     "final_accuracy": "test accuracy, %",
     "epoch": "epoch",
+    "reference_rate": "rate",
     "stage": "stage j",
     "k": "k",
     "epochs": "epochs",
