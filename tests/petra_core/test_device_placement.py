@@ -1,9 +1,4 @@
-"""What a step would do on a GPU, without one: all that meets is on one device, and the host waits for nothing.
-
-torch's fake tensors say that they are on a GPU, compute nothing, and refuse operations on tensors of two devices and
-those whose numbers the host would have to wait for. What only a real device has is replaced: the engine of autograd,
-states of random generators, and the look at whether losses are finite.
-"""
+"""What a step would do on a GPU, without one: all that meets is on one device, and the host waits for nothing."""
 
 import contextlib
 import sys

@@ -33,9 +33,6 @@ from tests.properties import engine_gradients, plain_gradients
 pytestmark = pytest.mark.convolutions
 
 
-# Gradients -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 12])
 def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
     """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
@@ -116,14 +113,8 @@ def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
     assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
 
 
-# Side by side --------------------------------------------------------------------------------------------------------
-
-
 class Meeting(nn.Module):
-    """A residual function whose backward waits for the reconstruction of the stage below it, and the other way round.
-
-    Done one after the other, either would wait until the barrier breaks.
-    """
+    """A residual function whose backward waits for the reconstruction of the stage below it, and the other way round."""
 
     def __init__(self, here: threading.Barrier | None, below: threading.Barrier | None) -> None:
         super().__init__()

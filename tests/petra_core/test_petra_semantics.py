@@ -1,9 +1,4 @@
-"""The engine against the paper's equations, tick by tick; and their evaluation against simpler truths.
-
-The first half checks `tests/reference.py` where something simpler is known. The second half holds the pipeline to it,
-to 1e-12 in float64, on networks with runs of several reversible stages: only there is F evaluated at a reconstructed
-input.
-"""
+"""The engine against the paper's equations, tick by tick; and their evaluation against simpler truths."""
 
 import bisect
 import copy
@@ -87,9 +82,6 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(BATCH, FEATURES, dtype=torch.float64), torch.randint(CLASSES, (BATCH,))) for _ in range(count)]
 
 
-# ------------------------------------------------------------------------------------------ the reference, examined
-
-
 def plain(stages: list[list[ReferencePart]]) -> nn.Sequential:
     """The network for plain autograd, with weights of its own."""
     kinds = {"reversible": Coupling, "buffered": nn.Sequential, "head": nn.Sequential}
@@ -140,10 +132,7 @@ def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_f
 
 
 def test_only_consecutive_reversible_stages_reconstruct_wrong_inputs():
-    """Every buffered stage hands its exact input down, so the error starts anew; and y~ is a copy of x.
-
-    The lowest of three reversible stages evaluates F at a wrong point, so does the middle one; the highest does not.
-    """
+    """Every buffered stage hands its exact input down, so the error starts anew; and y~ is a copy of x."""
     stages, data = network("b r r r b r h"), batches(20)
     history = simulate(stages, RULES["PETRA"], 1, Sgd(lambda tick: 0.2), data, range(20))
     error = {
@@ -152,9 +141,6 @@ def test_only_consecutive_reversible_stages_reconstruct_wrong_inputs():
     }
     assert {j for j in error if error[j] > 1e-3} == {1, 2}
     assert all(error[j] < TOLERANCE for j in (0, 3, 4, 5, 6))
-
-
-# --------------------------------------------------------------------------------------- the engine, tick by tick
 
 
 def pipeline_of(stages: list[list[ReferencePart]], method: methods.Method, accumulation: int, **settings) -> Pipeline:

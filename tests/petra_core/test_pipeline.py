@@ -112,7 +112,6 @@ def test_the_callers_autocast_does_not_cache_casts_across_evaluations(method: Me
 
 
 # Bad input
-# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_plain_module_among_the_stages_is_refused() -> None:

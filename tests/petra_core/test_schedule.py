@@ -33,8 +33,6 @@ def ticks_of(schedule: Schedule, kind: Kind, stage: int) -> dict[int, int]:
     }
 
 
-# Pictures: what a person who has read Algorithm 1 would write down. --------------------------------------------------
-
 ONE_AT_A_TIME = """
     tick 0 | F0       | -        | -
     tick 1 | -        | F0       | -
@@ -82,9 +80,6 @@ def test_accumulation_updates_at_every_second_backward_and_leaves_the_rest() -> 
     assert generate(methods.PETRA, 2, 5, 2) == Schedule.parse(picture)
 
 
-# Properties ----------------------------------------------------------------------------------------------------------
-
-
 @every_method
 @pytest.mark.parametrize("stages", [1, 2, 3, 6])
 def test_ticks_and_delays_are_those_of_the_papers_rule(method: Method, stages: int) -> None:
@@ -99,9 +94,6 @@ def test_ticks_and_delays_are_those_of_the_papers_rule(method: Method, stages: i
         newer = sum(forward[0] < t <= backward[0] for t in forward.values())
         assert newer == method.delay(j, stages) == (2 * (stages - 1 - j) if method.pipelined else 0)
     assert len(schedule.ticks) == (count - 1) * interval + 2 * stages - 1
-
-
-# The clock -----------------------------------------------------------------------------------------------------------
 
 
 @every_method
@@ -196,9 +188,6 @@ def test_a_state_that_is_none_is_refused() -> None:
 def test_wrong_settings_are_named(arguments: tuple[Method, int, int], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Clock(*arguments)
-
-
-# The schedule as text ------------------------------------------------------------------------------------------------
 
 
 @given(

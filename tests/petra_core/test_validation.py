@@ -41,9 +41,6 @@ BACKPROPAGATION = """
 """
 
 
-# What is accepted ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", methods.KNOWN, ids=str)
 def test_all_generated_schedules_are_valid(method: Method) -> None:
     for stages, micro_batches, accumulation in itertools.product((1, 2, 3, 4, 7), (0, 1, 6, 12), (1, 2, 5)):
@@ -89,9 +86,6 @@ def test_slow_schedules_are_valid() -> None:
             tick 8 | B2 U2    | -
         """)
     )
-
-
-# What is refused, with its message -----------------------------------------------------------------------------------
 
 
 def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
@@ -153,9 +147,6 @@ def test_unfinished_micro_batches_are_allowed_only_if_asked() -> None:
         validate(unfinished.window(0, 2))
 
 
-# Records that begin in the middle ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -184,13 +175,9 @@ def test_a_run_from_tick_0_does_not_begin_in_the_middle() -> None:
         validate(record)
 
 
-# Every single mutation -----------------------------------------------------------------------------------------------
-
-
 def mutations(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:
     """Every schedule that differs by one action (missing, doubled, renumbered, another kind, a tick early or late), by
-    two neighbouring turns swapped, by two neighbouring ticks swapped, or by a missing tick.
-    """
+    two neighbouring turns swapped, by two neighbouring ticks swapped, or by a missing tick."""
 
     def with_turns(*changes: tuple[int, int, Turn]) -> Schedule:
         ticks = [list(tick) for tick in schedule.ticks]

@@ -1,10 +1,4 @@
-"""Ticks that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline.
-
-No GPU is needed. `Interpreter` records as a CUDA graph does: every single operation with the memory it reads and
-writes. What it repeats knows nothing of Python's objects, so whatever has moved in the meantime is missed; and whatever
-a host would have to wait for is refused, as in a capture. `SharedMemoryRecorder` has several share their memory, as
-graphs do.
-"""
+"""Ticks that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline."""
 
 import contextlib
 import copy
@@ -105,11 +99,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 class SharedMemoryRecorder:
-    """Records, in memory that later recordings share.
-
-    What the first one has given back by its end may be given to the second, which does not lose it to anybody in turn.
-    So whoever repeats the first overwrites what the second has left behind.
-    """
+    """Records, in memory that later recordings share."""
 
     def __init__(self) -> None:
         self.recorded: list[Interpreter] = []
@@ -218,10 +208,7 @@ def test_a_state_of_recorded_ticks_is_gone_on_with_in_a_plain_pipeline() -> None
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), *((method, 3) for method in RECORDED)], ids=str)
 def test_every_process_rehearses_before_it_records(method: Method, k: int) -> None:
-    """After a resume the pipeline was full at once, and the first step of the process was recorded: cold.
-
-    From the beginning these steps update as recorded ones do, so that it is all the same where a run is stopped.
-    """
+    """After a resume the pipeline was full at once, and the first step of the process was recorded: cold."""
     recordings = recordings_of(method, k)
     data = toys.batches(2 * MANY + recordings)
     sgd = toys.sgd  # a learning rate of 0.05 is another number in float32, and so in the fused update

@@ -27,8 +27,6 @@ from tests.petra_core.distributed.test_distributed import in_processes
 Batched = partial(ProcessChannel, batched=True)
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
 
-# The same bits -------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("partition", [(3, 2), (1, 2, 2)], ids=str)
 @pytest.mark.slow
@@ -87,15 +85,8 @@ def test_bitwise_equal_to_the_other_way(parts: Parts, which: list[Method]) -> No
     in_processes(sum(parts[1]), both_ways, parts, which)
 
 
-# The order of calls --------------------------------------------------------------------------------------------------
-
-
 class Entry(NamedTuple):
-    """What a rank has put on its GPU: `tick` only divides, `compute` is an action, the others are operations.
-
-    `group` and `parts` are of an operation: its process group and, of a batch, ("isend" or "irecv", the other rank, the
-    number of values); of a collective one, its ranks.
-    """
+    """What a rank has put on its GPU: `tick` only divides, `compute` is an action, the others are operations."""
 
     kind: str
     group: str = ""
@@ -167,10 +158,7 @@ def recorded(*, batched: bool) -> Iterator[list[Entry]]:
 
 
 def comes_to_an_end(logs: list[list[Entry]]) -> bool:
-    """Whether GPUs of which each does one thing after the other get through: the most that one has to be ready for.
-
-    Parts of a batch may be done in any order, each with its counterpart in the batch at which the other rank is.
-    """
+    """Whether GPUs of which each does one thing after the other get through: the most that one has to be ready for."""
     queues = [deque((e, list(e.parts)) for e in log if e.group) for log in logs]
 
     def advance(rank: int) -> bool:
@@ -319,9 +307,6 @@ def on_a_gpu(rank: int) -> None:
 @pytest.mark.slow
 def test_it_is_the_way_of_nccl_and_headers_have_gloo() -> None:
     in_processes(2, on_a_gpu)
-
-
-# What does not fit, and who dies -------------------------------------------------------------------------------------
 
 
 def disagree(rank: int) -> None:

@@ -26,7 +26,6 @@ from tests.petra_core.distributed.test_distributed import in_processes
 
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
 
-# The clock ----------------------------------------------------------------------------------------------------------
 
 HEAVY_MIDDLE = """
     PETRA J=3 k=2 r=1,2,1
@@ -122,9 +121,6 @@ def test_places() -> None:
         places((4, 6), (2, 0), 2)
 
 
-# One process ---------------------------------------------------------------------------------------------------------
-
-
 def network(stages: int) -> list[Stage]:
     """With dropout: each replica has a stream of its own, also where one process does what all would do."""
     return toys.network(stages, dropout=0.2, norm=False)
@@ -181,8 +177,6 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
         assert_close(gradients, {name: p.grad for name, p in lower.named_parameters()})
     assert len(seen) == 8
 
-
-# Several processes ---------------------------------------------------------------------------------------------------
 
 BATCHES = 17
 

@@ -1,10 +1,4 @@
-"""Every kind of convolution that the networks use, against float64 and under glibc's checks of the heap.
-
-The bug that this guards against: oneDNN's gradient of the weights of a strided 1x1 convolution of few channels writes
-past its workspace (`petra_core.models.pointwise`). It does not fail where it happens: the gradient may be wrong, and
-the process dies, or hangs, somewhere later. So each kind is tried in a process of its own, with the kernels that this
-processor takes and with those of one that has AVX2 only.
-"""
+"""Every kind of convolution that the networks use, against float64 and under glibc's checks of the heap."""
 
 import itertools
 import os

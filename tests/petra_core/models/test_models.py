@@ -15,7 +15,6 @@ pytestmark = pytest.mark.convolutions
 
 DEPTHS = (18, 34, 50)
 
-# ----------------------------------------------------------------------------------------------- sizes and structure
 
 # (depth, classes, stem) -> parameters, from the paper's models (arXiv 2406.02052); ImageNet is its 12.2M, 22.3M, 30.4M.
 REVNET_PARAMETERS = {
@@ -81,9 +80,6 @@ def test_both_families_have_pytorchs_default_initialisation():
             if isinstance(module, nn.BatchNorm2d):
                 assert (module.eps, module.momentum) == (1e-5, 0.1)
                 assert torch.equal(module.weight, torch.ones_like(module.weight))
-
-
-# ---------------------------------------------------------------------------------------------------- forward values
 
 
 class LayerReader:
@@ -161,9 +157,6 @@ def test_resnet_computes_what_torchvisions_does(depth):
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
 
 
-# ----------------------------------------------------------------------------------------------------------- streams
-
-
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_streams_own_their_memory_and_keep_the_memory_format(layout):
     """A view would keep the other stream alive in every message (module docstring)."""
@@ -185,9 +178,6 @@ def test_streams_modules_refuse_what_is_not_theirs():
         models.ConcatStreams()(torch.zeros(2, 4))
 
 
-# --------------------------------------------------------------------------------------------------- dead residuals
-
-
 def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused():
     """The usual zero initialisation would leave the block at 0 for ever, because it ends in a ReLU."""
     residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
@@ -207,9 +197,6 @@ def test_a_residual_that_can_still_learn_is_accepted():
     models.check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
     nn.init.constant_(zero.bias, 0.1)
     models.check_residual(nn.Sequential(zero, nn.ReLU()))  # its ReLU is open
-
-
-# ------------------------------------------------------------------------------------------------------- conversions
 
 
 def small_revnet(seed: int = 0, **changes):
@@ -268,9 +255,6 @@ def test_a_state_dict_that_does_not_fit_is_refused_whole():
 def test_sizes_must_take_all_stages(sizes, message):
     with pytest.raises(ValueError, match=message):
         models.group(small_revnet(), sizes)
-
-
-# --------------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from tests.transformers import batches, every_family, network
 
 pytestmark = pytest.mark.convolutions
 
-# ---------------------------------------------------------------------------------------------- the two-function block
-
 
 class TwoFunctionBlock(nn.Module):
     """The block as its paper writes it."""
@@ -60,9 +58,6 @@ def test_split_blocks_are_the_same_network_in_more_stages(family: str) -> None:
     assert_bitwise_equal(dict(models.stages_state_dict(functions)), dict(models.stages_state_dict(blocks)))
     x = batches(family, 1)[0][0]
     assert_bitwise_equal(sequential(functions)(x), sequential(blocks)(x))
-
-
-# -------------------------------------------------------------------------------------------------- what they compute
 
 
 def test_attention_and_mlp_are_torchs() -> None:
@@ -177,9 +172,6 @@ def test_streams_begin_equal_in_memory_of_their_own(family: str) -> None:
         assert stream.untyped_storage().nbytes() == stream.nbytes
 
 
-# -------------------------------------------------------------------------------------------------------------- sizes
-
-
 def count(stages: Sequence[Stage]) -> int:
     return sum(parameter.numel() for stage in stages for parameter in stage.parameters())
 
@@ -221,9 +213,6 @@ def test_parameters_of_revroberta(size: str, published: int) -> None:
     found = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
     fusion = 4 * width + width**2  # LayerNorm of both streams, and the dense layer reads both
     assert (found - fusion) / 1e6 == pytest.approx(published, abs=0.5)
-
-
-# --------------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

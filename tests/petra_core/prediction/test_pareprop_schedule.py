@@ -70,9 +70,6 @@ def test_the_model_of_several_devices_has_no_place_for_it() -> None:
         of_method(PAREPROP, [Cost(1, 2)] * 2, [1, 1], 3)
 
 
-# Memory --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP], ids=str)
 @pytest.mark.parametrize("network", ["revnet18", "chain5"])
 def test_at_most_two_graphs_are_alive_at_once(

@@ -198,10 +198,7 @@ def test_random_numbers_of_others_are_left_alone(raw_file: Path) -> None:
 
 
 def test_torch_keeps_its_threads_and_nothing_is_printed(raw_file: Path) -> None:
-    """FFCV sets torch's threads at import, with every Loader and epoch, and once more in its own thread.
-
-    In a process of its own: a number that FFCV does not set by chance, and Numba's complaints at the end would be seen.
-    """
+    """FFCV sets torch's threads at import, with every Loader and epoch, and once more in its own thread."""
     program = """
 import sys, threading, torch
 from pathlib import Path

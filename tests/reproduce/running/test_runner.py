@@ -57,10 +57,7 @@ def whole(tmp_path_factory):
 
 
 def grid(cells, root, jobs):
-    """Run the grid as a command does, in this process; its workers are forked from it.
-
-    SIGTERM ends them, as it does a process that is started anew, unless they say otherwise.
-    """
+    """Run the grid as a command does, in this process; its workers are forked from it."""
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
