@@ -13,10 +13,9 @@ from petra_core import Pipeline, methods
 from petra_core.devices import compiled
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
-from reproduce.measures.context import Stopped
 from tests import toys
 from tests.reproduce.cells.test_cells import COMPLEXITY
-from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, run
+from tests.reproduce.measures.test_training import CHAIN, outcome, run, stop_after
 
 
 def trained(
@@ -67,9 +66,7 @@ def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
     assert not any("compiled" in record.environments()[0] for record in (plain, untrained))
     whole, _ = run(CHAIN, tmp_path / "whole", compiled=True)
     assert [entry["compiled"] for entry in whole.environments()] == [True]
-    stop = StopAfter(26)
-    with pytest.raises(Stopped):
-        run(CHAIN, tmp_path / "parts", compiled=True, should_stop=stop.should_stop, observer=stop)
+    stop_after(26, tmp_path / "parts", CHAIN, compiled=True)
     run(CHAIN, tmp_path / "parts", compiled=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
