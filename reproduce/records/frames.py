@@ -397,7 +397,8 @@ def _lines(run: Run[Cell], *, single: bool) -> Iterator[tuple[Any, ...]]:
 
 
 def _parts(run: Run[Cell]) -> Iterator[tuple[Any, ...]]:
-    return ((run.cell.name, *part) for part in (_stage_values(run.cell, run.result) if run.done else ()))
+    name = run.cell.name  # a hash of all settings: once a run, not once a row
+    return ((name, *part) for part in (_stage_values(run.cell, run.result) if run.done else ()))
 
 
 def _stage_values(cell: Cell, result: dict[str, Any]) -> Iterator[tuple[int, str, str, float]]:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import seaborn as sns
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
 from petra_core import methods
@@ -115,7 +116,8 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
 
     """
     stream = io.StringIO()
-    drawing.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    # Not `savefig`, which draws everything twice, the first time for the layout alone.
+    FigureCanvasSVG(drawing).print_svg(stream, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     root = ElementTree.fromstring(stream.getvalue())
