@@ -13,7 +13,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, Cure, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, means, measured, points
+from reproduce.show.compare import Sample, judge, means, measured, points
 from reproduce.show.content import Entry, Finding
 from reproduce.show.facets import facet
 from reproduce.show.tables import DIFFERENCES, amount, entry, error, judged, mean, method, number, table, words
@@ -78,11 +78,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     if lost:
         yield facet(
             lost,
-            [facets.rows([title for title in titles if any(row["cure"] == title for row in lost)])],
+            [facets.rows([title for title in titles if any(row["cure"] == title for row in lost)], interval=True)],
             key=f"corrections-{sheet.key}",
-            title="Points lost to backpropagation, by what is done about delay",
-            caption="Test accuracy less backpropagation's, paired over seeds, at the recipe's learning rate "
-            f"({setting}). Dot: a seed; stroke: mean.",
+            caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
+            f"({setting}). Dot: a seed; stroke: mean; line: 95 % interval.",
             x="points",
             y="cure",
             row="network",
@@ -119,7 +118,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=(
             f"{DIFFERENCES} Rates are times the recipe's; a cross beside one: not all of them have been run. Bytes are "
             "the largest of each stage, summed up: old weights, averages and the optimizer's state included.",
-            family_note(less.values()),
         ),
         grouped=True,
     )

@@ -189,7 +189,8 @@ def facet(
         row: column whose values make lines of panels, in the order in which they come.
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
-        titles: title of a panel from the values of row and col; the default names the column's value, of `CHOSEN` with its name.
+        titles: title of a panel from the values of row and col; the default names the column's value, of `CHOSEN` with
+            its name.
         margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
             first line alone, the x-axis its label in the last.
         xlabel: of the x-axis; the default is what `LABELS` calls the column.
@@ -453,10 +454,11 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     return dots
 
 
-def rows(names: Sequence[str] = (), *, size: float = 4.5) -> Layer:
+def rows(names: Sequence[str] = (), *, size: float = 4.5, interval: bool = False) -> Layer:
     """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean.
 
-    Without names y is the hue: a row for each that the figure has, called as in a legend.
+    Without names y is the hue: a row for each that the figure has, called as in a legend. With `interval` the 95 %
+    interval of the mean is a line, where there is one.
     """
 
     def rows(panel: Panel) -> None:
@@ -467,6 +469,9 @@ def rows(names: Sequence[str] = (), *, size: float = 4.5) -> Layer:
                 style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
+                low, high = _band(list(own[panel.x]), "interval") if interval else (None, None)
+                if low is not None and high is not None:
+                    panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
         panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
         panel.axes.grid(visible=True, axis="x")
