@@ -12,7 +12,7 @@ from reproduce import published as published_tables
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
-from reproduce.modelling.held import by_kind, held
+from reproduce.modelling.held import by_kind, held, with_rules
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import DONE, NOT_RUN, agreement
@@ -39,8 +39,8 @@ def _counted(run: Any) -> float | Entry:
 def whole(frames: Frames) -> Iterator[Shown]:
     """The published values beside both rules and what was held at their setting."""
     every = list(sheets(frames, "table3"))
-    runs = held(every[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'").itertuples()
-    rows: list[Any] = list(zip(runs, published_tables.read("table3_memory"), strict=True))
+    runs = with_rules(held(every[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'"), GIGABYTE)
+    rows: list[Any] = list(zip(runs.itertuples(), published_tables.read("table3_memory"), strict=True))
 
     def less(row: Any) -> float:
         return float(round(row[0].published_rule, 1) - row[1].number("memory_gb"))
@@ -82,7 +82,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """What was held, drawn and in numbers, and what PETRA saves at the largest."""
     runs = held(sheet, MEGABYTE)
-    runs = runs[runs["subject"].isin(runs.loc[runs["status"] != NOT_RUN, "subject"])]
+    runs = with_rules(runs[runs["subject"].isin(runs.loc[runs["status"] != NOT_RUN, "subject"])], MEGABYTE)
     bars = by_kind(sheet.frames, runs[runs["batch_size"] == runs.groupby("dataset")["batch_size"].transform("min")])
     titles = bars["method"].map(lambda name: short_title(methods.by_name(name)))
     yield facet(

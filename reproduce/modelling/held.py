@@ -1,7 +1,5 @@
 """What the engine really held for Table 3, beside the rules of the published table."""
 
-from typing import Any
-
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells import catalogue
@@ -16,10 +14,9 @@ from reproduce.modelling.buffer_rules import (
 )
 from reproduce.records.frames import Frame, Frames, Sheet
 
-__all__ = ["COUNTED", "by_kind", "held"]
+__all__ = ["COUNTED", "by_kind", "held", "with_rules"]
 
 COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count
-AMOUNTS = ["published_rule", "consistent_rule", "counted", "held", "predicted"]
 
 
 def by_kind(frames: Frames, runs: Frame) -> Frame:
@@ -29,16 +26,15 @@ def by_kind(frames: Frames, runs: Frame) -> Frame:
 
 
 def held(sheet: Sheet, unit: float) -> Frame:
-    """The runs, methods in the paper's order, with what all stages hold together; NaN of what was not measured.
+    """The runs, methods in the paper's order, with what all stages held together; NaN of what was not measured.
 
     Args:
         sheet: of Table 3's plan.
         unit: of the amounts, in bytes.
 
     Returns:
-        The columns of the runs and images, subject (network and images) and `AMOUNTS` (counted: held of what the rules
-        count); of the first four also `…_saved`, percent less than under
-        delayed gradients with the same network, images and batch.
+        The columns of the runs and images, subject (network and images), counted (held of what the rules count), held,
+        predicted.
 
     """
     place = sheet.runs["method"].map([m.name for m in METHODS].index)
@@ -46,19 +42,34 @@ def held(sheet: Sheet, unit: float) -> Frame:
     titles = runs["dataset"].map(lambda name: catalogue.by_name(name).title)
     runs["images"] = titles + ", batch " + runs["batch_size"].astype(str)
     runs["subject"] = runs["network"].str.removesuffix(", width 64") + ", " + runs["images"]
-    runs["published_rule"] = [_by_rule(run, PUBLISHED_RULE) for run in runs.itertuples()]
-    runs["consistent_rule"] = [_by_rule(run, CONSISTENT_RULE) for run in runs.itertuples()]
     parts = sheet.frames.parts(runs["cell"])
     for name, of, kinds in (("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)):
         chosen = parts[(parts["of"] == of) & parts["kind"].isin(kinds)]
-        runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float)
-    runs[AMOUNTS] /= unit
+        runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
+    return runs
+
+
+def with_rules(runs: Frame, unit: float) -> Frame:
+    """The runs of `held` with what both rules give, as published_rule and consistent_rule.
+
+    Of these, counted and held also `…_saved`: percent less than under delayed gradients with the same network, images
+    and batch.
+    """
+    runs = runs.assign(published_rule=_by(PUBLISHED_RULE, runs, unit), consistent_rule=_by(CONSISTENT_RULE, runs, unit))
     delayed = runs[runs["method"] == METHODS[0].name].groupby("subject")
-    for name in AMOUNTS[:4]:
+    for name in ("published_rule", "consistent_rule", "counted", "held"):
         runs[f"{name}_saved"] = 100 * (1 - runs[name] / runs["subject"].map(delayed[name].first()))
     return runs
 
 
-def _by_rule(run: Any, rule: BufferRule) -> int:
-    sizes = revnet_sizes(int(run.model.removeprefix("revnet")), run.dataset, run.batch_size, run.width)
-    return memory(sizes, configuration_of(methods.by_name(run.method)), rule, run.k)
+def _by(rule: BufferRule, runs: Frame, unit: float) -> list[float]:
+    return [
+        memory(
+            revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),
+            configuration_of(methods.by_name(run["method"])),
+            rule,
+            run["k"],
+        )
+        / unit
+        for run in runs.to_dict("records")
+    ]
