@@ -136,9 +136,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             only(facets.logarithmic(), timed=True),
         ],
         key=f"growth-{sheet.key}",
-        caption=f"Growth with J (k = {REFERENCE['k']}) and with k (J = {REFERENCE['J']}) at the first inner stage, "
-        f"scale “{sheet.scale}”. Line: published formula (of stashed copies without rounding up; it has no approximate "
-        "inputs); dot: measured. Curves that coincide hide one another.",
+        caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "
+        f"first inner stage, scale “{sheet.scale}”. Line: published formula (of stashed copies without rounding up; it "
+        "has no approximate inputs); dot: measured. Curves that coincide hide one another.",
         x="place",
         y="measured",
         row="over",
