@@ -139,6 +139,4 @@ def _findings(results: Results) -> Iterator[Finding]:
         yield Finding(f"{amount_of} damaged or foreign, left as found and left out of all tables.", Tone.ALERT)
 
 
-EXHIBIT = Exhibit(
-    "provenance", "Provenance", INTRODUCTION, whole=whole, folded="Every cell; differences to commits"
-)
+EXHIBIT = Exhibit("provenance", "Provenance", INTRODUCTION, whole=whole, folded="Every cell; differences to commits")
