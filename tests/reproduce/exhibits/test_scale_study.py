@@ -29,7 +29,7 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
     assert "6 devices: PETRA" in figure.description
     (finding,) = found.findings
-    assert "modelled from stage costs of the scale “smoke”" in finding.text
+    assert "modelled, “smoke”" in finding.text
     assert "on 4 devices: PETRA" in finding.text
 
 
