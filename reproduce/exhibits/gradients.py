@@ -32,7 +32,7 @@ KINDS = {
     "E": "reversible, F at an exact input",
 }
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
-CLOSER_NOTE = (
+CLOSER = (
     "e2e: the end-to-end gradient. PETRA closer by: the difference, paired over seeds; the statement: agree if its "
     f"interval lies above 0, disagree if below, else cannot tell; {CHANCE}: does not survive Holm's correction for all"
 )
