@@ -14,7 +14,6 @@ from reproduce.records.frames import Sheet, together
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import judge, measured
 from reproduce.show.content import none, text
-from reproduce.show.facets import Look, facet
 from reproduce.show.tables import number, table, words
 
 INTRODUCTION = (
@@ -23,7 +22,7 @@ INTRODUCTION = (
     "that stage's backward. Measures of each pair are averaged over the stage's weight tensors and all micro-batches "
     f"that were followed. The paper's curves are unknown; stated is: {STATEMENT.quoted}."
 )
-MARKS = {m: Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
+MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
 PLACE = ["study", "stage", "kind"]
 
 
@@ -47,7 +46,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"{first}: closer to the end-to-end gradient than the delayed one, by cosine, at {closer(first, 'cosine')}."
     )
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
-    yield facet(
+    yield facets.facet(
         together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
         [
             facets.only(facets.line("range"), marks=False),

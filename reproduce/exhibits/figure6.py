@@ -15,7 +15,6 @@ from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import judge, measured
 from reproduce.show.content import text
-from reproduce.show.facets import facet
 from reproduce.show.tables import entry, table, words
 from reproduce.words import count
 
@@ -46,7 +45,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             f"{first}: cosine at the stem of {LOOKS[METHOD].label} from {course.iloc[0]:.2f} to {course.iloc[-1]:.2f} "
             f"at epoch {course.index[-1]:g}."
         )
-    yield facet(
+    yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
         [facets.line("range", width=1.2, marked=True)],
         key=f"figure6-{sheet.key}",

@@ -57,14 +57,7 @@ def corrected(judgement: Judgement) -> Outcome:
 
 
 def quality(values: Frame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:
-    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them.
-
-    Args:
-        values: a row a seed, place, pair and measure.
-        by: the columns that are a place.
-        judged: gains, by place and measure.
-
-    """
+    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`judged`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():

@@ -45,17 +45,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if dirty := sum(not version.get("clean") for version in codes):
         unclean = f"{dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean"
         yield Finding(f"Code: {unclean}, known commit; Provenance shows the difference.", Tone.MISSING)
-    if results.problems:
-        yield table(
-            key="problems",
-            caption="Records that cannot be read; they were left as they are.",
-            rows=results.problems,
-            fields=[
-                entry("file", lambda p: code("/".join(p.path.parts[-3:])), numeric=False),
-                words("kind", lambda p: Entry("foreign" if p.foreign else "damaged", tone=Tone.ALERT)),
-                words("what is wrong", lambda p: str(p).replace(str(p.path), p.path.name)),
-            ],
-        )
     yield table(
         key="code",
         caption="Versions of the code that ran the cells.",
@@ -135,8 +124,9 @@ def _findings(results: Results) -> Iterator[Finding]:
         by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
         yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Tone.MISSING)
     if results.problems:
-        amount_of = count(len(results.problems), "record")
-        yield Finding(f"{amount_of} damaged or foreign, left as found and left out of all tables.", Tone.ALERT)
+        problems = "; ".join(f"{'/'.join(p.path.parts[-3:])}: {p.args[1]}" for p in results.problems)
+        amount = count(len(results.problems), "record")
+        yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Tone.ALERT)
 
 
 EXHIBIT = Exhibit("provenance", "Provenance", INTRODUCTION, whole=whole, folded="Every cell; differences to commits")

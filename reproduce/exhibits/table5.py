@@ -16,7 +16,6 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, TIMES, Table, missing
 from reproduce.show.content import number as number_entry
-from reproduce.show.facets import Look, facet
 from reproduce.show.tables import amount, number, published, published_value, table, words
 
 SPEEDUP = "speedup_over_reversible_backpropagation"
@@ -71,7 +70,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     said = f"{first.title} {first.speedup:.1f}{TIMES} with J = {len(first.costs)}{beside}"
     yield Sentence(f"Speed over that without overlap, modelled, not measured: {said}.")
     parts = sheet.parts()
-    yield facet(
+    yield facets.facet(
         parts.assign(ms=1e3 * parts["value"]),
         [facets.stack(sideways=False, mean=True)],
         key=f"costs-{sheet.key}",
@@ -80,7 +79,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         x="stage",
         y="ms",
         hue="of",
-        looks={part: Look(part, colour) for part, colour in PARTS.items()},
+        looks={part: facets.Look(part, colour) for part, colour in PARTS.items()},
         col="network",
         ylabel="ms",
         share=(False, False),

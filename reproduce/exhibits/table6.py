@@ -15,7 +15,6 @@ from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import GIGABYTE, MEGABYTE, Standing
-from reproduce.show.facets import KIND_LOOKS, facet
 from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
@@ -67,7 +66,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             f"halves the resolution, keeps {kept:.2f} GB of inputs; twice that is {2 * kept:.2f} GB."
         ],
     )
-    yield facet(
+    yield facets.facet(
         [
             {"images": catalogue.by_name(name).title, "stage": stage.stage, "kind": kind, "GB": of / GIGABYTE}
             for name, stages in every.items()
@@ -80,7 +79,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         x="stage",
         y="GB",
         hue="kind",
-        looks=KIND_LOOKS,
+        looks=facets.KIND_LOOKS,
         col="images",
         ylabel="GB",
         share=(False, False),

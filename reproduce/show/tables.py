@@ -140,11 +140,20 @@ def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", w
 
 
 def amounts(
-    names: Mapping[Any, str], of: Callable[[Any], Mapping[Any, float]], digits: int, *, group: str = ""
+    names: Mapping[Any, str],
+    of: Callable[[Any], Mapping[Any, float]],
+    digits: int,
+    *,
+    group: str = "",
+    without: str = "",
 ) -> Field:
     """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
     heads = [Column(name, group=group) for name in names.values()]
-    return Field(heads, lambda row: [number_entry(float(of(row)[key]), digits) for key in names])
+
+    def shown(value: float) -> Entry:
+        return missing(without) if isna(value) else number_entry(float(value), digits)
+
+    return Field(heads, lambda row: [shown(of(row)[key]) for key in names])
 
 
 def difference(
