@@ -15,7 +15,6 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, reported
 from reproduce.show.content import Finding, OfK, Tone, short_title, some
-from reproduce.show.facets import facet
 from reproduce.show.statistics import MARGIN_POINTS
 from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import count
@@ -59,7 +58,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [f"{short_title(methods.by_name(m))} {found.mean:.1f} %" for m, found in reached.items() if found]
     yield Sentence(f"{networks[0].partition(',')[0]}, k = {k}: {', '.join(of_each) or 'no run is finished'}.")
-    yield facet(
+    yield facets.facet(
         sheet.done,
         [facets.rows()],
         key=f"dots-{key}",

@@ -18,7 +18,6 @@ from reproduce.show import facets
 from reproduce.show.compare import judge, means, measured, reported
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.show.facets import facet
 from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, number, table, words
 
 #: What a difference between two of them is due to.
@@ -67,7 +66,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     deepest = {short_title(m): accuracy[k, last, m.name].estimate for m in COMPARED}
     reach = [f"{name} {f'{found.mean:.1f} %' if found else 'no run'}" for name, found in deepest.items()]
     yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.")
-    yield facet(
+    yield facets.facet(
         sheet.done.assign(J=_stages),
         [facets.line(), facets.dots(apart=0.012, broken="broken")],
         key=f"depth-{sheet.key}-accuracy",
@@ -108,7 +107,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     costs = {name: reported(found for place, found in less.items() if place[-1] == name) for name in STEPS}
     said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
     yield Finding(f"Depth and delay: scale “{sheet.scale}”. Cost in accuracy: {said}.")
-    yield facet(
+    yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],
         key=f"depth-{sheet.key}-errors",

@@ -14,7 +14,6 @@ from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, judge, points
 from reproduce.show.content import Entry, none, text
-from reproduce.show.facets import facet
 from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import Field, judged, mean, number, published, table
@@ -54,7 +53,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     key = f"figure4-{sheet.key}-{sheet.dataset}"
     ends = {name: ", ".join(f"{points(gap[k])} at k = {k}" for k in (FIRST, LAST)) for name, gap in gaps.items()}
     yield Sentence(f"PETRA less backpropagation at the same effective batch, points of accuracy: {ends[MATCHED]}.")
-    yield facet(
+    yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
             facets.level(accuracy[fixed].values, f"Backpropagation, {fixed.batch_size} images an update"),

@@ -7,34 +7,22 @@ smaller than what separates the seeds. So it is drawn too, run by run, and judge
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import (
-    CLOSER_NOTE,
-    KINDS,
-    KINDS_NOTE,
-    LOOKS,
-    MEASURES,
-    STATEMENT,
-    corrected,
-    extents,
-    quality,
-)
+from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENT, corrected, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
 from reproduce.records.frames import Sheet, together
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import judge, measured
 from reproduce.show.content import none, text
-from reproduce.show.facets import Look, facet
 from reproduce.show.tables import number, table, words
 
 INTRODUCTION = (
-    "Three gradients of the same micro-batch at a stage: PETRA's own; the delayed one, exact for the whole network "
-    "with each stage's weights as they were when the micro-batch went forward; and the end-to-end one, exact with the "
-    "weights of the moment of that stage's backward. For each pair the cosine, the ratio of the norms and the relative "
-    "error, averaged over the stage's weight tensors and all micro-batches that were followed. The paper's curves are "
-    f"unknown; stated is: {STATEMENT.quoted}."
+    "Three gradients of the same micro-batch at a stage: PETRA's own; the delayed one, exact with each stage's weights "
+    "as they were when the micro-batch went forward; and the end-to-end one, exact with the weights of the moment of "
+    "that stage's backward. Measures of each pair are averaged over the stage's weight tensors and all micro-batches "
+    f"that were followed. The paper's curves are unknown; stated is: {STATEMENT.quoted}."
 )
-MARKS = {m: Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
+MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
 PLACE = ["study", "stage", "kind"]
 
 
@@ -57,9 +45,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield Sentence(
         f"{first}: closer to the end-to-end gradient than the delayed one, by cosine, at {closer(first, 'cosine')}."
     )
-    title = f"Gradient quality per stage, scale “{sheet.scale}”"
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
-    yield facet(
+    yield facets.facet(
         together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
         [
             facets.only(facets.line("range"), marks=False),
@@ -68,9 +55,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             facets.labelled("kind", shaded="K"),
         ],
         key=f"figure5-{sheet.key}",
-        title=title,
-        caption=f"{title}. Line: mean over the seeds; band: their range; right: by how much PETRA's gradient is closer "
-        f"to the end-to-end one than the delayed gradient, a mark a seed. {KINDS_NOTE}",
+        caption=f"Gradient quality per stage (scale “{sheet.scale}”). Line: mean over the seeds; band: their range; "
+        "right: by how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, a mark a seed. "
+        + KINDS_NOTE,
         x="stage",
         y="value",
         hue="shown",
@@ -85,29 +72,24 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     places = rows[PLACE].drop_duplicates().itertuples(index=False, name=None)
     yield table(
         key=f"figure5-{sheet.key}",
-        caption=f"Gradient quality per stage (scale “{sheet.scale}”): mean over the seeds ± half the 95 % interval; "
-        "last, the mean of the stages below the head.",
+        caption=f"Gradient quality per stage (scale “{sheet.scale}”); last, the mean of the stages below the head.",
         rows=sorted(places, key=lambda place: list(of).index(place[0])),
         fields=[
             words("study", lambda place: f"{place[0]}: {of[place[0]]}"),
             number("stage", lambda place: text("mean", sort=1e3) if place[1] == "mean" else place[1]),
-            words("kind", lambda place: text(place[2], hint=KINDS[place[2]]) if place[2] else none("of all above")),
+            words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],
-        notes=(f"{CLOSER_NOTE} {len(stages)} comparisons of stages, or all {len(overall)} of means. {KINDS_NOTE}",),
+        notes=[f"{CLOSER} {len(stages)} comparisons of stages, or all {len(overall)} of means. {KINDS_NOTE}"],
         grouped=True,
     )
     said = [
         f"{study} by {MEASURES[measure]}, our data {corrected(judgement).verb} ({closer(study, measure)} closer)"
         for (study, _, _, measure), judgement in overall.items()
     ]
-    yield statements.finding(
-        f"Figure 5: scale “{sheet.scale}”",
-        sheet.scale,
-        STATEMENT,
-        f"on average over the stages below the head, after Holm's correction: {'; '.join(said)}",
-        map(corrected, overall.values()),
-    )
+    judged = f"on average over the stages below the head, after Holm's correction: {'; '.join(said)}"
+    of_scale, outcomes = f"Figure 5: scale “{sheet.scale}”", map(corrected, overall.values())
+    yield statements.finding(of_scale, sheet.scale, STATEMENT, judged, outcomes)
 
 
 EXHIBIT = Exhibit("figure5", "Figure 5: gradient quality per stage", INTRODUCTION, each)

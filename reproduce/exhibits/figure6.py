@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import CLOSER_NOTE, KINDS, LOOKS, STATEMENT, corrected, extents, quality
+from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, corrected, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import judge, measured
 from reproduce.show.content import text
-from reproduce.show.facets import facet
 from reproduce.show.tables import entry, table, words
 from reproduce.words import count
 
@@ -46,13 +45,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             f"{first}: cosine at the stem of {LOOKS[METHOD].label} from {course.iloc[0]:.2f} to {course.iloc[-1]:.2f} "
             f"at epoch {course.index[-1]:g}."
         )
-    title = f"Cosine of gradients over training, scale “{sheet.scale}”"
-    yield facet(
+    yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
         [facets.line("range", width=1.2, marked=True)],
         key=f"figure6-{sheet.key}",
-        title=title,
-        caption=f"{title}: the lowest stage of each kind. Line: mean over the seeds; band: their range.",
+        caption=f"Cosine of gradients over training (scale “{sheet.scale}”) of the lowest stage of each kind. Line: "
+        "mean over the seeds; band: their range.",
         x="epoch",
         y="value",
         hue="pair",
@@ -61,7 +59,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         col="kind",
         titles=lambda _, kind: f"{kind}: {KINDS[kind]}",
         margins=lambda study: str(study).replace(", ", "\n", 1),
-        xlabel="epoch",
         ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs}),
         share=(True, "row"),
         height=1.8,
@@ -69,26 +66,20 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     yield table(
         key=f"figure6-{sheet.key}",
-        caption=f"Gradient quality over training (scale “{sheet.scale}”), means over the stages below the head: mean "
-        "over the seeds ± half the 95 % interval.",
+        caption=f"Gradient quality over training (scale “{sheet.scale}”), means over the stages below the head.",
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
             words("study", lambda part: f"{part[0]}: {of[part[0]]}"),
             entry("epochs", lambda part: text(f"{part[1]:.3g} to {part[2]:.3g}", sort=part[1])),
             *quality(values, PLACE, judged),
         ],
-        notes=(f"{CLOSER_NOTE} {len(judged)} comparisons of the table.",),
+        notes=[f"{CLOSER} {len(judged)} comparisons of the table."],
         grouped=True,
     )
     made = Counter(map(corrected, judged.values()))
-    yield statements.finding(
-        f"Figure 6: scale “{sheet.scale}”",
-        sheet.scale,
-        STATEMENT,
-        "part by part of the training, after Holm's correction, our data "
-        + ", ".join(f"{outcome.verb} {count(times, 'time')}" for outcome, times in made.items()),
-        made,
-    )
+    counted = ", ".join(f"{outcome.verb} {count(times, 'time')}" for outcome, times in made.items())
+    said = f"part by part of the training, after Holm's correction, our data {counted}"
+    yield statements.finding(f"Figure 6: scale “{sheet.scale}”", sheet.scale, STATEMENT, said, made)
 
 
 EXHIBIT = Exhibit("figure6", "Figure 6: gradient quality over training", INTRODUCTION, each)

@@ -32,7 +32,7 @@ KINDS = {
     "E": "reversible, F at an exact input",
 }
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
-CLOSER_NOTE = (
+CLOSER = (
     "e2e: the end-to-end gradient. PETRA closer by: the difference, paired over seeds; the statement: agree if its "
     f"interval lies above 0, disagree if below, else cannot tell; {CHANCE}: does not survive Holm's correction for all"
 )
@@ -57,14 +57,7 @@ def corrected(judgement: Judgement) -> Outcome:
 
 
 def quality(values: Frame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:
-    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them.
-
-    Args:
-        values: a row a seed, place, pair and measure.
-        by: the columns that are a place.
-        judged: gains, by place and measure.
-
-    """
+    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`judged`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():

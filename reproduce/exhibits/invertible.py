@@ -15,7 +15,6 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, reported
 from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
-from reproduce.show.facets import facet
 from reproduce.show.tables import amount, difference, judged, mean, method, table, words
 
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
@@ -34,7 +33,7 @@ def whole(_: Frames) -> Iterator[Shown]:
         for depth in DEPTHS
         for kind in (*KINDS, "sum")
     }
-    yield facet(
+    yield facets.facet(
         (
             {"network": f"{network}-{depth}", "kind": kind, "GB": of}
             for (depth, kind), both in gigabytes.items()

@@ -14,7 +14,6 @@ from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import Sample, judge, means, points
 from reproduce.show.content import Finding
-from reproduce.show.facets import facet
 from reproduce.show.tables import judged, mean, number, table, words
 from reproduce.words import count
 
@@ -43,7 +42,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     said = [f"{points(gap[p])} after {count(p[1], 'epoch')}" for p in places if p[0] == PETRA and gap[p].values]
     yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(said) or 'no pair yet'}.")
     runs = sheet.done[sheet.done["k"] == PETRA.k]
-    yield facet(
+    yield facets.facet(
         runs,
         [facets.line("interval"), facets.dots(apart=0.08), facets.cut_to(runs, "test_accuracy")],
         key=f"length-{sheet.key}",

@@ -16,11 +16,11 @@ from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, none, short_title, with_sign
 from reproduce.show.content import published as published_entry
-from reproduce.show.facets import facet
-from reproduce.show.tables import Field, amount, difference, entry, number, table, words
+from reproduce.show.tables import amounts, difference, entry, number, table, words
 from reproduce.words import count
 
-COMPARED = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
+TITLES = {m.title: short_title(m) for m in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)}
+QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND)
 BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in the name of a group; a head
 INTRODUCTION = (
     "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
@@ -36,8 +36,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
     for record in records:
         own = frames.series[frames.series["benchmark"] == record.name]
-        columns = ["quantity", "contestant"]
-        yield from _measured(record, own.pivot_table("value", "group", columns, aggfunc="median", sort=False))
+        medians = own.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)
+        yield from _measured(record, medians.reindex(columns=[(of, name) for of in QUANTITIES for name in TITLES]))
     yield table(
         key="pareprop-published",
         caption="Published gain in throughput of PaReprop over reversible backpropagation, percent.",
@@ -72,14 +72,7 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
     device = _device(record)
     small = " On a CPU, at small sizes: not to be compared with the published gains."
 
-    def methods(
-        quantity: str, digits: int, head: str, hint: str, unit: float = 1.0, without: str = "not run"
-    ) -> list[Field]:
-        """A column a method."""
-        columns = {m: {g: v / unit for g, v in medians.get((quantity, m.title), {}).items()} for m in COMPARED}
-        return [amount(short_title(m), columns[m].get, digits, group=head, hint=hint, without=without) for m in columns]
-
-    yield facet(
+    yield facets.facet(
         [{"group": group, "gain": gain, "method": PAREPROP.name} for group, gain in found.items()],
         [facets.rows(list(gains))],
         key=f"{record.name}-gains",
@@ -92,17 +85,20 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
     )
     yield table(
         key=f"{record.name}-throughput",
-        caption=f"Throughput and memory on {device}: images of {record.setting['size']} pixels, texts of "
-        f"{record.setting['length']} tokens, float32.{small if record.environment.get('device') == 'cpu' else ''}",
+        caption=f"Throughput and memory (the allocator's peak) on {device}, medians over the rounds: images of "
+        f"{record.setting['size']} pixels, texts of {record.setting['length']} tokens, float32."
+        f"{small if record.environment.get('device') == 'cpu' else ''}",
         rows=[group for group in medians.index if BATCH in group],
         fields=[
             words("network", lambda group: group.partition(BATCH)[0]),
             number("batch", lambda group: int(group.partition(BATCH)[2])),
-            *methods(THROUGHPUT, 1, "samples/s", "median over the rounds", without="not timed"),
-            difference("measured", found.get, 1, group=GAIN, hint="median over the rounds"),
+            amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
+            difference("measured", found.get, 1, group=GAIN),
             words("quartiles", quartiles.get, group=GAIN),
             entry("published", lambda group: _published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
-            *methods(ALLOCATED, 1, "peak memory, MB", "allocator, temporaries included", MEGABYTE, "does not fit"),
+            amounts(
+                TITLES, lambda g: medians.loc[g, ALLOCATED] / MEGABYTE, 1, group="peak, MB", without="does not fit"
+            ),
         ],
         notes=record.notes,
         grouped=True,
@@ -110,12 +106,13 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
     yield Folded(
         table(
             key=f"{record.name}-batches",
-            caption=f"Largest batch under {record.setting['budget']:g} MB on {device}.",
+            caption=f"Largest batch under {record.setting['budget']:g} MB on {device}: predicted from shapes, without "
+            "temporaries, and found by the allocator.",
             rows=medians.index[medians[LARGEST_FORETOLD, PAREPROP.title].notna()],
             fields=[
                 words("network", lambda group: group),
-                *methods(LARGEST_FORETOLD, 0, "predicted", "from shapes, without temporaries"),
-                *methods(LARGEST_FOUND, 0, "found", "by the allocator"),
+                amounts(TITLES, lambda g: medians.loc[g, LARGEST_FORETOLD], 0, group="predicted", without="not run"),
+                amounts(TITLES, lambda group: medians.loc[group, LARGEST_FOUND], 0, group="found", without="not run"),
             ],
         )
     )

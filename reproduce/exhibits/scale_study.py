@@ -4,19 +4,19 @@ No machine here has ten devices, let alone a thousand. So both are answered by s
 (`reproduce.modelling.rivals`), which takes no cells but those of Table 5.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from petra_core import methods
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.modelled import seconds_when_full, timed_networks
-from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, RIVALS, SIMULATED, RivalChain, RivalOutcome
-from reproduce.records.frames import Frames
+from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, RIVALS, SIMULATED, RivalChain
+from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets, plots
-from reproduce.show.content import GIGABYTE, MEGABYTE, Entry, Finding, Table, Tone, none
-from reproduce.show.facets import Look, facet
-from reproduce.show.tables import Field, amount, number, table, words
+from reproduce.show.content import GIGABYTE, MEGABYTE, Finding, Tone
+from reproduce.show.facets import Look
+from reproduce.show.tables import Field, amount, amounts, number, table, words
 
 __all__ = ["EXHIBIT", "LINKS"]
 
@@ -24,8 +24,8 @@ GIGABIT = 1e9 / 8  # bytes
 #: What is assumed of each kind of link, in each direction; not measured.
 LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),
-    "PCIe 4": Link(latency=5e-6, bandwidth=32e9),
-    "NVLink 4": Link(latency=2e-6, bandwidth=450e9),
+    "PCIe 4, 32 GB/s": Link(latency=5e-6, bandwidth=32e9),
+    "NVLink 4, 450 GB/s": Link(latency=2e-6, bandwidth=450e9),
 }
 DEVICES = (10, 18, 50, 1000)
 #: The colour says what is kept for a backward, the mark in which order.
@@ -39,29 +39,29 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if sheet is None:
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
         return
-    own = timed_networks(sheet)
+    own, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
     chains = [RivalChain(own[0], devices) for devices in DEVICES]
-    outcomes = {chain.devices: chain.outcomes() for chain in chains}
+    ways = Frame(
+        {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
+    )
+    for devices, of in list(ways.groupby("devices"))[:1]:
+        both = of.iloc[0], of[of["delay"] == 0].nlargest(1, "efficiency").iloc[0]
+        petra, best = (f"{w['title']} {w['efficiency']:.0%} in {w['peak'] / MEGABYTE:,.0f} MB" for w in both)
+        yield Sentence(f"Efficiency modelled on {devices} devices: {petra}; the best without delay, {best}.")
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
         f"{own[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the stem "
-        f"and head of {own[0].title} and between them its stage 1 again and again, so that balance hides nothing. "
-        "Devices are as fast as the one that was measured; one f times as fast needs f times the bandwidth."
+        f"and head of {own[0].title} and between them its stage 1 again and again, so that balance hides nothing."
     )
-    yield facet(
-        (
-            {"devices": devices, "way": way.title, "GB": way.peak / GIGABYTE, "efficiency": 100 * way.efficiency}
-            for devices, ways in outcomes.items()
-            for way in ways
-        ),
+    yield facets.facet(
+        ways.assign(peak=ways["peak"] / GIGABYTE, efficiency=100 * ways["efficiency"]),
         [facets.dots(size=8)],
         key="scale-rivals",
-        title="Efficiency and memory of ways to train on many devices",
-        caption=f"Efficiency over links that take no time, {BATCH} micro-batches an update, against the memory of the "
-        f"device that holds most; modelled, “{sheet.scale}”.",
-        x="GB",
+        caption=f"Efficiency and memory of ways to train on many devices ({modelled}): efficiency over links that take "
+        f"no time, {BATCH} micro-batches an update, against the memory of the device that holds most.",
+        x="peak",
         y="efficiency",
-        hue="way",
+        hue="title",
         looks=LOOKS,
         col="devices",
         titles=lambda _, devices: f"{devices:,} devices",
@@ -71,31 +71,45 @@ def whole(frames: Frames) -> Iterator[Shown]:
         ylabel="efficiency, %",
         legend="mark",
     )
-    yield _rivals(outcomes, sheet.scale)
-    networks = {m.title: m.costs for m in own}
-    networks |= {f"chain of {2 * chain.devices} blocks": chain.reconstructing for chain in chains}
-    yield _links(networks, sheet.scale)
-    yield from _findings(outcomes, sheet.scale)
 
+    def efficiency(name: str, of: str, group: str) -> Field:
+        return amount(name, lambda way: 100 * way[of], 1, group=group, without="not simulated")
 
-def _links(networks: Mapping[str, tuple[Cost, ...]], scale: str) -> Table:
-    """Rows are name, costs of the stages, seconds for a micro-batch over links that take no time, largest message."""
+    ideal, with_batch = "efficiency, links that take no time, %", f"efficiency with {BATCH}, %"
+    yield table(
+        key="scale-rivals",
+        caption=f"Training a chain of 2P blocks on P devices; {modelled}.",
+        rows=ways.to_dict("records"),
+        fields=[
+            words("P", lambda way: f"P = {way['devices']:,}"),
+            words("way", lambda way: way["title"]),
+            efficiency(f"{BATCH} micro-batches", "efficiency", ideal),
+            efficiency("4P", "with_4p", ideal),
+            *(efficiency(name, name, with_batch) for name in SIMULATED),
+            amount("peak memory, MB", lambda way: way["peak"] / MEGABYTE, 0, hint="of the device that holds most"),
+            amount("delay", lambda way: way["delay"], 0, hint="micro-batches, at device 0"),
+        ],
+        notes=[
+            "Efficiency: speed over that of one device which keeps its graphs, divided by P; PETRA evaluates every "
+            "function twice and cannot reach 100 %. Interleaving and data parallelism take a multiple of P "
+            "micro-batches. A batch of 4P micro-batches needs another learning rate."
+        ],
+        grouped=True,
+    )
 
-    def over(name: str, link: Link) -> Field:
-        hint = f"{1e6 * link.latency:.0f} µs and {link.bandwidth / 1e9:g} GB/s"
+    def shares(row: tuple[str, tuple[Cost, ...], float, int]) -> dict[str, float]:
+        return {name: 100 * row[2] / seconds_when_full(row[1], link, BATCH) for name, link in LINKS.items()}
 
-        def share(row: tuple[str, tuple[Cost, ...], float, int]) -> float:
-            return 100 * row[2] / seconds_when_full(row[1], link, BATCH)
-
-        return amount(f"{name}, %", share, 1, group="speed over", hint=hint)
-
+    networks = [(m.title, m.costs) for m in own]
+    networks += [(f"chain of {2 * chain.devices} blocks", chain.reconstructing) for chain in chains]
+    latencies = ", ".join(f"{1e6 * link.latency:.0f}" for link in LINKS.values())
     needs = "below this the largest message takes longer than the slowest stage"
-    return table(
+    yield table(
         key="scale-links",
-        caption=f"Speed of PETRA over a link, as share of that over links that take no time; modelled, “{scale}”.",
+        caption=f"Speed of PETRA over a link, as share of that over links that take no time; {modelled}.",
         rows=[
             (name, costs, seconds_when_full(costs, accumulation=BATCH), max(max(cost.up, cost.down) for cost in costs))
-            for name, costs in networks.items()
+            for name, costs in networks
         ],
         fields=[
             words("network", lambda row: row[0]),
@@ -103,58 +117,9 @@ def _links(networks: Mapping[str, tuple[Cost, ...]], scale: str) -> Table:
             amount("ms a micro-batch", lambda row: 1e3 * row[2], 1, hint="over links that take no time"),
             amount("largest message, MB", lambda row: row[3] / MEGABYTE, 1),
             amount("needs, Gbit/s", lambda row: row[3] / row[2] / GIGABIT, 2, hint=needs),
-            *(over(name, link) for name, link in LINKS.items()),
+            amounts({name: f"{name}, %" for name in LINKS}, shares, 1, group="speed over"),
         ],
-        notes=("RevNets have one device a stage. Messages travel while devices work, one at a time each way.",),
-    )
-
-
-def _rivals(outcomes: Mapping[int, Sequence[RivalOutcome]], scale: str) -> Table:
-    def share(value: float | None) -> float | Entry:
-        return none("not simulated") if value is None else 100 * value
-
-    def over(name: str) -> Field:
-        group = f"efficiency with {BATCH}, %"
-        return amount(name, lambda row: share(row[1].over_links[name]), 1, group=group)
-
-    group, ideal = "efficiency, %", "an update, over links that take no time"
-    return table(
-        key="scale-rivals",
-        caption=f"Training a chain of 2P blocks on P devices; modelled, “{scale}”.",
-        rows=[(devices, outcome) for devices, of_chain in outcomes.items() for outcome in of_chain],
-        fields=[
-            words("P", lambda row: f"P = {row[0]:,}"),
-            words("way", lambda row: row[1].title),
-            amount(f"{BATCH} micro-batches", lambda row: 100 * row[1].efficiency, 1, group=group, hint=ideal),
-            amount("4P", lambda row: share(row[1].with_4p), 1, group=group, hint=f"micro-batches {ideal}"),
-            *map(over, SIMULATED),
-            amount("peak memory, MB", lambda row: row[1].peak / MEGABYTE, 0, hint="of the device that holds most"),
-            amount("delay", lambda row: row[1].delay, 0, hint="micro-batches, at device 0"),
-        ],
-        notes=(
-            "Efficiency: speed over that of one device which keeps its graphs, divided by P; PETRA evaluates every "
-            "function twice and cannot reach 100 %. What keeps its graphs has a backward shorter by a forward; "
-            "interleaving and data parallelism take a multiple of P micro-batches. A batch of 4P micro-batches needs "
-            "another learning rate.",
-        ),
-        grouped=True,
-    )
-
-
-def _findings(outcomes: Mapping[int, Sequence[RivalOutcome]], scale: str) -> Iterator[Shown]:
-    def said(outcome: RivalOutcome) -> str:
-        return f"{outcome.title} {outcome.efficiency:.0%} in {outcome.peak / MEGABYTE:,.0f} MB"
-
-    claims = []
-    for devices, (petra, *others) in outcomes.items():
-        exact = sorted((outcome for outcome in others if not outcome.delay), key=lambda outcome: -outcome.efficiency)
-        lean = [said(outcome) for outcome in exact if outcome.peak <= petra.peak] or ["nothing"]
-        reached = f"on {devices} devices: {said(petra)}; the best without delay, {said(exact[0])}"
-        claims.append((reached, f"in no more memory than PETRA, {lean[0]}"))
-    yield Sentence(f"Efficiency modelled {claims[0][0]}.")
-    yield Finding(
-        "Scale: efficiency, and memory of the device that holds most, modelled from stage costs of the scale "
-        f"“{scale}”, at {BATCH} micro-batches an update: {'; '.join('; '.join(claim) for claim in claims)}."
+        notes=[f"Messages travel while devices work, one at a time each way; assumed latencies: {latencies} µs."],
     )
 
 

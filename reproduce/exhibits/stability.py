@@ -13,7 +13,6 @@ from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
 from reproduce.show.content import Entry, Tone, missing, text
-from reproduce.show.facets import facet
 from reproduce.show.tables import Field, amount, entry, number, table
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
@@ -58,7 +57,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"Of {len(known)} points training breaks at {len(petra)} under PETRA and {len(exact)} under backpropagation: "
         f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone."
     )
-    yield facet(
+    yield facets.facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
         [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
         key=f"stability-{sheet.key}",

@@ -16,7 +16,6 @@ from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import judge, means, points
 from reproduce.show.content import Entry, estimate
-from reproduce.show.facets import facet
 from reproduce.show.statements import UNKNOWN, combine, is_below, judged_entries
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import judged, mean, published, table, words
@@ -49,7 +48,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"{first.partition(',')[0]}, {structure}: reconstructed inputs {inputs} points, current weights {weights}, "
         f"both {both}."
     )
-    yield facet(
+    yield facets.facet(
         sheet.done,
         [facets.rows()],
         key=key,

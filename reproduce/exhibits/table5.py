@@ -4,31 +4,27 @@ The published values were measured on J devices. Where there are none, times are
 event from what each stage costs on one device (`reproduce.modelling`), and say so wherever they stand.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from petra_core.prediction.simulation import Link
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.arrangements import DEVICES, Arrangement, arrangements
-from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.modelling.modelled import timed_networks
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, TIMES, Finding, Table, missing
+from reproduce.show.content import MEGABYTE, TIMES, Table, missing
 from reproduce.show.content import number as number_entry
-from reproduce.show.facets import Look, facet
 from reproduce.show.tables import amount, number, published, published_value, table, words
 
-STATED_LINK, LINK_NAME = Link(latency=10e-6, bandwidth=10e9), "10 GB/s, 10 µs"
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
 INTRODUCTION = (
-    "Published is the time of an iteration of PETRA against reversible backpropagation without overlap, one device a "
-    "stage. Modelled is the same from measured times: the engine's worker of each stage alone on one device (medians "
-    "of its forward, its backward with what it reconstructs, its update), and runs on J devices simulated from them "
-    "event by event. Devices are taken to be equal, and, unless a link is named, messages to take no time; with "
-    "perfectly balanced stages the speed-up would be J."
+    "Modelled is what was published, from measured times: the engine's worker of each stage alone on one device "
+    "(medians of its forward, its backward with what it reconstructs, its update), and runs on J devices simulated "
+    "from them event by event. Devices are taken to be equal and messages to take no time; with perfectly balanced "
+    "stages the speed-up would be J."
 )
 
 
@@ -38,10 +34,10 @@ def largest(frames: Frames) -> Sheet | None:
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The published values, and beside them what is modelled from stage costs at the paper's scale."""
+    """The published values beside what is modelled at the paper's scale, and other ways at the largest."""
     papers = next(sheets(frames, "table5"))
     states = papers.runs.set_index("model")["state"]
-    speedups = {m.run.cell.model: number_entry(m.speedup(), 2, hint=m.machine) for m in timed_networks(papers)}
+    speedups = {m.run.cell.model: number_entry(m.speedup, 2, hint=m.machine) for m in timed_networks(papers)}
     yield table(
         key="table5",
         caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled: at "
@@ -52,99 +48,72 @@ def whole(frames: Frames) -> Iterator[Shown]:
             number("J", lambda row: row.number("devices")),
             published("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
             amount("measured on J devices", lambda _: None, 2, group="speed-up", without="not run"),
-            words(
-                "modelled",
-                lambda row: speedups.get(row["model"], missing(states[row["model"]])),
-                group="speed-up",
-                hint="from stage costs measured at the scale paper",
-            ),
+            words("modelled", lambda row: speedups.get(row["model"], missing(states[row["model"]])), group="speed-up"),
         ],
     )
+    if sheet := largest(frames):
+        yield _arrangements(sheet)
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Stage costs and times; of the largest scale also what other ways would give, and what follows."""
+    """Stage costs and times."""
     own = timed_networks(sheet)
     if not own:
         return
-    cell, title = own[0].run.cell, "What each stage costs"
-    narrow = cell.width != PAPER_WIDTH
+    first, cell = own[0], own[0].run.cell
     setting = (
-        f"scale “{cell.scale}”, images like {catalogue.by_name(cell.dataset).title}'s, batch {cell.batch_size}"
-        + f", width {cell.width}" * narrow
+        f"scale “{cell.scale}”, images like {catalogue.by_name(cell.dataset).title}'s, batch {cell.batch_size}, "
+        f"width {cell.width}, k = {cell.accumulation}"
     )
-    yield facet(
-        [
-            {"network": m.title, "stage": stage, "part": part, "ms": 1e3 * seconds}
-            for m in own
-            for stage, cost in enumerate(m.costs)
-            for part, seconds in zip(
-                PARTS, (cost.forward, cost.backward, cost.update / m.run.cell.accumulation), strict=True
-            )
-        ],
+    rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
+    beside = {row["model"]: f" ({row[SPEEDUP]}{TIMES} {row.mark.value})" for row in rows}.get(cell.model, "")
+    said = f"{first.title} {first.speedup:.1f}{TIMES} with J = {len(first.costs)}{beside}"
+    yield Sentence(f"Speed over that without overlap, modelled, not measured: {said}.")
+    parts = sheet.parts()
+    yield facets.facet(
+        parts.assign(ms=1e3 * parts["value"]),
         [facets.stack(sideways=False, mean=True)],
         key=f"costs-{sheet.key}",
-        title=title,
-        caption=f"{title}, measured, {setting}, k = {cell.accumulation}. PETRA's pace is the highest bar; the dashed "
-        "line is the mean, which perfectly balanced stages would reach. Every panel has an axis of its own.",
+        caption=f"What each stage costs ({setting}), measured. PETRA's pace is the highest bar; the dashed line is the "
+        "mean, which perfectly balanced stages would reach. Every panel has an axis of its own.",
         x="stage",
         y="ms",
-        hue="part",
-        looks={part: Look(part, colour) for part, colour in PARTS.items()},
+        hue="of",
+        looks={part: facets.Look(part, colour) for part, colour in PARTS.items()},
         col="network",
-        xlabel="stage j",
         ylabel="ms",
         share=(False, False),
         legend="area",
     )
-    at_link = "speed-up if every message passes over such a link"
     at_pace = "for the same pace, if quick neighbours share a device"
     yield table(
         key=f"table5-{sheet.key}",
-        caption=f"Times for a micro-batch, modelled from measured stage costs, {setting}, k = {cell.accumulation}.",
+        caption=f"Times for a micro-batch, modelled from measured stage costs ({setting}).",
         rows=own,
         fields=[
             words("network", lambda m: m.title),
             number("J", lambda m: len(m.costs)),
-            amount("without overlap, ms", lambda m: 1e3 * m.without_overlap(), 1),
-            amount("PETRA, ms", lambda m: 1e3 * m.pace(), 1),
-            amount("speed-up", lambda m: m.speedup(), 2),
-            amount(f"at {LINK_NAME}", lambda m: m.speedup(STATED_LINK), 2, hint=at_link),
+            amount("without overlap, ms", lambda m: 1e3 * m.without_overlap, 1),
+            amount("PETRA, ms", lambda m: 1e3 * m.pace, 1),
+            amount("speed-up", lambda m: m.speedup, 2),
             amount("stage j", lambda m: m.slowest, 0, group="slowest stage"),
             amount("share of all work, %", lambda m: 100 * m.share_of_slowest, 1, group="slowest stage"),
             amount("idle, %", lambda m: 100 * m.idle, 1, hint="mean over the devices, while the slowest works"),
             amount("devices enough", lambda m: m.devices_enough, 0, hint=at_pace),
         ],
-        notes=(f"Measured on {'; '.join(f'{m.machine} ({m.title})' for m in own)}.",),
-    )
-    speaker = largest(sheet.frames)
-    if not speaker or speaker.scale != sheet.scale:
-        return
-    yield _arrangements(own, setting)
-    rows = {row["model"]: row for row in published_tables.read("table5_speed")}
-    found = [
-        f"{m.title} {m.speedup():.1f}{TIMES} with J = {len(m.costs)}"
-        + (f" ({row[SPEEDUP]}{TIMES} {row.mark.value})" if row and not narrow else "")
-        for m in own
-        for row in [rows.get(m.run.cell.model)]
-    ]
-    yield Sentence(f"Speed over that without overlap, modelled, not measured: {found[0]}.")
-    yield Finding(
-        f"Table 5: modelled from stage costs measured at the scale “{sheet.scale}”, PETRA with one device a stage is "
-        f"as many times as fast as reversible backpropagation without overlap: {', '.join(found)}. Not measured on "
-        f"several devices.{' Networks this narrow say nothing about those of the paper.' if narrow else ''}"
+        notes=[f"Measured on {'; '.join(f'{m.machine} ({m.title})' for m in own)}."],
     )
 
 
-def _arrangements(own: Sequence[Modelled], setting: str) -> Table:
+def _arrangements(sheet: Sheet) -> Table:
     def parts(way: Arrangement) -> str:
         cut = zip(way.plan.partition, way.plan.replicas, strict=True)
         return ", ".join(f"{size}" if replicas == 1 else f"{size} on {replicas}" for size, replicas in cut)
 
     return table(
         key="table5-arrangements",
-        caption=f"Ways to use {DEVICES} devices for PETRA, modelled from measured stage costs, {setting}.",
-        rows=[way for m in own for way in arrangements(m)],
+        caption=f"Ways to use {DEVICES} devices for PETRA, modelled from measured stage costs, scale “{sheet.scale}”.",
+        rows=[way for network in timed_networks(sheet) for way in arrangements(network)],
         fields=[
             words("network", lambda way: way.network.title),
             words("way", lambda way: way.name),
@@ -156,12 +125,11 @@ def _arrangements(own: Sequence[Modelled], setting: str) -> Table:
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
-        notes=(
-            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one, with the "
-            "delay of that many. Replicas take micro-batches in turn and add up their gradients at every update, for "
-            "which k is a multiple of their number; all devices as replicas of everything are data parallelism: "
-            "balanced and without delay, every device with all weights.",
-        ),
+        notes=[
+            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. Replicas "
+            "take micro-batches in turn and add up their gradients at every update; all devices as replicas of "
+            "everything are data parallelism, without delay, every device with all weights."
+        ],
         grouped=True,
     )
 

@@ -16,7 +16,6 @@ from reproduce.records.frames import Frame, Sheet
 from reproduce.show import facets, plots
 from reproduce.show.compare import Samples, means
 from reproduce.show.content import MEGABYTE, with_sign
-from reproduce.show.facets import Look, facet
 from reproduce.show.tables import amount, mean, table, words
 
 DEVICES = (2, 4, 10)
@@ -27,8 +26,8 @@ INTRODUCTION = (
     "backpropagation and empties at every update of k micro-batches."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
-LOOKS = {m.title: Look(m.title, plots.COLOURS[m]) for m in methods.ALL} | {
-    way.title: Look(way.title, colour, marker="s")
+LOOKS = {m.title: facets.Look(m.title, plots.COLOURS[m]) for m in methods.ALL} | {
+    way.title: facets.Look(way.title, colour, marker="s")
     for way, colour in zip(PIPELINES, ("#7a5195", "#bc5090", "#003f5c", "#2f7ed8"), strict=True)
 }
 
@@ -45,7 +44,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return
     points = _points(timed[0], ways, accuracy, k)
     yield Sentence(_worth(points, DEVICES[-1]))
-    yield facet(
+    yield facets.facet(
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
         [facets.dots(size=7, hollow="beaten")],
         key=f"tradeoff-{sheet.key}",

@@ -16,7 +16,6 @@ from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, measured, points, reported
 from reproduce.show.content import Finding
-from reproduce.show.facets import RECONSTRUCTION_LOOKS, facet
 from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, method, number, table, words
 
 EXACT = methods.BACKPROPAGATION.name
@@ -44,7 +43,7 @@ def _accuracy(sheet: Sheet) -> Iterator[Shown]:
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     said = [f"{points(gaps[k, methods.PETRA.name])} with k = {k}" for k in ks]
     yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(said)}.")
-    yield facet(
+    yield facets.facet(
         sheet.done,
         [facets.line(), facets.dots(apart=0.02)],
         key=key,
@@ -88,7 +87,7 @@ def _errors(sheet: Sheet) -> Iterator[Shown]:
     errors = measured(bottom, "value", ["model", "measure"])
 
     def inexact(measure: str) -> Field:
-        return error(RECONSTRUCTION_LOOKS[measure].label, lambda model: errors[model, measure])
+        return error(facets.RECONSTRUCTION_LOOKS[measure].label, lambda model: errors[model, measure])
 
     yield table(
         key=f"transformers-errors-{sheet.key}",
@@ -98,7 +97,7 @@ def _errors(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             number("blocks", lambda model: MODELS[model]),
             number("J", lambda model: MODELS[model] + 2),
-            *map(inexact, RECONSTRUCTION_LOOKS),
+            *map(inexact, facets.RECONSTRUCTION_LOOKS),
         ],
         notes=[RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
     )

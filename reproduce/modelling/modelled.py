@@ -57,22 +57,25 @@ class Modelled:
         """Bytes that each stage takes for a micro-batch under a method."""
         return Balance(replace(self.run.cell, method=method.name), self.costs).footprints
 
-    def pace(self, link: Link = INSTANT) -> float:
-        """Seconds of PETRA for a micro-batch, one device a stage."""
-        return seconds_when_full(self.costs, link, self.run.cell.accumulation)
+    @property
+    def pace(self) -> float:
+        """Seconds of PETRA for a micro-batch, one device a stage, messages taking no time."""
+        return seconds_when_full(self.costs, INSTANT, self.run.cell.accumulation)
 
-    def without_overlap(self, link: Link = INSTANT) -> float:
-        """Seconds of reversible backpropagation for a micro-batch without overlap, one device a stage."""
-        return seconds_without_overlap(self.costs, link, self.run.cell.accumulation)
+    @property
+    def without_overlap(self) -> float:
+        """Seconds of reversible backpropagation for a micro-batch without overlap, likewise."""
+        return seconds_without_overlap(self.costs, INSTANT, self.run.cell.accumulation)
 
-    def speedup(self, link: Link = INSTANT) -> float:
-        """Time of reversible backpropagation without overlap over that of PETRA, one device a stage."""
-        return self.without_overlap(link) / self.pace(link)
+    @property
+    def speedup(self) -> float:
+        """Time of reversible backpropagation without overlap over that of PETRA, likewise."""
+        return self.without_overlap / self.pace
 
     @property
     def idle(self) -> float:
         """Share of the time in which a device of PETRA's waits, one device a stage, mean over the devices."""
-        return 1 - sum(self.balance.seconds) / (len(self.costs) * self.pace())
+        return 1 - sum(self.balance.seconds) / (len(self.costs) * self.pace)
 
     @property
     def devices_enough(self) -> int:

@@ -189,7 +189,7 @@ def facet(
         row: column whose values make lines of panels, in the order in which they come.
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
-        titles: title of a panel from the values of row and col; the default names the column's value, of `CHOSEN` with
+        titles: title of a panel from the values of row and col; the default is the column's value, of `CHOSEN` after
             its name.
         margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
             first line alone, the x-axis its label in the last.

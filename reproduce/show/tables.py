@@ -45,6 +45,7 @@ __all__ = [
     "mean",
     "mean_entry",
     "method",
+    "named",
     "number",
     "published",
     "published_value",
@@ -113,8 +114,14 @@ def entry(name: str, of: Of, *, group: str = "", hint: str = "", numeric: bool =
 
 
 def words(name: str, of: Of, *, group: str = "", hint: str = "") -> Field:
-    """A column of words, not numbers; an entry is left as it is, None is nothing."""
+    """A column of words, not numbers; an entry is left as it is, None is nothing, a truth yes or no."""
     return entry(name, lambda row: _words(of(row)), group=group, hint=hint, numeric=False)
+
+
+def named(*names: str) -> Field:
+    """Columns of words, each called as the key under which a row, a mapping, has them; nothing where it has none."""
+    heads = [Column(name.replace("_", " "), numeric=False) for name in names]
+    return Field(heads, lambda row: [_words(row.get(name)) for name in names])
 
 
 def method(name: str, of: Callable[[Any], Method]) -> Field:
@@ -133,11 +140,20 @@ def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", w
 
 
 def amounts(
-    names: Mapping[Any, str], of: Callable[[Any], Mapping[Any, float]], digits: int, *, group: str = ""
+    names: Mapping[Any, str],
+    of: Callable[[Any], Mapping[Any, float]],
+    digits: int,
+    *,
+    group: str = "",
+    without: str = "",
 ) -> Field:
     """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
     heads = [Column(name, group=group) for name in names.values()]
-    return Field(heads, lambda row: [number_entry(float(of(row)[key]), digits) for key in names])
+
+    def shown(value: float) -> Entry:
+        return missing(without) if isna(value) else number_entry(float(value), digits)
+
+    return Field(heads, lambda row: [shown(of(row)[key]) for key in names])
 
 
 def difference(
@@ -261,6 +277,8 @@ def published_value(row: Row, column: str, unit: str = "") -> Entry:
 def _words(value: object) -> Entry:
     if isinstance(value, Entry):
         return value
+    if isinstance(value, bool):
+        return text_entry("yes" if value else "no")
     return missing("") if value is None else text_entry(str(value))
 
 

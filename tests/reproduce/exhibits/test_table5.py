@@ -81,17 +81,14 @@ def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    (finding,) = read(tmp_path).findings
-    assert f"RevNet-18 2.0{TIMES} with J = 10." in finding.text
-    assert "second-hand" not in finding.text
-    assert "say nothing about those of the paper" in finding.text
+    assert read(tmp_path).sentence.endswith(f": RevNet-18 2.0{TIMES} with J = 10.")
 
 
 def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     found = read(tmp_path)
-    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in found.findings[0].text
+    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in found.sentence
     assert found.count == "2 of 8 cells"
     first, second = tables(found)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
