@@ -159,7 +159,11 @@ def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
         assert {kind for kind, count in predicted[3].peak.items() if count} == {"messages"}
 
 
-@every_use
+@pytest.mark.parametrize(
+    ("network", "method"),
+    [("alone", methods.DELAYED_GRADIENTS), ("merged", methods.PETRA), ("first block", methods.APPROXIMATE_INPUTS)],
+    ids=str,
+)
 def test_resume_with_a_full_pipeline_is_bitwise(network: str, method: Method, tmp_path: Path) -> None:
     def fresh() -> Pipeline:
         return toys.pipeline(NETWORKS[network](), method, accumulation=2, seed=5)

@@ -50,29 +50,6 @@ def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: i
         assert row["peak"] == row["predicted"], row
 
 
-@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PETRA], ids=str)
-def test_fewer_ticks_would_leave_a_buffer_short(
-    method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enough = Method.ticks_to_steady
-    monkeypatch.setattr(Method, "ticks_to_steady", lambda *settings: enough(*settings) - 2)
-    rows = result(cell(method), tmp_path)["rows"]
-    assert any(row["peak"] < row["predicted"] for row in rows)
-
-
-def test_of_a_reversible_stage_only_petra_and_approximate_inputs_keep_nothing(tmp_path: Path) -> None:
-    stream = 2 * 4 * 32 * 32 * 4  # batch, channels, pixels, bytes; stage 1 waits for 16 micro-batches
-    for method, kept in (
-        (methods.PETRA, 0),
-        (methods.APPROXIMATE_INPUTS, 0),
-        (methods.DSP, 16),
-        (methods.DELAYED_GRADIENTS, 16),
-    ):
-        rows = result(cell(method), tmp_path)["rows"]
-        (inputs,) = [row for row in rows if (row["stage"], row["kind"]) == (1, "inputs")]
-        assert inputs["held"] == kept * stream, method
-
-
 def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> None:
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
