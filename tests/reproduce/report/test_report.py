@@ -267,17 +267,6 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 
 @needs_browser
-def test_it_prints(page: Path, tmp_path: Path) -> None:
-    file = tmp_path / "page.pdf"
-    browse(tmp_path, page.as_uri(), f"--print-to-pdf={file}", "--no-pdf-header-footer")
-    printed = file.read_bytes()
-    assert printed.startswith(b"%PDF-")
-    boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed))
-    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
-    assert 8 < len(re.findall(rb"/Type /Page\b", printed)) < 60
-
-
-@needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
     """Ink on a dark page is light; what is folded is printed."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
@@ -286,3 +275,9 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
     printed = with_script(page, tmp_path / "printed.html", FOLDED)
     printed.write_text(printed.read_text().replace("@media print", "@media all"))
     assert reported(browse(tmp_path, printed.as_uri(), "--dump-dom"))["hidden"] == 0
+    browse(tmp_path, page.as_uri(), f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
+    pdf = (tmp_path / "page.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF-")
+    boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf))
+    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
+    assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) < 60

@@ -209,25 +209,22 @@ def end(last: str, group: bool) -> None:
         exec(last)
 
 
-@pytest.mark.parametrize(
-    ("last", "code", "text"),
-    [
+def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
+    for last, code, text in (
         ("pass", 0, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit(75)", 75, ""),
         ("sys.exit('a message')", 1, "a message\n"),
         ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
-    ],
-)
-def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
-    with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-        output = process.said()
-        assert process.returncode == code, output
-        assert output.endswith(text)
-    with contextlib.closing(Command(end, last, False)) as process:
-        output = process.said()
-        assert process.returncode == -signal.SIGABRT, output
-        assert text.removeprefix("[rank0]: ") in output
+    ):
+        with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
+            output = process.said()
+            assert process.returncode == code, output
+            assert output.endswith(text)
+        with contextlib.closing(Command(end, last, False)) as process:
+            output = process.said()
+            assert process.returncode == -signal.SIGABRT, output
+            assert text.removeprefix("[rank0]: ") in output
 
 
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
