@@ -16,20 +16,14 @@ def test_an_exponent_has_an_interval_that_holds_it() -> None:
     assert (two.exponent, two.half_width, two.words(2)) == (pytest.approx(2), None, "2.00")
 
 
-def test_what_does_not_grow_has_the_exponent_0_and_is_a_straight_line() -> None:
+def test_straight_lines_and_what_has_no_exponent() -> None:
     flat = growth(PLACES, [7.0] * 4)
     assert (flat.exponent, flat.half_width, flat.straight) == (0, 0, 1)
     assert flat.words() == "0.000 ± 0.000"
-
-
-def test_a_straight_line_with_a_fixed_cost_has_an_exponent_below_one() -> None:
-    found = growth(PLACES, [10 + 2.0 * x for x in PLACES])
+    found = growth(PLACES, [10 + 2.0 * x for x in PLACES])  # with a fixed cost
     assert found.straight == pytest.approx(1)
     assert found.exponent < 0.9
     assert growth(PLACES, [x**3 for x in PLACES]).straight < 0.99
-
-
-@pytest.mark.parametrize("points", [[], [(2, 1.0), (2, 2.0)], [(0, 1.0), (1, 1.0)], [(1, 0.0), (2, 1.0)]])
-def test_growth_needs_two_places_and_positive_numbers(points) -> None:
-    with pytest.raises(ValueError, match=r"growth|power law"):
-        growth([x for x, _ in points], [y for _, y in points])
+    for places, values in (([], []), ([2, 2], [1.0, 2.0]), ([0, 1], [1.0, 1.0]), ([1, 2], [0.0, 1.0])):
+        with pytest.raises(ValueError, match=r"growth|power law"):
+            growth(places, values)

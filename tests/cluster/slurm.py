@@ -90,20 +90,10 @@ class Slurm:
         # --force: below a folder for temporary files, in which anybody may write.
         self._start("munged", "--foreground", "--force", f"--log-file={self._folder / 'munged.log'}", *options)
         wait_for((self._folder / "munge.socket").exists)
-        self.start_controller()
-        self._start("slurmd", "-D", "-N", "localhost")
-        wait_for(lambda: self._answer("sinfo", "--noheader", "--format=%t").strip() == "idle", seconds=60)
-
-    def start_controller(self) -> None:
-        """Start the controller, with the jobs that it knew; returns when it answers."""
         self._start("slurmctld", "-D")
         wait_for(lambda: " is UP" in self._answer("scontrol", "ping"), seconds=60)
-
-    def kill_controller(self) -> None:
-        """End the controller without a warning; jobs run on."""
-        daemon = self._daemons.pop("slurmctld")
-        daemon.kill()
-        daemon.wait()
+        self._start("slurmd", "-D", "-N", "localhost")
+        wait_for(lambda: self._answer("sinfo", "--noheader", "--format=%t").strip() == "idle", seconds=60)
 
     def stop(self) -> None:
         """End all jobs, then the daemons."""

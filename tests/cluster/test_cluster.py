@@ -129,18 +129,6 @@ def test_what_a_killed_turn_leaves_another_one_ends(slurm: Slurm, whole: dict[st
     assert "its process is gone" in slurm.log(job, 1) + slurm.log(job, 2)
 
 
-def test_a_turn_that_is_cancelled_saves_and_another_one_ends_it(
-    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
-) -> None:
-    job = submit_grid(slurm, tmp_path, "1-2%1")
-    wait_for(lambda: epochs(tmp_path))
-    slurm.call("scancel", f"{job}_1")
-    assert slurm.ended(job) == {"1": "CANCELLED", "2": "COMPLETED"}
-    assert records(tmp_path) == whole
-    assert SAVED in slurm.log(job, 1)
-    assert "took over" not in slurm.log(job, 2)
-
-
 def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
     slurm: Slurm, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -159,21 +147,6 @@ def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
     assert "Exited with exit code 143" in first
     assert "a worker died" not in first
     assert "took over" not in second
-
-
-def test_after_the_controller_was_started_again_so_is_a_turn(
-    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
-) -> None:
-    job = submit_grid(slurm, tmp_path, "1")
-    wait_for(lambda: epochs(tmp_path))
-    slurm.kill_controller()
-    slurm.start_controller()
-    assert slurm.turns(job) == {"1": "RUNNING"}
-    assert len(records(tmp_path)) < 2, "too late to test anything"
-    slurm.call("scontrol", "requeue", f"{job}_1")
-    assert slurm.ended(job) == {"1": "COMPLETED"}
-    assert records(tmp_path) == whole
-    assert slurm.log(job, 1).count("2 cells of the scale smoke") == 2
 
 
 def submit_network(slurm: Slurm, output: Path, turns: str) -> str:

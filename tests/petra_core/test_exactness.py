@@ -24,15 +24,6 @@ def test_gradients_equal_autograd(stages: int | tuple[int, ...], k: int, method:
     assert_close(engine_gradients(grouped, method, data, k), plain_gradients(net, data), 1e-10)
 
 
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
-@pytest.mark.parametrize("stages", [3, 6])
-def test_without_updates_every_method_gives_the_gradients_of_backpropagation(method: Method, stages: int) -> None:
-    # The methods differ in which weights they use; where weights do not change they are all the same.
-    k = 4
-    net, data = toys.network(stages), toys.batches(k)
-    assert_close(engine_gradients(net, method, data, k), plain_gradients(net, data), 1e-9)
-
-
 def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     """One vector a block: a bias before a BatchNorm has the gradient zero, of whose rounding nothing can be said."""
     found: dict[str, list[Tensor]] = {}

@@ -178,13 +178,21 @@ def test_a_batch_of_another_shape_is_refused() -> None:
     toys.train(p, [(x, y)] * 5)  # the pipeline is as it was
 
 
-def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
+def broken(data: list[Any], *stages: int, value: str) -> tuple[Pipeline, dict[str, Any]]:
+    """A full pipeline, with such a number in the weights of these stages; and its state before."""
     p = toys.pipeline(toys.network(6), methods.PETRA)
-    data = toys.batches(20)
     toys.train(p, data[:12], drain=False)
+    p.check_finite()
     good = p.state_dict()
     with torch.no_grad():
-        next(p.stages[2].parameters()).fill_(float("inf"))
+        for stage in stages:
+            next(p.stages[stage].parameters()).fill_(float(value))
+    return p, good
+
+
+def test_a_loss_that_is_not_finite_names_stage_and_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toys.batches(24)
+    p, good = broken(data, 2, value="inf")
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* stage 2 \(parameter residual\.0") as caught:
         toys.train(p, data[12:], drain=False)
     assert caught.value.stage == 2
@@ -192,35 +200,22 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         p.step(*data[0])
     p.load_state_dict(good)
-    assert len(toys.train(p, data[12:])) == 8 + 5
-
-
-def test_noticed_late_as_on_a_gpu_no_stage_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = toys.pipeline(toys.network(6), methods.PETRA)
-    data = toys.batches(24)
-    toys.train(p, data[:12], drain=False)
-    p.check_finite()
-    with torch.no_grad():
-        next(p.stages[2].parameters()).fill_(float("inf"))
+    assert len(toys.train(p, data[12:])) == 12 + 5
+    # Weights that no loss has shown yet are found.
+    p, _ = broken(data, 1, 3, value="nan")
+    with pytest.raises(
+        NonFiniteError, match=r"of stage 3 is not finite after \d+ updates and micro-batch 11"
+    ) as caught:
+        p.check_finite()
+    assert (caught.value.stage, caught.value.micro_batch) == (3, 11)
+    # Noticed late, as on a GPU, no stage is blamed: by then the head's weights are broken too.
+    p, _ = broken(data, 2, value="inf")
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
-    toys.train(p, data[12:], drain=False)  # by now the head's weights are broken too
+    toys.train(p, data[12:], drain=False)
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* cannot be told any more") as caught:
         p.check_finite()
     assert caught.value.stage is None
     assert 9 < caught.value.micro_batch < 16
-
-
-def test_weights_that_no_loss_has_shown_yet_are_found() -> None:
-    p = toys.pipeline(toys.network(6), methods.PETRA)
-    toys.train(p, toys.batches(12))
-    for stage in (1, 3):
-        with torch.no_grad():
-            next(p.stages[stage].parameters()).fill_(float("nan"))
-    with pytest.raises(
-        NonFiniteError, match=r"of stage 3 is not finite after 1\d updates and micro-batch 11"
-    ) as caught:
-        p.check_finite()
-    assert (caught.value.stage, caught.value.micro_batch) == (3, 11)
 
 
 def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:

@@ -6,32 +6,17 @@ from reproduce import published
 from reproduce.published import Mark
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("exhibits", 9),
-        ("table1_complexity", 5),
-        ("table2_accuracy", 30),
-        ("table3_memory", 4),
-        ("table5_speed", 2),
-        ("table6_fragments", 4),
-    ],
-)
-def test_every_table_is_there_whole_and_marked(name: str, rows: int) -> None:
-    found = published.read(name)
-    assert len(found) == rows
-    assert all(isinstance(row.mark, Mark) and "source" not in row.fields for row in found)
-
-
-def test_marks_come_from_the_file_or_from_the_table() -> None:
+def test_every_table_is_there_whole_with_marks_from_the_file_or_from_the_table() -> None:
+    counts = {"exhibits": 9, "table1_complexity": 5, "table2_accuracy": 30, "table3_memory": 4, "table5_speed": 2}
+    for name, rows in {**counts, "table6_fragments": 4}.items():
+        found = published.read(name)
+        assert len(found) == rows
+        assert all(isinstance(row.mark, Mark) and "source" not in row.fields for row in found)
     assert {row.mark for row in published.read("table2_accuracy")} == {Mark.PAPER}
     assert {row.mark for row in published.read("table3_memory")} == {Mark.PAPER}
     assert {row.mark for row in published.read("table5_speed")} == {Mark.SECOND_HAND}
     unknown = {row["key"] for row in published.read("exhibits") if row.mark is Mark.UNKNOWN}
     assert unknown == {"table4", "table6", "figure4", "figure5", "figure6"}
-
-
-def test_every_statement_about_unknown_values_has_a_mark_of_its_own() -> None:
     for row in published.read("exhibits"):
         assert bool(row["statement"]) == bool(row["statement_source"])
         if row["statement_source"]:
@@ -50,19 +35,13 @@ def test_table_2_holds_every_combination_once() -> None:
     assert all(50 < row.number("top1_percent") < 100 for row in rows)
 
 
-def test_unknown_table_lists_the_near_matches() -> None:
+def test_what_is_no_table_no_number_or_no_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no published table 'table3'; did you mean table3_memory"):
         published.read("table3")
-
-
-def test_text_is_no_number() -> None:
     row = published.read("table1_complexity")[0]
     assert row["activation_storage"] == "FG"
     with pytest.raises(ValueError, match=r"activation_storage .* is not a number: 'FG'"):
         row.number("activation_storage")
-
-
-def test_a_line_without_a_valid_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(published._FILES, "table3_memory", "hearsay")
     with pytest.raises(ValueError, match=r"table3_memory\.csv: 'hearsay' .* not one of paper, second-hand, unknown"):
         published.read("table3_memory")

@@ -42,43 +42,18 @@ def test_random_delays_change_nothing() -> None:
     in_processes(3, test_distributed.compare, 6, (2, 2, 2), SlowBatched, (methods.PETRA,), (1,))
 
 
-def both_ways(rank: int, parts: Parts, which: list[Method]) -> None:
-    """Stopped full, drained, evaluated in between; gone on with over a channel that has not sent anything yet."""
-    partition, counts = parts
-    data = toys.batches(22)
-    for method in which:
-        found = []
-        for batched in (False, True):
-            channels = [ProcessChannel(partition, replicas=counts, batched=batched) for _ in range(2)]
-            stages = toys.network(sum(partition), dropout=0.2)
-            pipeline, resumed = (test_replicated_stages.make(stages, method, 2, None, channel) for channel in channels)
-            losses = [toys.train(pipeline, data[:1])]  # the pipeline fills, and is drained at once
-            early = pipeline.evaluate(data[0][0])
-            losses.append(toys.train(pipeline, data[1:13], drain=False))
-            logits = pipeline.evaluate(data[0][0]), pipeline.evaluate(data[1][0])
-            resumed.load_state_dict(pipeline.state_dict())
-            losses += [toys.train(p, data[13:]) for p in (pipeline, resumed)]
-            states = [p.state_dict()["workers"] for p in (pipeline, resumed)]
-            assert_bitwise_equal(*states)
-            found.append((losses, early, logits, states))
-            for channel in channels:
-                channel.close()
-        assert_bitwise_equal(*found)
-
-
 @pytest.mark.parametrize(
     ("parts", "which"),
     [
-        (((3, 2), (1, 1)), [methods.PETRA, methods.BACKPROPAGATION]),
         (((2, 2), (2, 1)), [methods.PETRA, methods.DELAYED_GRADIENTS]),
         (((1, 2, 1), (1, 2, 1)), [methods.PETRA]),
         (((2, 2), (2, 2)), [methods.DSP]),
     ],
-    ids=["plain", "first", "middle", "both"],
+    ids=["first", "middle", "both"],
 )
 @pytest.mark.slow
-def test_bitwise_equal_to_the_other_way(parts: Parts, which: list[Method]) -> None:
-    in_processes(sum(parts[1]), both_ways, parts, which)
+def test_replicated_parts_train_as_one_process_does(parts: Parts, which: list[Method]) -> None:
+    in_processes(sum(parts[1]), test_replicated_stages.as_one, parts, 2, which, True)
 
 
 class Entry(NamedTuple):

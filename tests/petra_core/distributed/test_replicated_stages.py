@@ -173,14 +173,14 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
 BATCHES = 17
 
 
-def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
+def as_one(rank: int, parts: Parts, k: int, which: list[Method], batched: bool = False) -> None:
     """Losses, weights, evaluation and the resumed run of the processes, against one that does what all would do."""
     partition, counts = parts
     # With dropout: each replica has a stream of its own, also where one process does what all would do.
     stages = toys.network(sum(partition), dropout=0.2, norm=False)
     data = toys.batches(BATCHES + 8)
     for method in which:
-        channel = ProcessChannel(partition, replicas=counts)
+        channel, fresh = (ProcessChannel(partition, replicas=counts, batched=batched) for _ in range(2))
         alone = make(stages, method, k, of_stages(partition, counts))
         shared = make(stages, method, k, None, channel)
         with shared.recording() as recording:
@@ -195,7 +195,9 @@ def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
                 assert_close(mine, theirs, 1e-12)
         validate(recording.schedule, complete=False)
         assert_close(shared.evaluate(data[0][0]), alone.evaluate(data[0][0]), 1e-12)
-        resumed = make(toys.network(sum(partition), dropout=0.2, norm=False), method, k, None, channel)
+        resumed = make(
+            toys.network(sum(partition), dropout=0.2, norm=False), method, k, None, fresh
+        )  # has sent nothing
         resumed.load_state_dict(shared.state_dict())
         for pipeline in (shared, resumed, alone):
             toys.train(pipeline, data[BATCHES:])
@@ -204,6 +206,7 @@ def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
             assert_close(mine, theirs, 1e-12)
             assert_bitwise_equal(again, mine)
         channel.close()
+        fresh.close()
 
 
 @pytest.mark.parametrize(

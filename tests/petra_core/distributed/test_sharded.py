@@ -91,24 +91,30 @@ def test_ranks_with_folders_of_their_own_are_refused(tmp_path: Path) -> None:
     in_processes(2, apart, tmp_path)
 
 
-def test_damage_is_found(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path / "checkpoint")
     with pytest.raises(CheckpointError, match="holds no whole checkpoint"):
         folder.load(["stage_0"])
     folder.save(1, PARTS)
     with pytest.raises(CheckpointError, match="has no part stage_9; it has stage_0, stage_1"):
         folder.load(["stage_9"])
-    file = tmp_path / "step-000000001" / "__0_0.distcp"
+    file = folder.path / "step-000000001" / "__0_0.distcp"
     data = bytearray(file.read_bytes())
-    at = bytes(data).index(torch.arange(3.0).numpy().tobytes())
-    data[at + 5] ^= 1  # a bit of a weight
+    data[bytes(data).index(torch.arange(3.0).numpy().tobytes()) + 5] ^= 1  # a bit of a weight
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match="damaged"):
         folder.load(["stage_0"])
     file.unlink()
     with pytest.raises(CheckpointError, match="damaged or not whole"):
         folder.load(["stage_0"])
-    (tmp_path / "latest.json").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(MakesFolder()))
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
+        folder.load(["stage_0"])
+    assert not (tmp_path / "evil").exists()
+    (folder.path / "latest.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"latest.json is damaged"):
         folder.load(["stage_0"])
 
@@ -116,16 +122,6 @@ def test_damage_is_found(tmp_path: Path) -> None:
 class MakesFolder:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("evil",)
-
-
-def test_a_foreign_table_of_contents_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = Folder(tmp_path / "checkpoint")
-    folder.save(1, PARTS)
-    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(MakesFolder()))
-    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
-        folder.load(["stage_0"])
-    assert not (tmp_path / "evil").exists()
 
 
 def write(rank: int, path: Path) -> None:

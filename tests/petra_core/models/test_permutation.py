@@ -78,10 +78,15 @@ def first_block() -> list[Stage]:
 NETWORKS: dict[str, Callable[[], list[Stage]]] = {"merged": merged, "alone": alone, "first block": first_block}
 
 
-def test_the_permutation_as_a_picture() -> None:
+def test_the_permutation_as_a_picture_and_sizes_that_cannot_be_divided() -> None:
     image = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]]).reshape(1, 1, 2, 4)
     (channels,) = as_streams(PixelUnshuffleStage(2)(image))
     assert channels.tolist() == [[[[0, 2]], [[1, 3]], [[4, 6]], [[5, 7]]]]
+    for shape, factor in (((1, 2, 5, 6), 2), ((1, 2, 6, 5), 2), ((2, 6, 6), 2), ((1, 2, 6, 8), 3)):
+        with pytest.raises(ValueError, match=rf"divisible by {factor}, got \({shape[0]}, "):
+            PixelUnshuffleStage(factor)(torch.ones(shape))
+    with pytest.raises(ValueError, match="factor must be at least 1, got 0"):
+        PixelUnshuffleStage(0)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -108,14 +113,6 @@ def test_gradients_are_autograds(factor: int) -> None:
         assert found is not None
         assert not found[0].requires_grad
     assert stage.retrace(()).gradients((grad,), [], input_gradient=False) == (None, ())
-
-
-@pytest.mark.parametrize(("shape", "factor"), [((1, 2, 5, 6), 2), ((1, 2, 6, 5), 2), ((2, 6, 6), 2), ((1, 2, 6, 8), 3)])
-def test_sizes_that_cannot_be_divided_are_refused(shape: tuple[int, ...], factor: int) -> None:
-    with pytest.raises(ValueError, match=rf"divisible by {factor}, got \({shape[0]}, "):
-        PixelUnshuffleStage(factor)(torch.ones(shape))
-    with pytest.raises(ValueError, match="factor must be at least 1, got 0"):
-        PixelUnshuffleStage(0)
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
@@ -162,7 +159,11 @@ def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
         assert {kind for kind, count in predicted[3].peak.items() if count} == {"messages"}
 
 
-@every_use
+@pytest.mark.parametrize(
+    ("network", "method"),
+    [("alone", methods.DELAYED_GRADIENTS), ("merged", methods.PETRA), ("first block", methods.APPROXIMATE_INPUTS)],
+    ids=str,
+)
 def test_resume_with_a_full_pipeline_is_bitwise(network: str, method: Method, tmp_path: Path) -> None:
     def fresh() -> Pipeline:
         return toys.pipeline(NETWORKS[network](), method, accumulation=2, seed=5)

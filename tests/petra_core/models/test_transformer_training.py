@@ -1,6 +1,5 @@
 """The engine trains transformers as any other stages: exact, resumable, bytes as predicted; how far it inverts."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, methods
+from petra_core import Pipeline, methods
 from petra_core.methods import Method
 from petra_core.models import TransformerSize, revvit
 from petra_core.models.transformer import DropPath, drop_rates
@@ -17,13 +16,11 @@ from reproduce.measures.reconstruction import rounding_errors
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close, relative_error
 from tests.properties import (
-    EXACT,
     assert_bytes_are_as_predicted,
     assert_resumes_bitwise,
     engine_gradients,
     plain_gradients,
 )
-from tests.reference import RULES, ReferencePart, Sgd, simulate
 from tests.transformers import FAMILIES, batches, every_family, network, random_network
 
 pytestmark = pytest.mark.convolutions
@@ -37,22 +34,10 @@ def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @every_family
-@pytest.mark.parametrize(("method", "split"), [(EXACT[0], False), (EXACT[1], False), (EXACT[1], True)], ids=str)
-def test_gradients_equal_autograd(family: str, method: Method, split: bool) -> None:
+@pytest.mark.parametrize("split", [False, True])
+def test_gradients_equal_autograd(family: str, split: bool) -> None:
     net, data = network(family, split_blocks=split), batches(family, 2)
-    found, expected = engine_gradients(net, method, data, 2), plain_gradients(net, data)
-    assert_close(comparable(found), comparable(expected), 1e-10)
-
-
-@pytest.mark.parametrize(
-    ("family", "method"),
-    [*(("RevViT", method) for method in methods.ALL[1:]), *((family, methods.PETRA) for family in FAMILIES)],
-    ids=str,
-)
-def test_with_dropout_and_without_updates_every_method_gives_one_gradient(family: str, method: Method) -> None:
-    # The weights stay, so methods differ in nothing but where inputs come from; a mask that differed would show.
-    net, data = random_network(family), batches(family, 2)
-    expected, found = (engine_gradients(net, of, data, 2, seed=3) for of in (methods.BACKPROPAGATION, method))
+    found, expected = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2), plain_gradients(net, data)
     assert_close(comparable(found), comparable(expected), 1e-10)
 
 
@@ -81,33 +66,7 @@ def test_stochastic_depth_drops_samples_and_keeps_the_mean() -> None:
     assert drop_rates(0.2, 3) == [0.0, 0.1, 0.2]
 
 
-DELAYED = [method for method in methods.ALL if method.pipelined]
-KINDS = {ReversibleStage: "reversible", BufferedStage: "buffered", HeadStage: "head"}
-
-
-@pytest.mark.parametrize(
-    ("family", "method"),
-    [*(("RevMViT", method) for method in DELAYED), ("RevViT", methods.PETRA), ("RevSwin", methods.PETRA)],
-    ids=str,
-)
-def test_training_is_that_of_the_papers_equations(family: str, method: Method) -> None:
-    net, data, rate, k = network(family), batches(family, 12, size=2), 0.1, 2
-    plain = [
-        [ReferencePart(KINDS[type(part)], copy.deepcopy(part.function)) for part in stage.parts()] for stage in net
-    ]
-    history = simulate(plain, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
-    p = toys.pipeline(net, method, accumulation=k, optimizer=lambda ps: torch.optim.SGD(ps, lr=rate))
-    losses = toys.train(p, data)
-    assert losses == pytest.approx([history.losses[m].item() for m in range(len(data))], rel=1e-10)
-    found = [[dict(part.function.named_parameters()) for part in stage.parts()] for stage in p.stages]
-    for of_stage, expected in zip(found, history.weights[-1], strict=True):
-        assert_close(list(map(comparable, of_stage)), list(map(comparable, expected)), 1e-10)
-
-
-#: Each family with PETRA, and each other kind of memory with one of them.
-FAMILIES_AND_METHODS = [(family, methods.PETRA) for family in FAMILIES]
-FAMILIES_AND_METHODS += [("RevViT", methods.DELAYED_GRADIENTS), ("RevSwin", methods.APPROXIMATE_INPUTS)]
-FAMILIES_AND_METHODS += [("RevMViT", methods.DSP), ("RevRoBERTa", methods.DELAYED_GRADIENTS)]
+FAMILIES_AND_METHODS = [*((family, methods.PETRA) for family in FAMILIES), ("RevRoBERTa", methods.DELAYED_GRADIENTS)]
 
 
 @pytest.mark.parametrize(("family", "method"), FAMILIES_AND_METHODS, ids=str)

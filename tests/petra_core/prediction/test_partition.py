@@ -84,22 +84,21 @@ def test_replicas_help_where_no_cut_does() -> None:
     assert replicated_plan(heavy, 4, accumulation=4, exchange=Link(bandwidth=10)).replicas != (4,)
 
 
-def test_what_a_plan_says() -> None:
+def test_what_a_plan_says_and_refuses() -> None:
     best_cut = plan([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
     assert (best_cut.partition, best_cut.bytes) == ((2, 2), (1_000_000, 2_000_000))
     assert (best_cut.speedup, best_cut.efficiency) == pytest.approx((1.6, 0.8))
     assert str(best_cut).splitlines()[1].split() == ["0", "0..1", "5.000", "100%", "1.0"]
     assert assess([1, 4, 1, 2], (3, 1)).speedup == pytest.approx(8 / 6)
-
-
-def test_bad_input() -> None:
-    with pytest.raises(ValueError, match=r"the parts of a cut of 2 stages have that sum, got \(1, 2\)"):
-        assess([1, 1], (1, 2))
-    with pytest.raises(ValueError, match="each of 3 devices needs a stage, and there are 2"):
-        plan([1, 1], 3)
-    with pytest.raises(ValueError, match="of the same stages, got 2 and 1"):
-        plan([1, 1], 1, held=[1])
-    with pytest.raises(ValueError, match="stays below 5 bytes a device: the largest stage holds 7, all of them 8"):
-        plan([1, 1], 2, held=[7, 1], limit=5)
-    with pytest.raises(ValueError, match="at least one device, got 0"):
-        replicated_plan([Cost(1, 1)], 0)
+    for make, message in (
+        (lambda: assess([1, 1], (1, 2)), r"the parts of a cut of 2 stages have that sum, got \(1, 2\)"),
+        (lambda: plan([1, 1], 3), "each of 3 devices needs a stage, and there are 2"),
+        (lambda: plan([1, 1], 1, held=[1]), "of the same stages, got 2 and 1"),
+        (
+            lambda: plan([1, 1], 2, held=[7, 1], limit=5),
+            "stays below 5 bytes a device: the largest stage holds 7, all of them 8",
+        ),
+        (lambda: replicated_plan([Cost(1, 1)], 0), "at least one device, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()

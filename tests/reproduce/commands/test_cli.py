@@ -73,8 +73,7 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
     assert not list(tmp_path.rglob("config.json"))
 
 
-@pytest.mark.parametrize("command", ["train", "partition"])
-def test_the_device_is_made_the_current_one(tmp_path, monkeypatch, command):
+def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
     """`train --device cuda:1 --cuda-graphs 4` recorded on cuda:0, which had nothing to do."""
     taken = []
 
@@ -85,8 +84,9 @@ def test_the_device_is_made_the_current_one(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", set_device)
-    assert str(call(command, "--device", "cuda:1").exception) == "far enough"
-    assert taken == ["cuda:1"]
+    for command in ("train", "partition"):
+        assert str(call(command, "--device", "cuda:1").exception) == "far enough"
+    assert taken == ["cuda:1"] * 2
 
 
 def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     assert result.exit_code == 0
 
 
-def test_train_leaves_a_record_and_a_model_and_says_how_it_goes(tmp_path):
+def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_cell(tmp_path):
     output, events = tmp_path / "out", tmp_path / "events"
     result = call("train", *QUICK, "--output", output, "--tensorboard", events)
     assert result.exit_code == 0, result.output
@@ -137,23 +137,16 @@ def test_train_leaves_a_record_and_a_model_and_says_how_it_goes(tmp_path):
     accumulator.Reload()
     accuracies = [event.value for event in accumulator.Scalars("test_accuracy")]
     assert accuracies == pytest.approx([line["test_accuracy"] for line in record.metrics()])
-
-
-def test_train_in_a_folder_of_another_cell_is_refused(tmp_path):
-    assert call("train", *QUICK, "--output", tmp_path).exit_code == 0
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    result = call("train", *QUICK, "--seed", 5, "--output", tmp_path)
+    before = {file.name: file.read_bytes() for file in output.iterdir()}
+    result = call("train", *QUICK, "--seed", 5, "--output", output)
     assert result.exit_code == 1
     assert "another cell: seed 0, not 5" in result.output
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-
-def test_train_that_diverges_says_where_and_ends_with_1(tmp_path):
-    result = call("train", *QUICK, "--learning-rate", "1e18", "--output", tmp_path)
+    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
+    result = call("train", *QUICK, "--learning-rate", "1e18", "--output", tmp_path / "diverged")
     assert result.exit_code == 1
     assert "diverged" in result.output
     assert "micro-batch" in result.output
-    assert (tmp_path / "result.json").exists()
+    assert (tmp_path / "diverged" / "result.json").exists()
 
 
 def test_the_rule_gives_the_learning_rate_unless_it_is_set():

@@ -42,54 +42,43 @@ def test_list_shows_every_data_set_and_how_to_get_it(root):
     assert "ready: it comes with a dependency" in text
 
 
-def test_prepare_prints_what_it_found(prepared, root):
+def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, source, root, tmp_path):
     assert f"{root / 'cifar10'} is made: NOT OFFICIAL: " in prepared
     assert "(reason given: a test)" in prepared
     assert "train: 100 images, 10 classes of 10" in prepared
     assert "test: 20 images, 10 classes of 2" in prepared
     assert re.search(r"channels: mean 0\.\d{4}, .*; standard deviation 0\.\d{4}", prepared)
     assert re.search(r"train.beton  [\d,]+ bytes  SHA-256 [0-9a-f]{64}", prepared)
-
-
-def test_list_check_and_prepare_know_what_is_prepared(prepared, source, root):
     assert "ready for ffcv and memory, NOT OFFICIAL: " in invoke("list", "--data-root", root)
     for names in ((), ("cifar10",), ("CIFAR-10",)):
         assert "cifar10: whole, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
     again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
     assert "was there already, from the same source" in again
-
-
-def test_list_knows_a_data_set_under_a_wrong_name(prepared, root):
     (root / "cifar10").rename(root / "cifar100")
     assert "cifar100 holds cifar10, not cifar100" in invoke("list", "--data-root", root)
+    (tmp_path / "file").write_text("")
+    text = invoke("prepare", "cifar10", "--source", source, "--data-root", tmp_path / "file" / "data", code=1)
+    assert re.search(r"Error: .*Not a directory: .*file/data", text), "without a traceback"
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
-def test_check_and_list_find_damage(prepared, root, damage):
-    path = root / "cifar10" / "train.beton"
-    content = bytearray(path.read_bytes())
+def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
+    fake_data.cifar100_binary(tmp_path / "more")
+    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--unofficial", "a test")
+    path = root / "cifar10" / ("manifest.json" if damage == "manifest" else "train.beton")
+    content = path.read_bytes()
     if damage == "flip":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     elif damage == "remove":
         path.unlink()
     else:
-        path = root / "cifar10" / "manifest.json"
-        path.write_text(path.read_text()[:100])
+        path.write_bytes(content[:100])
     text = invoke("check", "--data-root", root, code=1)
     assert f"cifar10: DAMAGED\n  {path}" in text
     assert f"data prepare cifar10 --data-root {root} --replace" in text
+    assert "cifar100: whole" in text
     # A look at names and sizes cannot see a flipped bit.
     assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
-
-
-def test_check_goes_on_after_a_damaged_data_set(prepared, tmp_path, root):
-    fake_data.cifar100_binary(tmp_path / "more")
-    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--unofficial", "a test")
-    (root / "cifar10" / "test.beton").unlink()
-    text = invoke("check", "--data-root", root, code=1)
-    assert "cifar10: DAMAGED" in text
-    assert "cifar100: whole" in text
 
 
 def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
@@ -132,12 +121,6 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
     text = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test", code=130)
     assert "the same command begins anew" in text
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
-
-
-def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(source, tmp_path):
-    (tmp_path / "file").write_text("")
-    text = invoke("prepare", "cifar10", "--source", source, "--data-root", tmp_path / "file" / "data", code=1)
-    assert re.search(r"Error: .*Not a directory: .*file/data", text)
 
 
 @pytest.mark.parametrize(

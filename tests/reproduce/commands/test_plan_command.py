@@ -9,11 +9,11 @@ from reproduce.commands.cli import main
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.grids.smoke import digits_cell
-from reproduce.records import locks, provenance
+from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
 from tests.processes import FORKED
-from tests.reproduce.records.test_locks import be_machine
+from tests.reproduce.records.test_locks import _hold
 
 CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
@@ -49,34 +49,21 @@ def test_the_table(root):
     assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before
 
 
-def test_failed_cells_are_left_to_run_if_they_are_to_be_retried(root):
+def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
     text = call(root, "--retry-failed").output
     assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
     assert "failed" not in text.splitlines()[0]
-
-
-def test_on_another_kind_of_device_the_time_is_unknown(root):
     assert "the time of all of them is unknown" in call(root, "--threads", "2").output
-
-
-def test_another_precision_means_other_cells_under_the_same_table(root):
-    text = call(root, "--precision", "bf16").output
+    text = call(root, "--precision", "bf16").output  # other cells under the same table
     assert text.splitlines()[1] == "accuracy:"
     [row] = [line for line in text.splitlines() if line.startswith("  digits")]
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
 
 
-def _hold(name, path, ready, release):
-    be_machine(name, stale=1000)
-    with locks.hold(path):
-        ready.set()
-        release.wait()
-
-
 def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
     ready, release = FORKED.Event(), FORKED.Event()
     path = Record.of(CELLS[1], root).path
-    process = FORKED.Process(target=_hold, args=("beta", path, ready, release))
+    process = FORKED.Process(target=_hold, args=("beta", 1000, path, ready, release))
     process.start()
     try:
         assert ready.wait(120)

@@ -1,7 +1,6 @@
 """The .beton writer: FFCV's format, the same bytes always, and no half of a file."""
 
 import io
-import resource
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageErr
 from reproduce.data.errors import DataError
 from tests.conftest import ROOT
 from tests.fake_data import image_folder
+from tests.reproduce.records.test_records import full_disk
 
 SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; of the latter a page holds two and a part of a third
 
@@ -110,27 +110,19 @@ def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, 
         file.raw()
 
 
-def test_a_file_that_is_no_image_is_named_and_leaves_nothing(tmp_path: Path, jpegs: JpegFiles) -> None:
+def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_disk(
+    tmp_path: Path, jpegs: JpegFiles
+) -> None:
     jpegs.paths[4].write_bytes(b"no image at all")
-    with pytest.raises(
-        UnreadableImageError, match=r"train_1_1\.JPEG: cannot be read as an image \(.+--skip-unreadable"
-    ):
+    message = r"train_1_1\.JPEG: cannot be read as an image \(.+--skip-unreadable"
+    with pytest.raises(UnreadableImageError, match=message):
         write_beton(tmp_path / "a.beton", jpegs)
     assert [file.name for file in tmp_path.iterdir()] == ["images"]
-
-
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk."""
     (tmp_path / "a.beton").write_bytes(b"before")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000_000, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_beton(tmp_path / "a.beton", raw_images(*SHAPES[1]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(12_000_000), pytest.raises(OSError, match="File too large"):
+        write_beton(tmp_path / "a.beton", raw_images(*SHAPES[1]))
     assert (tmp_path / "a.beton").read_bytes() == b"before"
-    assert [file.name for file in tmp_path.iterdir()] == ["a.beton"]
+    assert {file.name for file in tmp_path.iterdir()} == {"images", "a.beton"}
 
 
 @pytest.mark.parametrize(

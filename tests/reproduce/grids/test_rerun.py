@@ -36,7 +36,8 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
     assert selection.with_settings(chosen, loader=words[8], precision=words[10]) == [run]
 
 
-def test_no_command_is_given_for_what_no_command_makes() -> None:
+def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:
+    assert "reproduce train" in rerun.command(digits_cell(epochs=7))
     left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
     assert rerun.command(left) == ""
 
@@ -64,7 +65,3 @@ def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypat
     with pytest.raises(click.UsageError):
         training.train(words[4:], standalone_mode=False)
     assert made == [cell]
-
-
-def test_a_cell_that_left_the_grid_is_run_by_hand() -> None:
-    assert "reproduce train" in rerun.command(digits_cell(epochs=7))

@@ -37,25 +37,15 @@ def test_several_values_widen_and_several_conditions_narrow():
     assert values(chosen, "model") == {"revnet18"}
     assert values(chosen, "dataset") == {"imagenet"}
     assert choose() == CELLS
-
-
-@pytest.mark.parametrize("name", ["DELAYED_GRADIENTS", "delayed-gradients", "Delayed_Gradients"])
-def test_names_are_understood_however_they_are_written(name):
-    assert values(choose(methods=[name]), "method") == {"DELAYED_GRADIENTS"}
+    for name in ("DELAYED_GRADIENTS", "delayed-gradients", "Delayed_Gradients"):
+        assert values(choose(methods=[name]), "method") == {"DELAYED_GRADIENTS"}
     assert values(choose(models=["RevNet-18"]), "model") == {"revnet18"}
-
-
-def test_only_takes_any_setting():
     chosen = choose(only=["model=resnet50", "accumulation=4,32", "seed=2"])
     assert len(chosen) == 2 * 2
     assert values(chosen, "seed") == {2}
-
-
-@pytest.mark.parametrize(
-    ("seeds", "expected"), [(["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["0", "2"], {0, 2})]
-)
-def test_one_number_is_how_many_seeds_several_are_the_seeds(seeds, expected):
-    assert values(choose(seeds=seeds), "seed") == expected
+    # One number is how many seeds, several are the seeds.
+    for seeds, expected in ((["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["0", "2"], {0, 2})):
+        assert values(choose(seeds=seeds), "seed") == expected
     assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
 
 
@@ -141,8 +131,5 @@ def test_another_loader_or_precision_makes_other_cells():
     assert selection.with_settings(CELLS) == CELLS
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
-
-
-def test_a_loader_that_a_data_set_has_not_is_an_error():
     with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):
         selection.with_settings(CELLS, loader="memory")

@@ -24,17 +24,12 @@ def test_every_stage_and_kind_is_as_predicted(method: Method, depth: int, k: int
         assert entry["measured"] == entry["predicted"], entry
 
 
-def test_only_a_chain_can_be_measured() -> None:
-    with pytest.raises(CellError, match="chain of equal stages, such as chain4; got 'revnet18'"):
-        replace(fake_records.complexity_cell(methods.PETRA), model="revnet18", stem="cifar")
-
-
-def test_cells_are_all_methods_at_every_k_and_the_runner_finds_the_measurement(tmp_path: Path) -> None:
-    cells = chains(depth=2, accumulations=(1, 3))
-    assert len({cell.identity for cell in cells}) == 12
+def test_the_runner_finds_the_measurement_and_only_a_chain_can_be_measured(tmp_path: Path) -> None:
+    assert len({cell.identity for cell in chains(depth=2, accumulations=(1, 3))}) == 12, "all methods at every k"
     cell = fake_records.complexity_cell(methods.PETRA)
-    state = execute(Record.of(cell, tmp_path), Context())
-    assert str(state) == "done"
+    assert str(execute(Record.of(cell, tmp_path), Context())) == "done"
     result = Record.of(cell, tmp_path).result()
     assert result is not None
     assert result["stages"] == 5
+    with pytest.raises(CellError, match="chain of equal stages, such as chain4; got 'revnet18'"):
+        replace(cell, model="revnet18", stem="cifar")

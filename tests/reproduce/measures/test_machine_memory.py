@@ -21,8 +21,9 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_free_memory_is_what_the_system_and_the_container_leave(system: Path) -> None:
+def test_free_memory_and_growth_are_what_the_system_and_the_container_say(system: Path) -> None:
     assert available(CPU) is None
+    assert Witness(CPU).report() is None
     (system / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:    5000 kB\n")
     assert available(CPU) == 5000 * 1024
     (system / "memory.max").write_text("4096000\n")
@@ -30,9 +31,6 @@ def test_free_memory_is_what_the_system_and_the_container_leave(system: Path) ->
     assert available(CPU) == 3_000_000
     (system / "memory.max").write_text("max\n")
     assert available(CPU) == 5000 * 1024
-
-
-def test_growth_is_counted_from_the_beginning(system: Path) -> None:
     status = system / "self" / "status"
     status.parent.mkdir()
     status.write_text("VmHWM:  700 kB\nVmRSS:  500 kB\n")
@@ -82,10 +80,6 @@ def test_what_cublas_keeps_is_told_apart_whether_or_not_it_has_been_used_before(
     device.take(device.held - 20 * MIB)
     expected = {"source": "CUDA allocator", "held": 10 * MIB, "peak": 30 * MIB, "workspaces": 64 * MIB}
     assert witness.report() == expected
-
-
-def test_a_silent_system_gives_no_report(system: Path) -> None:
-    assert Witness(CPU).report() is None
 
 
 def grow_and_shrink() -> None:

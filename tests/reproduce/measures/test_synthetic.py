@@ -12,16 +12,12 @@ CPU = torch.device("cpu")
 CELL = fake_records.complexity_cell(methods.PETRA)
 
 
-def test_shapes_are_those_of_the_cell() -> None:
+def test_shapes_are_those_of_the_cell_a_seed_fixes_everything_and_methods_share_it() -> None:
     with synthetic(CELL, 7, CPU) as (stages, images, labels):
         assert len(stages) == 5
-        assert images.shape == (2, 3, 8, 8)
-        assert labels.shape == (2,)
+        assert (images.shape, labels.shape) == ((2, 3, 8, 8), (2,))
         assert labels.max() < 7
         assert [p.shape[0] for p in stages[-1].parameters()] == [7, 7]
-
-
-def test_a_seed_fixes_everything_and_methods_share_it() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with synthetic(CELL, 10, CPU) as first, synthetic(replace(CELL, method="DSP"), 10, CPU) as second:

@@ -1,5 +1,6 @@
 """Locks: one holder on one machine and on several, however a holder ends."""
 
+import contextlib
 import os
 import runpy
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
-from tests.processes import FORKED
+from tests.processes import FORKED, wait_for
 
 STALE = 1.0  # seconds, instead of minutes
 PATIENCE = 120
@@ -67,14 +68,12 @@ def machine(tmp_path):
 
 def acquire_within(folder, seconds=PATIENCE):
     """Ask again and again, as a worker does; gives whom it was taken from."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            with hold(folder) as held:
-                return held.taken_from
-        except LockedError:
-            time.sleep(0.05)
-    raise AssertionError("waited in vain")
+
+    def held():
+        with contextlib.suppress(LockedError), hold(folder) as found:
+            return [found.taken_from]
+
+    return wait_for(held, seconds)[0]
 
 
 def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_path):
@@ -105,11 +104,16 @@ def test_a_living_machine_keeps_its_lock_and_is_named(tmp_path, machine):
     assert not holder(tmp_path).gone
 
 
-def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while(tmp_path, machine):
+def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_released_one_at_once(tmp_path, machine):
+    process, release = machine("beta")
+    release.set()
+    process.join()
+    be_machine("alpha")
+    with hold(tmp_path) as held:
+        assert held.taken_from is None
     process, _ = machine("beta")
     process.kill()
     process.join()
-    be_machine("alpha")
     started = time.monotonic()
     taken_from = acquire_within(tmp_path)
     assert time.monotonic() - started >= STALE, "a machine that was only slow had no chance"
@@ -126,15 +130,6 @@ def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(tmp_path, ma
     assert holder(tmp_path).gone
     with hold(tmp_path) as held:
         assert held.taken_from.process == process.pid
-
-
-def test_a_released_lock_is_free_at_once(tmp_path, machine):
-    process, release = machine("beta")
-    release.set()
-    process.join()
-    be_machine("alpha")
-    with hold(tmp_path) as held:
-        assert held.taken_from is None
 
 
 def test_a_lock_given_back_between_the_look_and_the_grip_was_not_taken_over(tmp_path, machine, monkeypatch):
@@ -157,8 +152,7 @@ def _take_over(name, folder, start, results):
     be_machine(name)
     start.wait()
     try:
-        taken_from = None
-        end = time.monotonic() + PATIENCE
+        taken_from, end = None, time.monotonic() + PATIENCE
         while taken_from is None and time.monotonic() < end:
             try:
                 with hold(folder) as held:

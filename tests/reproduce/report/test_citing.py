@@ -29,24 +29,18 @@ def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_
     assert f"version = {{{{0.1.0, commit {COMMIT}; 0.1.0, commit {'f' * 40} with changes}}}}" in text
     assert "rivaud2025petra" in text
     assert text.count("{") == text.count("}")
-
-
-def test_without_a_known_commit_it_asks_for_it(tmp_path: Path) -> None:
     unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
-    fake_records.train(digits_cell("chain8", methods.DSP), tmp_path, 90.0, code=unknown)
-    assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path))
+    fake_records.train(digits_cell("chain8", methods.DSP), tmp_path / "unknown", 90.0, code=unknown)
+    assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path / "unknown"))
 
 
-def test_the_citation_file_has_what_the_format_requires_and_nothing_that_it_does_not_know() -> None:
+def test_the_citation_file_has_what_the_format_knows_and_names_the_papers_authors_as_the_report_does() -> None:
     keys = re.findall(r"^([a-z-]+):", CFF, re.M)
     assert REQUIRED <= set(keys) <= KNOWN
     assert len(keys) == len(set(keys))
     # Every author of the suite is an entity with a name or a person; a reference needs type, title and authors too.
     (reference,) = re.findall(r"^references:\n((?:  .+\n)+)", CFF, re.M)
     assert {"type", "title", "authors"} <= set(re.findall(r"^  [- ] ([a-z-]+):", reference, re.M))
-
-
-def test_the_citation_file_and_the_report_name_the_same_paper_and_authors() -> None:
     assert f'title: "{published.PAPER_TITLE}"' in CFF
     people = list(zip(re.findall(r"family-names: (.+)", CFF), re.findall(r"given-names: (.+)", CFF), strict=True))
     named = re.search(r"author    = \{(.+?)\}", published.PAPER_CITATION, re.S)

@@ -77,7 +77,7 @@ def test_nothing_is_fetched_from_anywhere_nor_said_where_the_records_are(
     assert str(records) not in page.read_text()
 
 
-def test_every_link_within_the_page_has_its_target(tree: Element) -> None:
+def test_every_link_within_the_page_has_its_target_and_without_its_script_it_hides_nothing(tree: Element) -> None:
     ids = Counter(element.attributes["id"] for element in tree.walk() if "id" in element.attributes)
     assert [name for name, times in ids.items() if times > 1] == []
     for element in tree.walk():
@@ -88,6 +88,9 @@ def test_every_link_within_the_page_has_its_target(tree: Element) -> None:
         for name in ("aria-labelledby", "clip-path"):
             for target in re.findall(r"[\w-]+", element.attributes.get(name, "").replace("url", "")):
                 assert target in ids, target
+        assert "hidden" not in element.attributes
+        assert "display" not in element.attributes.get("style", "")
+        assert "off-" not in element.attributes.get("class", "")
 
 
 def test_every_drawing_says_what_it_shows(tree: Element) -> None:
@@ -103,7 +106,7 @@ def test_every_drawing_says_what_it_shows(tree: Element) -> None:
         assert len(figure.all("figcaption")) == 1
 
 
-def test_every_table_has_a_caption_heads_and_whole_rows(tree: Element) -> None:
+def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_published(tree: Element) -> None:
     assert len(tree.all("table")) >= 10
     for found in tree.all("table"):
         assert len(found.all("caption")) == 1
@@ -114,6 +117,12 @@ def test_every_table_has_a_caption_heads_and_whole_rows(tree: Element) -> None:
         for body in found.all("tbody"):
             for row in body.children:
                 assert row.children[0].tag == "th"
+    cells = {text for row in rows(table(tree, "table2")) for text in row}
+    for line in published.read("table2_accuracy"):
+        assert line["top1_percent"] + line.mark.letter in cells
+    marks = [element for element in tree.all("abbr") if "mark" in element.attributes["class"]]
+    assert len(marks) > 60
+    assert all(mark.attributes["title"] for mark in marks)
 
 
 @pytest.mark.slow
@@ -143,16 +152,6 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
     assert re.split(r"\s±\s", row[4]) == [f"{mean.mean:.1f}", f"{mean.half_width:.1f} (2)"]
     assert float(row[5].replace("\N{MINUS SIGN}", "-").split("\u202f")[0]) == pytest.approx(difference.mean, abs=0.06)
     assert row[6].removesuffix(" \N{DAGGER}") in {"agree", "differ", "cannot tell"}
-
-
-def test_published_values_stand_with_their_marks(tree: Element) -> None:
-    found = table(tree, "table2")
-    cells = {text for row in rows(found) for text in row}
-    for line in published.read("table2_accuracy"):
-        assert line["top1_percent"] + line.mark.letter in cells
-    marks = [element for element in tree.all("abbr") if "mark" in element.attributes["class"]]
-    assert len(marks) > 60
-    assert all(mark.attributes["title"] for mark in marks)
 
 
 def cards(tree: Element) -> dict[str, Element]:
@@ -186,14 +185,7 @@ def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
     assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in folded.text
 
 
-def test_records_that_cannot_be_read_are_shown_and_not_counted(tree: Element) -> None:
-    section = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
-    (said,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
-    assert said.count("result.json") == 1
-    assert "format 99" in said
-
-
-def test_provenance_names_machine_and_command_of_every_cell(tree: Element) -> None:
+def test_provenance_names_machine_and_command_of_every_cell_and_records_that_cannot_be_read(tree: Element) -> None:
     heads, *found = rows(table(tree, "cells"))
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
     row = by_name[digits_cell("revnet18", methods.PETRA, 4, 1).name]
@@ -204,13 +196,10 @@ def test_provenance_names_machine_and_command_of_every_cell(tree: Element) -> No
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
     assert fake_records.PATCH.strip() in listing.text
-
-
-def test_without_its_script_the_page_hides_nothing(tree: Element) -> None:
-    for element in tree.walk():
-        assert "hidden" not in element.attributes
-        assert "display" not in element.attributes.get("style", "")
-        assert "off-" not in element.attributes.get("class", "")
+    section = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
+    (said,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
+    assert said.count("result.json") == 1
+    assert "format 99" in said
 
 
 def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
@@ -278,17 +267,6 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 
 @needs_browser
-def test_it_prints(page: Path, tmp_path: Path) -> None:
-    file = tmp_path / "page.pdf"
-    browse(tmp_path, page.as_uri(), f"--print-to-pdf={file}", "--no-pdf-header-footer")
-    printed = file.read_bytes()
-    assert printed.startswith(b"%PDF-")
-    boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed))
-    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
-    assert 8 < len(re.findall(rb"/Type /Page\b", printed)) < 60
-
-
-@needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
     """Ink on a dark page is light; what is folded is printed."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
@@ -297,3 +275,9 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
     printed = with_script(page, tmp_path / "printed.html", FOLDED)
     printed.write_text(printed.read_text().replace("@media print", "@media all"))
     assert reported(browse(tmp_path, printed.as_uri(), "--dump-dom"))["hidden"] == 0
+    browse(tmp_path, page.as_uri(), f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
+    pdf = (tmp_path / "page.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF-")
+    boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf))
+    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
+    assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) < 60

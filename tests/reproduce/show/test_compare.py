@@ -22,9 +22,6 @@ def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
     assert entry.text.endswith("(2 of 4; 1 diverged)")
     assert entry.raw == 60.5
     assert entry.hint == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
-
-
-def test_without_values_the_entry_is_the_state() -> None:
     entry = mean_entry(Sample({}, {0: "1 of 3 epochs", 1: "not run", 2: "not run"}))
     assert (entry.text, entry.tone) == (f"1 of 3 epochs; 2 {TIMES} not run", Tone.MISSING)
     assert mean_entry(Sample()).text == "not run"

@@ -11,41 +11,28 @@ from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table
 from reproduce.show.statistics import Estimate
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "shown"),
-    [(1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")],
-)
-def test_differences_have_a_sign_and_a_rounded_nought_has_none(value: float, digits: int, shown: str) -> None:
-    entry = content.signed(value, digits)
-    assert entry.text == shown
-    assert entry.raw == value
-
-
-def test_numbers_have_separators_and_a_true_minus() -> None:
+def test_numbers_differences_and_estimates_as_they_are_written() -> None:
+    for value, digits, shown in ((1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")):
+        entry = content.signed(value, digits)
+        assert (entry.text, entry.raw) == (shown, value)
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
     assert content.number(-0.001, 1).text == "0.0"
-
-
-def test_an_estimate_without_an_interval_says_so() -> None:
     assert content.estimate(Estimate(94.94, None, None, 1), 1).text == "94.9"
     assert content.estimate(Estimate(94.94, None, None, 1), 1).hint == "one seed: no interval"
-    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, 3), 2, sign=True)
-    assert shown.text == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
-
-
-@pytest.mark.parametrize(
-    ("mean", "half", "shown"),
-    [
-        (1.6e-7, 3.2e-9, "1.6e-07 ± 3.2e-09"),
-        (1005.3, 2753.2, "1005 ± 2753"),
-        (2.5e6, None, "2.5e+06"),
-    ],
-)
-def test_relative_errors_have_two_digits_however_large(mean: float, half: float | None, shown: str) -> None:
-    low, high = (None, None) if half is None else (mean - half, mean + half)
-    entry = content.relative_error(Estimate(mean, low, high, 1 if half is None else 3))
-    assert (entry.text, entry.raw) == (shown, mean)
-    assert entry.hint == ("one seed: no interval" if half is None else "")
+    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, 3), 2, sign=True).text
+    assert shown == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
+    for mean, low, high, words in (  # relative errors have two digits however large
+        (1.6e-7, 1.568e-7, 1.632e-7, "1.6e-07 ± 3.2e-09"),
+        (1005.3, -1747.9, 3758.5, "1005 ± 2753"),
+        (2.5e6, None, None, "2.5e+06"),
+    ):
+        entry = content.relative_error(Estimate(mean, low, high, 1 if low is None else 3))
+        assert (entry.text, entry.raw) == (words, mean)
+        assert entry.hint == ("one seed: no interval" if low is None else "")
+    assert content.some(["a", "b"], limit=2) == "a; b"
+    assert content.some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
+    with pytest.raises(ValueError, match="table key: a row has 1 entries for 2 columns"):
+        Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
 
 
 def example() -> Table:
@@ -64,13 +51,3 @@ def test_rows_are_grouped_under_their_first_entry() -> None:
     assert column_groups(table.columns) == [("", 1), ("g", 2), ("", 1)]
     scattered = dataclasses.replace(table, rows=[table.rows[2], table.rows[0], table.rows[2], table.rows[1]])
     assert [(heading, len(rows)) for heading, rows in scattered.bodies()] == [("q", 2), ("p", 2)]
-
-
-def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="table key: a row has 1 entries for 2 columns"):
-        Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
-
-
-def test_some_of_many() -> None:
-    assert content.some(["a", "b"], limit=2) == "a; b"
-    assert content.some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"

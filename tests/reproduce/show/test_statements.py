@@ -9,30 +9,17 @@ from reproduce.show.statements import Outcome, combine, is_above, is_below, is_n
 from reproduce.show.statistics import Estimate
 
 
-def interval(low: float, high: float) -> Estimate:
-    return Estimate((low + high) / 2, low, high, 3)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "below", "not_below", "above"),
-    [
+def test_claims_about_an_interval() -> None:
+    for low, high, below, not_below, above in (
         (-2.0, -1.0, True, False, False),
         (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both can be said of it
         (-0.3, 0.3, False, True, None),
         (-0.3, 2.0, None, True, None),
         (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
-    ],
-)
-def test_claims_about_an_interval(
-    low: float, high: float, below: bool | None, not_below: bool | None, above: bool | None
-) -> None:
-    assert is_above(interval(low, high)) is above
-    assert is_below(interval(low, high)) is below
-    assert is_not_below(interval(low, high)) is not_below
-
-
-def test_without_an_interval_nothing_is_claimed() -> None:
+    ):
+        found = Estimate((low + high) / 2, low, high, 3)
+        assert (is_below(found), is_not_below(found), is_above(found)) == (below, not_below, above), found
     for nothing in (None, Estimate(-5.0, None, None, 1)):
         assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 

@@ -25,24 +25,17 @@ def test_one_value_has_no_interval_and_equal_values_one_of_no_width_whose_p_is_1
     assert estimate([94.9]).half_width is None
     assert estimate([0.1] * 3).half_width == pytest.approx(0.0, abs=1e-15)
     assert p_value(estimate([94.9])) == p_value(estimate([2.0, 2.0])) == 1.0
+    for values in ([], [1.0, math.nan], [math.inf]):
+        with pytest.raises(ValueError, match="a mean needs"):
+            estimate(values)
 
 
-@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
-def test_no_values_and_not_finite_values_are_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="a mean needs"):
-        estimate(values)
-
-
-def test_pairing_removes_what_the_seeds_share() -> None:
+def test_pairing_removes_what_the_seeds_share_and_only_shared_seeds_are_paired() -> None:
     # Seeds differ by points, the methods by half a point at every seed: separate intervals overlap, paired ones do not.
-    ours, reference = {0: 90.5, 1: 95.6, 2: 92.4}, {0: 90.0, 1: 95.0, 2: 92.0}
-    difference = paired(ours, reference)
+    difference = paired({0: 90.5, 1: 95.6, 2: 92.4}, {0: 90.0, 1: 95.0, 2: 92.0})
     assert difference is not None
     assert difference.mean == pytest.approx(0.5)
     assert difference.half_width == pytest.approx(estimate([0.5, 0.6, 0.4]).half_width)
-
-
-def test_only_shared_seeds_are_paired() -> None:
     difference = paired({0: 1.0, 1: 2.0, 7: 100.0}, {1: 1.5, 0: 1.0, 3: -100.0})
     assert difference is not None
     assert (difference.mean, difference.n) == (0.25, 2)
@@ -50,30 +43,19 @@ def test_only_shared_seeds_are_paired() -> None:
     assert paired({0: 1.0}, {0: 2.0}) == Estimate(-1.0, None, None, 1)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
+def test_verdict() -> None:
+    for low, high, expected in (
         (-0.4, 0.3, Verdict.AGREE),
         (-0.5, 0.5, Verdict.AGREE),
         (0.1, 0.6, Verdict.DIFFER),
         (-0.1, 0.6, Verdict.CANNOT_TELL),
         (0.0, 0.0, Verdict.AGREE),
         (2.0, 2.0, Verdict.CANNOT_TELL),  # no spread seen: two seeds that differ by the same number of images
-        (None, None, Verdict.CANNOT_TELL),
-    ],
-)
-def test_verdict(low: float | None, high: float | None, expected: Verdict) -> None:
-    mean = 0.0 if low is None or high is None else (low + high) / 2
-    assert verdict(Estimate(mean, low, high, 1 if low is None else 3)) is expected
-
-
-def test_verdict_without_shared_seeds_and_with_a_bad_margin() -> None:
-    assert verdict(None) is Verdict.CANNOT_TELL
+    ):
+        assert verdict(Estimate((low + high) / 2, low, high, 3)) is expected, (low, high)
+    assert verdict(Estimate(0.0, None, None, 1)) is verdict(None) is Verdict.CANNOT_TELL
     with pytest.raises(ValueError, match="margin must be above 0, got 0"):
         verdict(Estimate(0.0, 0.0, 0.0, 2), margin=0)
-
-
-# --- many comparisons
 
 
 def test_holm_by_hand() -> None:
@@ -94,9 +76,7 @@ def test_a_difference_stands_only_if_it_survives_its_table() -> None:
     assert table["chance"].verdict is Verdict.DIFFER
     assert not table["chance"].stands
     assert table["none"] == Judgement(None, Verdict.CANNOT_TELL, 1.0)
-
-
-def test_a_single_seed_is_no_comparison_that_could_have_come_out_by_chance() -> None:
+    # A single seed is no comparison that could have come out by chance.
     chance = estimate([1.0, 1.5, 1.9])
     assert judge({"chance": chance, **dict.fromkeys("abc", estimate([1.0]))})["chance"].stands
     assert not judge({"chance": chance, **dict.fromkeys("abc", estimate([0.0, 1.0]))})["chance"].stands

@@ -209,25 +209,22 @@ def end(last: str, group: bool) -> None:
         exec(last)
 
 
-@pytest.mark.parametrize(
-    ("last", "code", "text"),
-    [
+def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
+    for last, code, text in (
         ("pass", 0, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit(75)", 75, ""),
         ("sys.exit('a message')", 1, "a message\n"),
         ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
-    ],
-)
-def test_a_process_in_a_group_leaves_without_the_end_of_python(last: str, code: int, text: str) -> None:
-    with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-        output = process.said()
-        assert process.returncode == code, output
-        assert output.endswith(text)
-    with contextlib.closing(Command(end, last, False)) as process:
-        output = process.said()
-        assert process.returncode == -signal.SIGABRT, output
-        assert text.removeprefix("[rank0]: ") in output
+    ):
+        with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
+            output = process.said()
+            assert process.returncode == code, output
+            assert output.endswith(text)
+        with contextlib.closing(Command(end, last, False)) as process:
+            output = process.said()
+            assert process.returncode == -signal.SIGABRT, output
+            assert text.removeprefix("[rank0]: ") in output
 
 
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
@@ -240,19 +237,11 @@ def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: 
     assert "Traceback" not in text
 
 
-def compare(rank: int) -> None:
+def meet(rank: int) -> None:
     team = object.__new__(Processes)
     team.compare("3 epochs and 5 micro-batches")
     with pytest.raises(UnsupportedError, match=r"rank 1 would go on from 1 epochs, rank 0 from 0 epochs: .* all "):
         team.compare(f"{rank} epochs")
-
-
-def test_processes_that_would_go_on_from_different_places_are_refused() -> None:
-    in_processes(2, compare)
-
-
-def announce(rank: int) -> None:
-    team = object.__new__(Processes)
     if rank == 0:
         for go in (None, None, True):
             team.tell(go=go)
@@ -260,23 +249,20 @@ def announce(rank: int) -> None:
         assert team.hear()
 
 
-def test_the_others_wait_as_long_as_the_leader_says_so() -> None:
-    in_processes(2, announce)
+def test_all_go_on_from_one_place_and_wait_as_long_as_the_leader_says_so() -> None:
+    in_processes(2, meet)
 
 
-@pytest.mark.parametrize(
-    ("codes", "received", "verdict"),
-    [
+def test_one_exit_code_for_all() -> None:
+    for codes, received, verdict in (
         ([0, 0], [], 0),
         ([0, 0], [signal.SIGTERM], 0),  # which came when all had finished
         ([130, 143], [signal.SIGINT], 130),
         ([-9, LOST], [], LOST),
         ([LOST, 1], [], 1),
         ([None, 2], [], 2),
-    ],
-)
-def test_one_exit_code_for_all(codes: list[int | None], received: list[int], verdict: int) -> None:
-    assert launch._verdict(codes, received) == verdict
+    ):
+        assert launch._verdict(codes, received) == verdict
 
 
 def test_a_terminal_that_is_closed_ends_all() -> None:

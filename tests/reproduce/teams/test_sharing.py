@@ -51,21 +51,15 @@ def test_what_does_not_fit_is_refused(partition: str, processes: int, message: s
         sharing.shares(digits_cell(), partition, processes)
 
 
-@pytest.mark.parametrize(
-    ("started", "asked", "replicas", "each"), [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]
-)
-def test_processes_are_shared_among_replicas(
-    monkeypatch: pytest.MonkeyPatch, started: int, asked: int, replicas: int, each: int
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", str(started))
-    assert sharing.processes_of_replica(asked, replicas) == each
-
-
-@pytest.mark.parametrize(("asked", "replicas"), [(1, 3), (3, 2), (2, 1)])
-def test_other_numbers_of_processes_are_refused(monkeypatch: pytest.MonkeyPatch, asked: int, replicas: int) -> None:
+def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for started, asked, replicas, each in [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]:
+        monkeypatch.setenv("WORLD_SIZE", str(started))
+        assert sharing.processes_of_replica(asked, replicas) == each
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(CellError, match=f"4 processes were started, .* start {asked * replicas}, or another multiple"):
-        sharing.processes_of_replica(asked, replicas)
+    for asked, replicas in [(1, 3), (3, 2), (2, 1)]:
+        message = f"4 processes were started, .* start {asked * replicas}, or another multiple"
+        with pytest.raises(CellError, match=message):
+            sharing.processes_of_replica(asked, replicas)
 
 
 def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

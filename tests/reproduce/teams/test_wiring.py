@@ -15,23 +15,16 @@ from tests.petra_core.distributed.test_distributed import in_processes
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
 
 
-@pytest.mark.parametrize(
-    ("places", "nccl_available", "note"),
-    [
+def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
+    assert wiring(GPU, True) == (True, "")
+    assert wiring([("a", "cpu"), ("a", "cpu")], True) == (False, "")
+    for places, nccl_available, note in (
         ([*GPU, ("b", "cuda:0")], True, "2 processes share cuda:0, which NCCL refuses: "),
         ([*GPU, ("b", "cpu")], True, "1 of 4 processes have no GPU: "),
         (GPU, False, "this build of torch has no NCCL: "),
-    ],
-)
-def test_nccl_takes_a_gpu_each_on_several_machines_too(
-    places: list[tuple[str, str]], nccl_available: bool, note: str
-) -> None:
-    assert wiring(GPU, True) == (True, "")
-    assert wiring([("a", "cpu"), ("a", "cpu")], True) == (False, "")
-    assert wiring(places, nccl_available) == (
-        False,
-        f"{note}messages between them go through the CPU's memory, over Gloo",
-    )
+    ):
+        said = f"{note}messages between them go through the CPU's memory, over Gloo"
+        assert wiring(places, nccl_available) == (False, said)
 
 
 def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
