@@ -34,27 +34,29 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
     up, down = (
         np.array([link.seconds(size) for size in sizes]) for sizes in zip(*((c.up, c.down) for c in costs), strict=True)
     )
-    stages = np.arange(count)
-    updates = (2 * (count - 1) - stages - 1) % accumulation  # of a stage, the ticks modulo k that end with one
+    last = 2 * (count - 1)  # the tick in which the first micro-batch comes back to stage 0
+    updated = (last - np.arange(count) - 1) % accumulation  # of a stage, the ticks modulo k that end with an update
+    updates = [np.where(updated == place, update, 0.0) for place in range(accumulation)]
     measured = -(-32 // accumulation) * accumulation
     free = np.zeros(count)  # until when every device is busy
     link_up, link_down = np.zeros(count), np.zeros(count)  # until when the links to the stages above and below are
     from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this tick
     ends = np.zeros(2 * measured + 2 * count)  # of the backwards at stage 0
-    for tick in range(len(ends) + 2 * (count - 1)):
-        number = tick - 2 * (count - 1) + stages  # of the micro-batch that comes back
-        enters, returns = stages <= tick, number >= 0
-        np.maximum(free, from_below, out=free, where=enters)
-        np.add(free, forward, out=free, where=enters)
-        np.maximum(free, link_up, out=link_up, where=enters)
-        np.add(link_up, up, out=link_up, where=enters)
-        np.maximum(free, from_above, out=free, where=returns)
-        np.add(free, backward, out=free, where=returns)
-        np.maximum(free, link_down, out=link_down, where=returns)
-        np.add(link_down, down, out=link_down, where=returns)
-        if returns[0]:
-            ends[number[0]] = free[0]
-        np.add(free, update, out=free, where=returns & (updates == tick % accumulation))
+    for tick in range(last + len(ends)):
+        enters, returns = slice(tick + 1), slice(max(0, last - tick), count)  # the stages with a forward, a backward
+        busy, leaving = free[enters], link_up[enters]
+        np.maximum(busy, from_below[enters], out=busy)
+        busy += forward[enters]
+        np.maximum(busy, leaving, out=leaving)
+        leaving += up[enters]
+        busy, leaving = free[returns], link_down[returns]
+        np.maximum(busy, from_above[returns], out=busy)
+        busy += backward[returns]
+        np.maximum(busy, leaving, out=leaving)
+        leaving += down[returns]
+        if tick >= last:
+            ends[tick - last] = free[0]
+        busy += updates[tick % accumulation][returns]
         np.add(link_up[:-1], link.latency, out=from_below[1:])
         np.add(link_down[1:], link.latency, out=from_above[:-1])
     return float(ends[-1] - ends[-1 - measured]) / measured

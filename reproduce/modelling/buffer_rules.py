@@ -18,10 +18,10 @@ Everything is computed from the networks themselves, whose tensors are made on t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from petra_core.methods import PETRA, Method
 from reproduce.cells import catalogue
@@ -75,13 +75,24 @@ def configuration_of(method: Method) -> Configuration:
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
     """Sizes of the stages of a network; on the meta device nothing is allocated.
 
+    BatchNorm is passed by: it changes no shape, and takes nine tenths of the time there.
+
     Args:
         stages: the network.
         images: one micro-batch on the device of the stages, [batch, channels, height, width].
 
     """
+    from torch import nn
+    from torch.overrides import TorchFunctionMode
+
     from petra_core.stages import HeadStage
     from petra_core.tape import as_streams, as_value
+
+    class WithoutNorms(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            return args[0] if function is nn.functional.batch_norm else function(*args, **(kwargs or {}))
 
     sizes = []
     streams: Streams = (images,)
@@ -96,7 +107,8 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
                 streams=tuple(map(_bytes, streams)),
             )
         )
-        streams = as_streams(stage(as_value(streams)))
+        with WithoutNorms():
+            streams = as_streams(stage(as_value(streams)))
     return tuple(sizes)
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import TypeVar
 
 from petra_core import methods
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import holding
-from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation, simulate
+from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
-from reproduce.modelling.tradeoff import PIPELINES, Order, Way, costs_of
+from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
 
 __all__ = ["BATCH", "DATA_PARALLEL", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
@@ -106,21 +106,29 @@ class RivalChain:
         )
 
     def _synchronous(self, rival: Way) -> RivalOutcome:
-        few = self.devices < MANY
-        peak = max(history.peak for history in holding(self._batch(rival, BATCH, INSTANT), self._footprints(rival)))
+        order, costs, few = rival.order, self._costs(rival), self.devices < MANY
+        assert order is not None
+        ordered = cache(lambda batch: order(costs, (1,) * len(costs), batch))
+
+        @cache
+        def run(batch: int, link: Link) -> tuple[int, Timeline]:
+            """The run of one batch, and its size; of interleaved stages a multiple of the devices."""
+            batch = self._multiple(batch) if rival.chunks > 1 else batch
+            return batch, simulate(ordered(batch), link)
 
         def efficiency(batch: int, link: Link) -> float:
             """From an empty pipeline to an empty one, update included."""
-            batch = self._multiple(batch) if rival.chunks > 1 else batch
-            return self._efficiency(batch, self._batch(rival, batch, link).seconds / batch)
+            batch, timeline = run(batch, link)
+            return self._efficiency(batch, timeline.seconds / batch)
 
+        peak = max(history.peak for history in holding(run(BATCH, INSTANT)[1], self._footprints(rival)))
         return self._outcome(rival.title, efficiency, peak, with_4p=few, over_links=few)
 
     def _pipelined(self, rival: Way) -> RivalOutcome:
-        stages = of_footprints(self._footprints(rival), rival.method, BATCH)
+        costs, stages = self._costs(rival), of_footprints(self._footprints(rival), rival.method, BATCH)
 
         def efficiency(batch: int, link: Link) -> float:
-            return self._efficiency(batch, seconds_when_full(self._costs(rival), link, batch))
+            return self._efficiency(batch, seconds_when_full(costs, link, batch))
 
         peak, delay = max(stage.total for stage in stages), rival.method.delay(0, self.devices)
         return self._outcome(rival.title, efficiency, peak, delay, with_4p=self.devices < MANY, over_links=True)
@@ -144,13 +152,6 @@ class RivalChain:
         alone = sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
         return alone / self.devices / seconds
 
-    def _batch(self, rival: Way, batch: int, link: Link) -> Timeline:
-        """The run of one batch; of interleaved stages a multiple of the devices."""
-        assert rival.order is not None
-        costs = self._costs(rival)
-        batch = self._multiple(batch) if rival.chunks > 1 else batch
-        return simulate(_ordered(rival.order, costs, batch), link)
-
     def _costs(self, rival: Way) -> tuple[Cost, ...]:
         costs = costs_of(rival.method, self.blocks, [True] * len(self.blocks))
         return costs if rival.chunks > 1 else self._on_devices(costs)
@@ -170,8 +171,3 @@ class RivalChain:
 
     def _row(self, stages: Sequence[T]) -> tuple[T, ...]:
         return (stages[0], *[stages[1]] * (2 * self.devices - 2), stages[-1])
-
-
-@lru_cache(maxsize=1)  # the next question is of the same run over another link
-def _ordered(order: Order, costs: tuple[Cost, ...], batch: int) -> list[list[Operation]]:
-    return order(costs, (1,) * len(costs), batch)

@@ -10,7 +10,10 @@ file, byte for byte: nothing in it depends on when or where it was made.
 import gc
 import multiprocessing
 import re
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 import jinja2
@@ -28,13 +31,8 @@ from reproduce.report import citing, layout, overview
 from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 
-SLOW = (
-    "scale_study",
-    "figure6",
-    "table3",
-    "table1",
-    "benchmarks",
-)  # begun first, so that no process waits for one at the end
+#: Begun first, so that no process waits for one at the end.
+SLOW = ("scale_study", "table3", "tradeoff", "benchmarks", "figure5")
 
 
 def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
@@ -80,35 +78,55 @@ def render(results: Results, *, jobs: int = 1) -> str:
 
 
 def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
-    """The sections and what stands on top, by so many processes; the slow ones are begun first."""
-    if jobs == 1:
-        frames = Frames(results)
-        return [section(exhibit, frames) for exhibit in EXHIBITS], (claim(frames), headlines(frames))
+    """The sections and what stands on top, by so many processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    with ProcessPoolExecutor(min(jobs, len(EXHIBITS)), context, _receive, (results,)) as pool:
-        heads = pool.submit(_headlines)
-        slow_first = sorted(range(len(EXHIBITS)), key=lambda number: EXHIBITS[number].key not in SLOW)
-        made = {number: pool.submit(_make, number) for number in slow_first}
-        return [made[number].result() for number in range(len(EXHIBITS))], heads.result()
+    begun = context.Value("i", 0)
+    with ProcessPoolExecutor(jobs, context, _receive, (begun,)) as pool, _uncollected():
+        helpers = [pool.submit(_help, results) for _ in range(1, min(jobs, len(EXHIBITS)))]
+        frames = Frames(results)
+        heads = claim(frames), headlines(frames)  # while the helpers import
+        made = _sections(frames, begun)
+        for helper in helpers:
+            made |= helper.result()
+    return [made[exhibit.key] for exhibit in EXHIBITS], heads
 
 
-_received: Frames  # in a process of `_made`
+def _sections(frames: Frames, begun: "Synchronized[int]") -> dict[str, Section]:
+    """Those that nobody has begun, by their keys, one after the other until all have been; the slow ones first."""
+    made: dict[str, Section] = {}
+    in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in SLOW)
+    while True:
+        with begun.get_lock():
+            number, begun.value = begun.value, begun.value + 1
+        if number >= len(in_order):
+            return made
+        made[in_order[number].key] = section(in_order[number], frames)
 
 
-def _receive(results: Results) -> None:
-    global _received
-    # Simulations make hundreds of thousands of small objects, none of them in a cycle; to look for cycles after every
-    # 700, as is the default, took a third of the time.
-    gc.set_threshold(50_000, 20, 20)
-    _received = Frames(results)
+_begun: "Synchronized[int]"  # in a helper: how many sections have been begun, by all together
 
 
-def _make(number: int) -> Section:
-    return section(EXHIBITS[number], _received)
+def _receive(begun: "Synchronized[int]") -> None:
+    global _begun
+    _begun = begun
 
 
-def _headlines() -> tuple[str, list[Headline]]:
-    return claim(_received), headlines(_received)
+def _help(results: Results) -> dict[str, Section]:
+    with _uncollected():
+        return _sections(Frames(results), _begun)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without a search for garbage in cycles, which took a third of the time.
+
+    Simulations make hundreds of thousands of small objects, none in a cycle; of all figures 60 MB are kept.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _environment() -> jinja2.Environment:

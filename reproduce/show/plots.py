@@ -117,7 +117,8 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     """
     stream = io.StringIO()
     # Not `savefig`, which draws everything twice, the first time for the layout alone.
-    FigureCanvasSVG(drawing).print_svg(stream, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))  # type: ignore[no-untyped-call]  # has no annotations
+    without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    FigureCanvasSVG(drawing).print_svg(stream, metadata=without)  # type: ignore[no-untyped-call]  # has no types
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     root = ElementTree.fromstring(stream.getvalue())
