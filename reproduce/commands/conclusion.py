@@ -11,7 +11,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
 from reproduce.grids.scales import Scale
 from reproduce.records.record import DEFAULT_ROOT
-from reproduce.running.runner import Outcome
+from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
 __all__ = ["conclude"]
@@ -19,7 +19,7 @@ __all__ = ["conclude"]
 SHOWN = 12  # lines of a warning
 
 
-def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
+def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
     click.echo("\n" + summary.table(outcome.states))
     states, problems = outcome.states.items(), outcome.problems
@@ -39,7 +39,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     sys.exit(outcome.exit_code)
 
 
-def _shortfalls(scale: Scale, outcome: Outcome) -> Iterator[str]:
+def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
     """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     for cell, state in outcome.states.items():
         accuracy = state.result.get("test_accuracy")

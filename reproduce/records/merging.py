@@ -22,7 +22,6 @@ import enum
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,14 @@ from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.storage import explain_full_disk, write_atomically
 
-__all__ = ["Action", "Verdict", "merge"]
+__all__ = ["Decision", "merge"]
 
 #: What two runs of one cell never have in common.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
 LAST = ("checkpoint.pt", "checkpoint", "result.json")
 
 
-class Verdict(enum.Enum):
+class Decision(enum.Enum):
     """What was done with a record of the source; the words take "would be " before them."""
 
     BROUGHT = "{}brought"
@@ -53,30 +52,22 @@ class Verdict(enum.Enum):
     @property
     def bad(self) -> bool:
         """Whether something could not be brought."""
-        return self in (Verdict.IN_USE, Verdict.CONFLICT, Verdict.UNREADABLE)
+        return self in (Decision.IN_USE, Decision.CONFLICT, Decision.UNREADABLE)
 
     @property
     def to_be_told(self) -> bool:
         """Whether a person wants to know of the single record."""
-        return self not in (Verdict.SAME, Verdict.KEPT)
+        return self not in (Decision.SAME, Decision.KEPT)
 
 
-BRINGING = (Verdict.BROUGHT, Verdict.REPLACED)
+BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 
 
-@dataclass(frozen=True)
-class Action:
-    """What was done with one record, of a cell or of a benchmark."""
-
-    verdict: Verdict
-    path: Path  # of the record in the source
-    detail: str = ""  # what a person should know of it
-
-    def __str__(self) -> str:
-        return f"{self.path}{f': {self.detail}' if self.detail else ''}"
+#: What was done with a record, its path in the source, and what a person should know of it, which may be nothing.
+Decided = tuple[Decision, Path, str]
 
 
-def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action]:
+def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
     """Bring the records under `source` to those under `root`, one after the other; nothing changes in `source`.
 
     A dry run only says what would be done.
@@ -87,7 +78,7 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action
     """
     found = scan(source)
     for problem in found.problems:
-        yield Action(Verdict.UNREADABLE, problem.path, str(problem))
+        yield Decision.UNREADABLE, problem.path, str(problem)
     for record, state in found.records:
         if state.status is not Status.NOT_RUN:
             yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
@@ -95,55 +86,55 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
 
 
-def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Action:
+def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Decided:
     try:
         benchmarks.read(theirs)
     except BenchmarkError as error:
-        return Action(Verdict.UNREADABLE, theirs, str(error))
+        return Decision.UNREADABLE, theirs, str(error)
     content = theirs.read_bytes()
     if ours.exists():
         if ours.read_bytes() == content:
-            return Action(Verdict.SAME, theirs)
-        return Action(Verdict.CONFLICT, theirs, f"{ours} is of another run; give one of them another name")
+            return Decision.SAME, theirs, ""
+        return Decision.CONFLICT, theirs, f"{ours} is of another run; give one of them another name"
     if not dry_run:
         ours.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(ours, content)
-    return Action(Verdict.BROUGHT, theirs)
+    return Decision.BROUGHT, theirs, ""
 
 
-def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Action:
+def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Decided:
     try:
-        verdict, detail = _compare(theirs, state, ours)
-        if dry_run or verdict not in BRINGING:
-            return Action(verdict, theirs.path, detail)
+        decision, detail = _compare(theirs, state, ours)
+        if dry_run or decision not in BRINGING:
+            return decision, theirs.path, detail
         if ours.path.exists() or not _bring(theirs, ours):
             with ours.lock():
-                verdict, detail = _compare(theirs, state, ours, held=True)  # it may have got on until now
-                if verdict in BRINGING:
+                decision, detail = _compare(theirs, state, ours, held=True)  # it may have got on until now
+                if decision in BRINGING:
                     _replace(theirs, ours)
     except LockedError as error:
-        return Action(Verdict.IN_USE, theirs.path, str(error))
+        return Decision.IN_USE, theirs.path, str(error)
     except RecordError as error:
-        return Action(Verdict.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}")
-    return Action(verdict, theirs.path, detail)
+        return Decision.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}"
+    return decision, theirs.path, detail
 
 
-def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Verdict, str]:
+def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Decision, str]:
     """What is to be done with a record, and what to say of it. Raises: RecordError: ours cannot be read."""
     here = ours.state()
     if _finished(state) and _finished(here):
         if _content(theirs) == _content(ours):
-            return Verdict.SAME, ""
-        return Verdict.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
+            return Decision.SAME, ""
+        return Decision.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
     for record in (theirs, ours):
         who = None if held and record is ours else holder(record.path)
         if who is not None and not who.gone:
-            return Verdict.IN_USE, f"{who} works on {record.path}"
+            return Decision.IN_USE, f"{who} works on {record.path}"
     if here.status is Status.NOT_RUN:
-        return Verdict.BROUGHT, str(state)
+        return Decision.BROUGHT, str(state)
     if _progress(theirs, state) > _progress(ours, here):
-        return Verdict.REPLACED, f"{state} in place of {here}"
-    return Verdict.KEPT, f"{state}, and {here} is there"
+        return Decision.REPLACED, f"{state} in place of {here}"
+    return Decision.KEPT, f"{state}, and {here} is there"
 
 
 def _finished(state: State) -> bool:

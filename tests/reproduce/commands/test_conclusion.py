@@ -15,7 +15,7 @@ from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.scales import Scale
 from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import Record, State, Status
-from reproduce.running.runner import Outcome
+from reproduce.running.runner import GridOutcome
 from tests.fake_records import complexity_cell, train
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]
@@ -39,7 +39,7 @@ def end(capsys):
 def test_a_missing_data_set_is_told_once(end):
     problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
     problems[CELLS[3]] = "result.json: is damaged"
-    code, _, said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), problems))
+    code, _, said = end(GridOutcome(dict.fromkeys(CELLS, NOT_RUN), problems))
     assert code == 1
     assert "4 cells without a result" in said
     assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
@@ -54,7 +54,7 @@ def test_failures_are_told_by_their_kind(end):
         CELLS[1]: State(Status.FAILED, 1, 4, "out of memory"),
         CELLS[2]: State(Status.PARTIAL, 1, 4),
     }
-    code, _, said = end(Outcome(states))
+    code, _, said = end(GridOutcome(states))
     assert code == 1
     assert "1 cell diverged, which is a result" in said
     assert "1 cell ran out of memory; --retry-failed tries again" in said

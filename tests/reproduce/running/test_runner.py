@@ -18,7 +18,7 @@ from reproduce.measures.how import How
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
-from reproduce.running.runner import Outcome, run_grid
+from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, recorded
@@ -221,7 +221,7 @@ def test_told_to_stop_it_takes_no_other_cell(tmp_path):
 
 def test_what_many_cells_have_to_say_is_told_once():
     told = []
-    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    listener = runner._Listener([], GridOutcome(), SimpleNamespace(notice=told.append), None, None)
     for index in range(3):
         listener._notice(0, index, "ticks of DSP cannot be recorded")
     assert told == ["NOTE ticks of DSP cannot be recorded"]
@@ -278,12 +278,12 @@ def test_exit_codes():
     )
     partial = State(Status.PARTIAL, 1, 2)
     a, b = CELLS[:2]
-    assert Outcome({a: done, b: diverged}).exit_code == 0
-    assert Outcome({a: done, b: memory}).exit_code == 1
-    assert Outcome({a: done, b: partial}).exit_code == 1
-    assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
-    assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
-    assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+    assert GridOutcome({a: done, b: diverged}).exit_code == 0
+    assert GridOutcome({a: done, b: memory}).exit_code == 1
+    assert GridOutcome({a: done, b: partial}).exit_code == 1
+    assert GridOutcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
+    assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
+    assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
 
 
 def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
