@@ -20,16 +20,11 @@ class CellError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(abc.ABC):
-    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
-
-    Attributes:
-        scale: the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand).
-
-    """
+    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON."""
 
     kind: ClassVar[str]
 
-    scale: str
+    scale: str  # the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand)
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))

@@ -26,22 +26,13 @@ PADDING = 4  # of the random crop, pixels on each side
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat:
-    """Images float32 [B, 3, image_size, image_size], normalised, and labels int64 [B].
+    """Images float32 [B, 3, image_size, image_size], normalised, and labels int64 [B]."""
 
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        image_size: height and width, pixels.
-        mean: of each channel over the training set, in 0..1.
-        deviation: standard deviation likewise.
-        device: where batches are delivered to.
-
-    """
-
-    num_classes: int
-    image_size: int
-    mean: Channels
-    deviation: Channels
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    num_classes: int  # labels are 0 … num_classes - 1
+    image_size: int  # height and width, pixels
+    mean: Channels  # of each channel over the training set, in 0..1
+    deviation: Channels  # standard deviation likewise
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where batches are delivered to
 
     def normaliser(self) -> Callable[[Tensor], Tensor]:
         """What makes of bytes [..., 3, H, W] on the device float32 with mean 0 and deviation 1 a channel.

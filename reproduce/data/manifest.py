@@ -38,25 +38,16 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a source turned out to hold.
+    """What a source turned out to hold."""
 
-    Attributes:
-        splits: by name, `train` and `test`.
-        mean, deviation: of each channel, in 0..1, to normalise with.
-        fingerprint: hash of the source: of its contents or, for image files, of their names and sizes.
-        deviations: in what it is not the official data set; empty if it is.
-        skipped: unreadable images that were left out, as paths below the source.
-        notes: what else is worth a line.
-
-    """
-
-    splits: Mapping[str, Split]
+    splits: Mapping[str, Split]  # by name, `train` and `test`
+    #: Of each channel, in 0..1, to normalise with.
     mean: Channels
     deviation: Channels
-    fingerprint: str
-    deviations: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    fingerprint: str  # hash of the source: of its contents or, for image files, of their names and sizes
+    deviations: tuple[str, ...] = ()  # in what it is not the official data set; empty if it is
+    skipped: tuple[str, ...] = ()  # unreadable images that were left out, as paths below the source
+    notes: tuple[str, ...] = ()  # what else is worth a line
 
     @property
     def num_classes(self) -> int:
@@ -74,22 +65,13 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        dataset: its name in the catalogue.
-        source: the folder that it was made from.
-        findings: what was found there.
-        reason: why data that are not official were prepared, in the words of who did it.
-        files: what was written, by name.
-
-    """
-
-    dataset: str
-    source: str
+    dataset: str  # its name in the catalogue
+    source: str  # the folder that it was made from
     findings: Findings
-    reason: str
-    files: Mapping[str, Written]
+    reason: str  # why data that are not official were prepared, in the words of who did it
+    files: Mapping[str, Written]  # what was written, by name
 
     @property
     def official(self) -> bool:

@@ -49,22 +49,13 @@ class PublishedFiles(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to prepare a data set.
+    """How to prepare a data set."""
 
-    Attributes:
-        reason: why data that are not official are to be used; empty: they are not.
-        replace: whether what is prepared already is made anew.
-        skip_unreadable: of image files: leave out those that cannot be decoded.
-        beton: of image files: copy them into FFCV's format; otherwise they are only listed.
-        workers: of image files: threads that decode.
-
-    """
-
-    reason: str = ""
-    replace: bool = False
-    skip_unreadable: bool = False
-    beton: bool = True
-    workers: int = 1
+    reason: str = ""  # why data that are not official are to be used; empty: they are not
+    replace: bool = False  # whether what is prepared already is made anew
+    skip_unreadable: bool = False  # of image files: leave out those that cannot be decoded
+    beton: bool = True  # of image files: copy them into FFCV's format; otherwise they are only listed
+    workers: int = 1  # of image files: threads that decode
 
 
 def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:

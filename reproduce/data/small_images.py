@@ -35,19 +35,13 @@ class Batch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a data set is published.
+    """How a data set is published."""
 
-    Attributes:
-        train, test: file names in the order of the samples, each with its official SHA-1, empty if none is published.
-        folders: that the archives unpack to.
-        pickled: names of a version in pickles, which are programs: it is recognised, and not read.
-
-    """
-
+    #: File names in the order of the samples, each with its official SHA-1, empty if none is published.
     train: dict[str, str]
     test: dict[str, str]
-    folders: tuple[str, ...]
-    pickled: tuple[str, ...]
+    folders: tuple[str, ...]  # that the archives unpack to
+    pickled: tuple[str, ...]  # names of a version in pickles, which are programs: it is recognised, and not read
 
 
 class SmallImages:

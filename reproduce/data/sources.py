@@ -29,18 +29,11 @@ LARGE_EVALUATION_BATCH = 64
 
 
 class Data(NamedTuple):
-    """What a cell is trained and tested on.
-
-    Attributes:
-        train: its training batches.
-        test: its test set.
-        provenance: what a result has to say of them, as plain values: see `Manifest.provenance`.
-
-    """
+    """What a cell is trained and tested on."""
 
     train: Loader
     test: Evaluation
-    provenance: dict[str, Any]
+    provenance: dict[str, Any]  # what a result has to say of them, as plain values: see `Manifest.provenance`
 
 
 def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:

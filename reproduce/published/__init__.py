@@ -68,16 +68,10 @@ class Mark(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a published table.
+    """One line of a published table."""
 
-    Attributes:
-        fields: the text of each column, by the column's name.
-        mark: how well the values of this line are known.
-
-    """
-
-    fields: dict[str, str]
-    mark: Mark
+    fields: dict[str, str]  # the text of each column, by the column's name
+    mark: Mark  # how well the values of this line are known
 
     def __getitem__(self, column: str) -> str:
         return self.fields[column]

@@ -81,14 +81,9 @@ def settings_key(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of everything under one root.
+    """The tables of everything under one root."""
 
-    Attributes:
-        results: the records that they are made from.
-
-    """
-
-    results: Results
+    results: Results  # the records that they are made from
 
     @cached_property
     def runs(self) -> DataFrame:
@@ -198,26 +193,16 @@ class Frames:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The runs of a plan that may stand in one table.
-
-    Attributes:
-        frames: all tables.
-        scale: name of the scale.
-        arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set that is trained on; empty for what trains on none.
-        text: SHA-256 of the text that was trained on; empty for images.
-        planned: the cells.
-        runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
-            not run is a row that says so.
-
-    """
+    """The runs of a plan that may stand in one table."""
 
     frames: Frames
     scale: str
-    arithmetic: str
-    dataset: str
-    text: str
+    arithmetic: str  # the precision, and whether the images are torchvision's; other loaders give the same bits
+    dataset: str  # name of the data set that is trained on; empty for what trains on none
+    text: str  # SHA-256 of the text that was trained on; empty for images
     planned: tuple[Cell, ...]
+    #: A row for each and for every further seed that was run, in the order of the plan, then by seed; what was
+    #: not run is a row that says so.
     runs: DataFrame
 
     @property

@@ -63,16 +63,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class Hold:
-    """A record that this process holds.
-
-    Attributes:
-        taken_from: who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server
-            differ so much that the lease of another machine does not look stale).
-
-    """
+    """A record that this process holds."""
 
     _folder: Path
     _token: str | None
+    #: Who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server differ so
+    #: much that the lease of another machine does not look stale).
     taken_from: Holder | None
 
     def check(self) -> None:

@@ -39,19 +39,13 @@ CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correctio
 
 @dataclass(frozen=True)
 class Sample:
-    """A measure of runs that differ in their seed only.
+    """A measure of runs that differ in their seed only."""
 
-    Attributes:
-        values: by seed, of the finished runs.
-        states: what is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
-        failures: reasons of the failed ones.
-        broken: by seed, why a run is broken (`reproduce.records.broken`).
-
-    """
-
-    values: Mapping[int, float] = field(default_factory=dict)
+    values: Mapping[int, float] = field(default_factory=dict)  # by seed, of the finished runs
+    #: What is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
     states: Mapping[int, str] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()  # reasons of the failed ones
+    #: By seed, why a run is broken (`reproduce.records.broken`).
     broken: Mapping[int, str] = field(default_factory=dict)
 
     def __sub__(self, other: "Sample") -> "Sample":

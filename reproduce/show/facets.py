@@ -102,26 +102,17 @@ def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a layer is given.
-
-    Attributes:
-        axes: to draw on.
-        part: the rows of the panel that have a y.
-        x, y, hue: names of columns.
-        looks: by value of the hue, in the order of the legend.
-        every: all rows of the panel, those without a y, too.
-        figure: all rows of the figure.
-
-    """
+    """What a layer is given."""
 
     axes: Axes
-    part: DataFrame
+    part: DataFrame  # the rows of the panel that have a y
+    #: Names of columns.
     x: str
     y: str
     hue: str
-    looks: Mapping[Any, Look]
-    every: DataFrame
-    figure: DataFrame
+    looks: Mapping[Any, Look]  # by value of the hue, in the order of the legend
+    every: DataFrame  # all rows of the panel, those without a y, too
+    figure: DataFrame  # all rows of the figure
 
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
         """The rows of each hue that has any."""

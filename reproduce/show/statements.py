@@ -34,16 +34,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the paper about an exhibit.
+    """A sentence of the paper about an exhibit."""
 
-    Attributes:
-        words: as they were at hand.
-        mark: how well it is known.
-
-    """
-
-    words: str
-    mark: Mark
+    words: str  # as they were at hand
+    mark: Mark  # how well it is known
 
     @property
     def quoted(self) -> str:

@@ -29,19 +29,11 @@ MARGIN_POINTS = 0.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and how far it can be trusted.
+    """A mean, and how far it can be trusted."""
 
-    Attributes:
-        mean: arithmetic mean, in the unit of the values.
-        low: lower end of the interval; None if n = 1.
-        high: upper end of the interval; None if n = 1.
-        n: number of values.
-
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
+    mean: float  # arithmetic mean, in the unit of the values
+    low: float | None  # lower end of the interval; None if n = 1
+    high: float | None  # upper end of the interval; None if n = 1
     n: int
 
     @property
@@ -159,18 +151,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A difference, judged on its own and as one of many.
+    """A difference, judged on its own and as one of many."""
 
-    Attributes:
-        difference: None if there are no shared seeds.
-        verdict: of the difference on its own.
-        corrected: its p after Holm's correction over the family; 1 without an interval.
-
-    """
-
-    difference: Estimate | None
-    verdict: Verdict
-    corrected: float
+    difference: Estimate | None  # None if there are no shared seeds
+    verdict: Verdict  # of the difference on its own
+    corrected: float  # its p after Holm's correction over the family; 1 without an interval
 
     @property
     def survives(self) -> bool:

@@ -66,16 +66,10 @@ RECONSTRUCTION = (
 
 @dataclass(frozen=True)
 class Field:
-    """Columns that belong together, mostly one.
-
-    Attributes:
-        heads: of the columns.
-        entries: of a row, one for each head.
-
-    """
+    """Columns that belong together, mostly one."""
 
     heads: Sequence[Column]
-    entries: Callable[[Any], Sequence[Entry]]
+    entries: Callable[[Any], Sequence[Entry]]  # of a row, one for each head
 
 
 def table(

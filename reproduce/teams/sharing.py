@@ -31,16 +31,10 @@ AnyCell = TypeVar("AnyCell", bound=TrainedCell)
 
 @dataclass(frozen=True)
 class Shares:
-    """The stages of each process of one network; `str` gives what `--partition` takes.
+    """The stages of each process of one network; `str` gives what `--partition` takes."""
 
-    Attributes:
-        partition: the number of stages of each part.
-        replicas: of each part, the processes that take its micro-batches in turn.
-
-    """
-
-    partition: tuple[int, ...]
-    replicas: tuple[int, ...]
+    partition: tuple[int, ...]  # the number of stages of each part
+    replicas: tuple[int, ...]  # of each part, the processes that take its micro-batches in turn
 
     @classmethod
     def of(cls, partition: Sequence[int], replicas: Sequence[int] | None = None) -> "Shares":
