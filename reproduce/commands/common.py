@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ __all__ = [
     "check_writable",
     "checked",
     "how_options",
+    "listed",
     "shared_by",
 ]
 
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SHOWN = 12  # lines of a list
 DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet
 #: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
 #: what several threads add up together is added in another order, and a result has then other bits.
@@ -107,6 +109,14 @@ def check_writable(folder: Path, option: str) -> None:
         raise click.UsageError(
             f"{option}: nothing can be written to {folder} ({error.strerror}); name another folder, or see to this one"
         ) from error
+
+
+def listed(lines: Sequence[str]) -> None:
+    """Show the first of these lines on stderr, and how many more there are."""
+    for line in lines[:SHOWN]:
+        click.echo(f"  {line}", err=True)
+    if len(lines) > SHOWN:
+        click.echo(f"  … and {len(lines) - SHOWN} more", err=True)
 
 
 def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:

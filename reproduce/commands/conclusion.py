@@ -9,14 +9,13 @@ import click
 
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
+from reproduce.commands.common import listed
 from reproduce.grids.scales import Scale
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
 __all__ = ["conclude"]
-
-SHOWN = 12  # lines of a warning
 
 
 def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
@@ -54,10 +53,7 @@ def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
     if lines:
         number = count(len(lines) if cells is None else cells, "cell")
         click.secho(f"\nWARNING: {number} {what}:", fg="red", bold=True, err=True)
-        for line in lines[:SHOWN]:
-            click.echo(f"  {line}", err=True)
-        if len(lines) > SHOWN:
-            click.echo(f"  … and {len(lines) - SHOWN} more", err=True)
+        listed(lines)
 
 
 def _once_each(problems: dict[Cell, str]) -> Iterator[str]:

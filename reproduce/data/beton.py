@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from PIL import Image
 
 from petra_core.files import replacing
 from reproduce.data.errors import DataError
+
+T = TypeVar("T")
 
 VERSION = 2
 HEADER = np.dtype(
@@ -74,8 +76,7 @@ class UnreadableImageError(DataError):
 
     def __init__(self, path: Path, reason: Exception | str) -> None:
         self.reason = str(reason) or type(reason).__name__
-        fix = "Get the file again, or leave such images out with --skip-unreadable"
-        super().__init__(path, f"cannot be read as an image ({self.reason})", fix)
+        super().__init__(path, f"cannot be read as an image ({self.reason})", "Get the file again")
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return type(self), (self.path, self.reason)  # it may have to come back from a worker process
@@ -108,7 +109,7 @@ def write_beton(
         stored, page = _raw(images.pixels), PAGE
     else:
         largest = max(file.stat().st_size for file in images.paths)
-        stored = _in_order(images.paths, workers)
+        stored = in_order(_jpeg, images.paths, workers)
         # A power of 2, and four times as much as the largest, because a converted image may be larger than its file.
         page = max(PAGE, 1 << (4 * largest - 1).bit_length())
     fields, samples, table = (
@@ -205,12 +206,12 @@ def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
         yield RAW, pixels.shape[2], pixels.shape[1], pixels.transpose(1, 2, 0).tobytes()
 
 
-def _in_order(paths: Sequence[Path], workers: int) -> Iterator[_Stored]:
-    """The files, read by several threads, which do not run far ahead."""
-    pending: deque[Future[_Stored]] = deque()
+def in_order(read: Callable[[Path], T], paths: Sequence[Path], workers: int) -> Iterator[T]:
+    """What is read of each file, in their order, by several threads, which do not run far ahead."""
+    pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for path in paths:
-            pending.append(pool.submit(_jpeg, path))
+            pending.append(pool.submit(read, path))
             if len(pending) > READ_AHEAD * workers:
                 yield pending.popleft().result()
         while pending:

@@ -26,13 +26,11 @@ LAYOUTS = {
         },
         {"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
         ("cifar-10-batches-bin",),
-        ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
     ),
     CIFAR100: Layout(
         {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
         {"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
         ("cifar-100-binary",),
-        ("cifar-100-python.tar.gz", "cifar-100-python"),
     ),
 }
 #: At `SITE`, each with its MD5.

@@ -2,32 +2,29 @@
 
 Which files belong to the data set, in which order and with which label, is decided here once, as torchvision's
 ImageFolder does it: classes in the order of their folders' names, files in the order of theirs. The .beton files and
-the lists that torchvision's loader reads are made of the same files: one that was left out is left out of both.
+the lists that torchvision's loader reads are made of the same files.
 
 Every file is decoded before any is written; one that cannot be is named, with all others of its kind. What a flipped
 bit does to a picture that can still be decoded shows in no way: ImageNet has no checksums of single files.
 """
 
-import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, write_beton
+from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, write_beton
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split
 from reproduce.records.storage import write_atomically
+from reproduce.words import some
 
 FOLDERS = {"train": "train", "test": "val"}
-NAMED = 10  # at most so many files in one message
-AT_ONCE = 1000  # files given to the threads
 
 
 class ImageFolder:
@@ -37,79 +34,54 @@ class ImageFolder:
         dataset: which one.
         source: folder that holds `train/` and `val/`.
         beton: whether `write` copies the images into FFCV's format; without it, it lists them.
-        skip_unreadable: whether files that cannot be decoded are left out; otherwise they are an error.
         workers: threads that decode.
 
     Raises:
-        DataError: a folder is missing, or empty, or the two have other classes.
+        DataError: a folder is missing, or a class is without images in one of them.
 
     """
 
     unit = "images"
 
-    def __init__(
-        self, dataset: Dataset, source: Path, *, beton: bool = True, skip_unreadable: bool = False, workers: int = 1
-    ) -> None:
-        self._dataset, self._source = dataset, source
-        self._beton, self._skip, self._workers = beton, skip_unreadable, workers
+    def __init__(self, dataset: Dataset, source: Path, *, beton: bool = True, workers: int = 1) -> None:
+        self._dataset, self._source, self._beton, self._workers = dataset, source, beton, workers
         train, test = (_classes(source / folder, dataset) for folder in FOLDERS.values())
         for missing, here, there in (
             (set(train) - set(test), "train", "val"),
             (set(test) - set(train), "val", "train"),
         ):
             if missing:
-                problem = f"{len(missing)} classes of {here}/ have no folder here: {_named(sorted(missing))}"
+                problem = f"{len(missing)} classes of {here}/ have no folder here: {some(sorted(missing))}"
                 raise DataError(
                     source / there, problem, "A class needs a folder of that name, with images in it, in both"
                 )
         self._classes = train
         self._files = {split: list(_files(source, folder, train)) for split, folder in FOLDERS.items()}
+        self._splits = {split: self._split(split) for split in SPLITS}
         self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
         """Decode every file; `progress` is told of images.
 
         Raises:
-            DataError: files cannot be read and are not to be left out, or a class is left without any.
+            DataError: files cannot be read.
 
         """
-        files = [file for split in SPLITS for file in self._files[split]]
-        modes: Counter[str] = Counter()
-        sides: list[int] = []
-        unreadable: dict[str, UnreadableImageError] = {}
-        with ThreadPoolExecutor(self._workers) as pool:
-            for start in range(0, len(files), AT_ONCE):  # `map` keeps a note of every file that it is given
-                part = files[start : start + AT_ONCE]
-                for file, result in zip(
-                    part, pool.map(lambda file: _look(self._source / file.path), part), strict=True
-                ):
-                    progress(1)
-                    if isinstance(result, UnreadableImageError):
-                        unreadable[file.path] = result
-                    else:
-                        modes[result[0]] += 1
-                        sides += result[1]
-        if unreadable and not self._skip:
-            raise DataError(
-                self._source,
-                f"{len(unreadable)} of {len(files):,} images cannot be read: "
-                f"{_named(f'{error.path} ({error.reason})' for error in unreadable.values())}",
-                "Get them again, or leave such images out with --skip-unreadable",
-            )
-        lines = "".join(f"{file.path}\t{file.bytes}\n" for file in files)
-        found = ", ".join(f"{count:,} {mode}" for mode, count in modes.most_common())
+        paths = [self._source / file.path for files in self._files.values() for file in files]
+        unreadable = []
+        for problem in in_order(_look, paths, self._workers):
+            progress(1)
+            unreadable += [problem] if problem else []
+        if unreadable:
+            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable)}"
+            raise DataError(self._source, problem, "Get them again")
         assert self._dataset.mean is not None
         assert self._dataset.deviation is not None
-        deviations = tuple(self._deviations())
-        self._files = {s: [file for file in self._files[s] if file.path not in unreadable] for s in SPLITS}
         return Findings(
-            splits={split: self._split(split) for split in SPLITS},
+            splits=self._splits,
             mean=self._dataset.mean,
             deviation=self._dataset.deviation,
-            fingerprint=hashlib.sha256(lines.encode()).hexdigest(),
-            deviations=deviations,
-            skipped=tuple(unreadable),
-            notes=(f"{found}; sides of {min(sides, default=0)} to {max(sides, default=0)} pixels",),
+            deviations=tuple(self._deviations()),
         )
 
     def bytes_to_write(self) -> int:
@@ -146,7 +118,7 @@ class ImageFolder:
         if empty:
             raise DataError(
                 self._source / FOLDERS[split],
-                f"{len(empty)} classes are without images: {_named(empty)}",
+                f"{len(empty)} classes are without images: {some(empty)}",
                 "Get the images of these classes again, or remove their folders from train/ and val/",
             )
         return Split(counts.total(), tuple(counts[label] for label in range(len(self._classes))))
@@ -171,16 +143,11 @@ def _files(source: Path, folder: str, classes: Sequence[str]) -> Iterator[ImageF
         yield ImageFile(path.removeprefix(f"{source}/"), label, os.stat(path).st_size)
 
 
-def _look(path: Path) -> tuple[str, tuple[int, int]] | UnreadableImageError:
-    """Format and mode, and width and height, of an image that was decoded."""
+def _look(path: Path) -> str:
+    """What is wrong with an image that cannot be decoded; empty if it can."""
     try:
         with Image.open(path) as image:
             image.load()
-            return image.mode if image.format == "JPEG" else f"{image.mode} ({image.format})", image.size
     except UNDECODABLE as error:
-        return UnreadableImageError(path, error)
-
-
-def _named(names: Iterable[str]) -> str:
-    every = list(names)
-    return ", ".join(every[:NAMED]) + (f" and {len(every) - NAMED} more" if len(every) > NAMED else "")
+        return f"{path} ({UnreadableImageError(path, error).reason})"
+    return ""

@@ -21,7 +21,6 @@ LAYOUT = Layout(
     train={f"train_data_batch_{number}.npz": "" for number in range(1, 11)},
     test={"val_data.npz": ""},
     folders=("Imagenet32_train_npz", "Imagenet32_val_npz"),
-    pickled=("train_data_batch_1", "val_data", "Imagenet32_train"),
 )
 
 

@@ -44,10 +44,7 @@ class Findings:
     #: Of each channel, in 0..1, to normalise with.
     mean: Channels
     deviation: Channels
-    fingerprint: str  # hash of the source: of its contents or, for image files, of their names and sizes
     deviations: tuple[str, ...] = ()  # in what it is not the official data set; empty if it is
-    skipped: tuple[str, ...] = ()  # unreadable images that were left out, as paths below the source
-    notes: tuple[str, ...] = ()  # what else is worth a line
 
     @property
     def num_classes(self) -> int:
@@ -76,7 +73,7 @@ class Manifest:
     @property
     def official(self) -> bool:
         """Whether it is the official data set, whole."""
-        return not self.findings.deviations and not self.findings.skipped
+        return not self.findings.deviations
 
     @property
     def has_beton(self) -> bool:
@@ -86,15 +83,14 @@ class Manifest:
     def provenance(self) -> dict[str, Any]:
         """What a result on these data has to say of them; nothing in it depends on where they lie.
 
-        `files` has the SHA-256 of each; `official` is whether it is the official data set, and if not, `deviations`,
-        `skipped` (a number) and `reason` say more.
+        `files` has the SHA-256 of each; `official` is whether it is the official data set, and if not, `deviations` and
+        `reason` say more.
         """
         return {
             **built_in(self.dataset),
             "files": {name: file.sha256 for name, file in self.files.items()},
             "official": self.official,
             "deviations": list(self.findings.deviations),
-            "skipped": len(self.findings.skipped),
             "reason": self.reason,
         }
 
@@ -105,12 +101,13 @@ class Manifest:
 
 def built_in(dataset: str) -> dict[str, Any]:
     """`Manifest.provenance` of a data set that comes with a dependency."""
-    return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "skipped": 0, "reason": ""}
+    return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "reason": ""}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two provenances are of the same data; why somebody took unofficial ones may be said in other words."""
-    return {**one, "reason": ""} == {**other, "reason": ""}
+    apart = {"reason": "", "skipped": 0}  # older ones count images that were left out
+    return {**one, **apart} == {**other, **apart}
 
 
 def read(folder: Path) -> Manifest:
@@ -128,8 +125,10 @@ def read(folder: Path) -> Manifest:
         findings = values.pop("findings")
         histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
         splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
-        others = {name: tuple(findings[name]) for name in ("mean", "deviation", "deviations", "skipped", "notes")}
-        found = Findings(splits=splits, fingerprint=findings["fingerprint"], **others)
+        left_out = (f"without {path}" for path in findings.get("skipped", ()))  # as older manifests say
+        deviations = (*findings["deviations"], *left_out)
+        channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
+        found = Findings(splits=splits, deviations=deviations, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
         return Manifest(findings=found, files=files, **values)
     except FileNotFoundError:

@@ -53,7 +53,6 @@ class Options:
 
     reason: str = ""  # why data that are not official are to be used; empty: they are not
     replace: bool = False  # whether what is prepared already is made anew
-    skip_unreadable: bool = False  # of image files: leave out those that cannot be decoded
     beton: bool = True  # of image files: copy them into FFCV's format; otherwise they are only listed
     workers: int = 1  # of image files: threads that decode
 
@@ -70,8 +69,7 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFi
     if dataset is IMAGENET:
         from reproduce.data.image_folder import ImageFolder  # torchvision takes seconds to import
 
-        skip, beton = options.skip_unreadable, options.beton
-        return ImageFolder(dataset, source, beton=beton, skip_unreadable=skip, workers=options.workers)
+        return ImageFolder(dataset, source, beton=options.beton, workers=options.workers)
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
 
 
@@ -108,14 +106,9 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         raise DataError(target, "another process prepares this data set", "Wait for it") from None
     with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
-        there = _already(target, source, options)
-        if there is not None and dataset is IMAGENET:  # 1.3 million files are not looked at again
+        if there := _already(target, source, options):
             return there, False
         findings = _examine(opened, dataset, source, options, bar)
-        if there is not None:
-            if findings.fingerprint != there.findings.fingerprint:
-                raise DataError(target, f"it was prepared before, from other files than {source} holds now", REPLACE)
-            return there, False
         needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(

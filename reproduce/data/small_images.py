@@ -41,7 +41,6 @@ class Layout(NamedTuple):
     train: dict[str, str]
     test: dict[str, str]
     folders: tuple[str, ...]  # that the archives unpack to
-    pickled: tuple[str, ...]  # names of a version in pickles, which are programs: it is recognised, and not read
 
 
 class SmallImages:
@@ -71,10 +70,6 @@ class SmallImages:
         self.steps = len(self._files)
         if missing := [path.name for path, *_ in self._files if not path.is_file()]:
             problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
-            for name in layout.pickled:
-                if source.name == name or (source / name).exists():
-                    problem += f"; {name} is of the version in pickles, which are not read"
-                    break
             raise DataError(source, problem, dataset.how_to_get)
 
     def examine(self, progress: Progress) -> Findings:
@@ -89,10 +84,8 @@ class SmallImages:
         total = np.zeros(PIXELS, np.uint64)
         means: list[NDArray[np.floating]] = []
         wrong: list[str] = []
-        fingerprint = hashlib.sha256()
         for path, split, official in self._files:
             content = path.read_bytes()
-            fingerprint.update(hashlib.sha256(content).digest())
             wrong += _wrong_checksum(path.name, content, official)
             batch = self._read(content, path)
             self._histograms[split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
@@ -112,7 +105,6 @@ class SmallImages:
             splits=splits,
             mean=tuple((mean / 255).tolist()),
             deviation=tuple((deviation / 255).tolist()),
-            fingerprint=fingerprint.hexdigest(),
             deviations=tuple(wrong),
         )
 

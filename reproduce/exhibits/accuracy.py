@@ -15,11 +15,11 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frame, Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import family_note, judge, means, reported
-from reproduce.show.content import Entry, Finding, OfK, Tone, missing, short_title, some
+from reproduce.show.content import Entry, Finding, OfK, Tone, missing, short_title
 from reproduce.show.facets import facet
 from reproduce.show.statistics import MARGIN_POINTS, Judgement
 from reproduce.show.tables import Field, entry, judged, mean_entry, method, table, words
-from reproduce.words import count
+from reproduce.words import count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 PLACE = ["network", "method", "k"]

@@ -18,9 +18,9 @@ from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning
-from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing, some
+from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing
 from reproduce.show.tables import entry, number, table, words
-from reproduce.words import count
+from reproduce.words import count, some
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
 GONE = missing("no grid has it any more")

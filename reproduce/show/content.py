@@ -247,9 +247,3 @@ def with_sign(value: float, digits: int) -> str:
 def two_digits(value: float) -> str:
     """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
     return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
-
-
-def some(words: Sequence[str], limit: int = 6) -> str:
-    """The first of many, and how many more there are."""
-    rest = len(words) - limit
-    return "; ".join(words[:limit]) + (f"; and {rest} more" if rest > 0 else "")

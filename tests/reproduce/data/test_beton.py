@@ -118,7 +118,7 @@ def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, 
 def test_a_file_that_is_no_image_is_named_and_leaves_nothing(tmp_path: Path, jpegs: JpegFiles) -> None:
     jpegs.paths[4].write_bytes(b"no image at all")
     with pytest.raises(
-        UnreadableImageError, match=r"train_1_1\.JPEG: cannot be read as an image \(.+--skip-unreadable"
+        UnreadableImageError, match=r"train_1_1\.JPEG: cannot be read as an image \(.+Get the file again"
     ):
         write_beton(tmp_path / "a.beton", jpegs)
     assert [file.name for file in tmp_path.iterdir()] == ["images"]

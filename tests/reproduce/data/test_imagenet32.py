@@ -49,12 +49,6 @@ def test_missing_files_are_named(tmp_path):
         imagenet32.find(tmp_path)
 
 
-def test_the_version_in_pickles_is_recognised_and_not_read(tmp_path):
-    (tmp_path / "val_data").mkdir()
-    with pytest.raises(DataError, match=r"val_data.npz are not here; val_data is of the version in pickles.*_npz.zip"):
-        imagenet32.find(tmp_path)
-
-
 def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
     """No checksums are published, but every training file holds the mean image of them all."""
     fake_data.imagenet32(tmp_path)

@@ -159,16 +159,6 @@ def test_what_is_there_is_refused_without_a_reason_if_it_is_not_official(source,
         prepare(CIFAR10, source, root, Options(), bar)
 
 
-def test_a_source_that_was_repaired_is_not_taken_for_what_was_prepared(source, root):
-    prepare(CIFAR10, source, root, WHY, bar)
-    [file] = source.rglob("test_batch.bin")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"prepared before, from other files than .* holds now\. Add --replace"):
-        prepare(CIFAR10, source, root, WHY, bar)
-
-
 def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
     prepare(IMAGENET, source, root, Options(reason="a test", beton=False), bar)

@@ -9,6 +9,7 @@ from reproduce.report.layout import column_groups
 from reproduce.show import content
 from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table
 from reproduce.show.statistics import Estimate
+from reproduce.words import some
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_a_row_of_another_length_is_refused() -> None:
 
 
 def test_some_of_many() -> None:
-    assert content.some(["a", "b"], limit=2) == "a; b"
-    assert content.some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
+    assert some(["a", "b"], limit=2) == "a; b"
+    assert some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
