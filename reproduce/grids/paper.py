@@ -38,7 +38,7 @@ def settings(
     images = catalogue.by_name(dataset)
     chain = network.startswith("chain")
     batch_size = changes.get("batch_size", MICRO_BATCH)
-    epochs = changes.get("epochs", EPOCHS[dataset])
+    epochs = changes.get("epochs") or EPOCHS[dataset]
     values: dict[str, Any] = {
         "scale": "paper",
         "dataset": dataset,
