@@ -55,9 +55,8 @@ class _HeadWatch:
         return max(report.stages[stage].now[kind] for report in self.reports)
 
 
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Measure a cell of the kind "complexity", as the runner calls it: small enough to be done in one go."""
-    del record
     assert isinstance(cell, ComplexityCell)
     return measure_complexity(cell, context.device)
 

@@ -28,7 +28,7 @@ __all__ = ["measure", "timed"]
 WARM_UP = 2  # turns that are not timed
 
 
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Time every stage of the cell's network: the measure of a cell of the kind "stage_costs".
 
     Returns:
@@ -40,7 +40,6 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
         Stopped: by request; there is nothing to go on from.
 
     """
-    del record
     assert isinstance(cell, StageCostCell)
 
     def begin(index: int, count: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from reproduce.cells.catalogue import SOURCE
-from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records import history
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
@@ -67,23 +67,6 @@ class Results:
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
     history: tuple[Tracked, ...] = ()  # what asv counted at each commit
-
-    def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
-        """The runs of one kind of cells (and of no kind derived from it)."""
-        return tuple(run for run in self.runs if type(run.cell) is kind)  # type: ignore[misc]  # narrowed by its cell
-
-    def of(self, cells: Iterable[Cell]) -> tuple[Run[Cell], ...]:
-        """The runs of these cells, in their order, in whatever precision and from whatever loader they were run."""
-        by_meaning: dict[str, list[Run[Cell]]] = {}
-        for run in self.runs:
-            by_meaning.setdefault(meaning(run.cell), []).append(run)
-        meanings = dict.fromkeys(meaning(cell) for cell in cells)
-        return tuple(run for meaning in meanings for run in by_meaning.get(meaning, ()))
-
-    @property
-    def training(self) -> tuple[Run[TrainingCell], ...]:
-        """Runs that trained a network."""
-        return self.of_kind(TrainingCell)
 
     @property
     def begun(self) -> bool:

@@ -94,10 +94,10 @@ RECONSTRUCTION_LOOKS = {
 }
 
 
-def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, that get darker as it rises; named by this format."""
+def rising(values: Sequence[float]) -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, that get darker as it rises."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
-    return {value: Look(form.format(value), colour) for value, colour in zip(sorted(values), colours, strict=True)}
+    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -423,14 +423,14 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     return dots
 
 
-def rows(names: Sequence[str], *, size: float = 4.5) -> Layer:
+def rows(names: Sequence[str]) -> Layer:
     """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean."""
 
     def rows(panel: Panel) -> None:
         for look, part in panel.by_hue():
             for y, own in part.groupby(panel.y):
                 place, mean = names.index(str(y)), own[panel.x].mean()
-                style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
+                style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
         panel.axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=names)
@@ -537,7 +537,7 @@ def _field(
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
 
-def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: str = "") -> Layer:
+def differences(by: Mapping[str, Mapping[float, Estimate | None]]) -> Layer:
     """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
 
     def differences(panel: Panel) -> None:
@@ -551,7 +551,7 @@ def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: st
                 [found.mean for found in known.values()],
                 yerr=[found.half_width or 0.0 for found in known.values()],
                 fmt="os^v"[number % 4],
-                color=colour or plots.COLOURS[methods.PETRA],
+                color=plots.COLOURS[methods.PETRA],
                 markerfacecolor=None if number == 0 else "white",
                 markersize=4.5,
                 linewidth=1.2,
