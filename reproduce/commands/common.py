@@ -47,12 +47,7 @@ def checked(make: Callable[[], T]) -> T:
 
 
 def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callable[..., None]], Any]:
-    """Give a command the options that make a `How`, which it takes as `how`; without --data-workers that has 0.
-
-    Args:
-        option: declares one, as `click.option`.
-
-    """
+    """Give a command the options that make a `How`, which it takes as `how`; without --data-workers that has 0."""
 
     def decorate(command: Callable[..., None]) -> Any:
         @option("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")

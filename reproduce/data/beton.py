@@ -66,13 +66,7 @@ class JpegFiles(NamedTuple):
 
 
 class UnreadableImageError(DataError):
-    """A file that should be an image cannot be decoded.
-
-    Attributes:
-        path: the file.
-        reason: the decoder's words.
-
-    """
+    """A file that should be an image cannot be decoded; `reason` has the decoder's words."""
 
     def __init__(self, path: Path, reason: Exception | str) -> None:
         self.reason = str(reason) or type(reason).__name__
@@ -89,16 +83,10 @@ def write_beton(
     workers: int = 1,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write all images and labels to `path`, whole or not at all: the same bytes for any number of workers.
+    """Write all images and labels, at least one, to `path`, whole or not at all: the same for any number of workers.
 
     A JPEG file in colour or grey is stored as it is, and only its header looked at; anything else (CMYK, or a PNG under
-    a wrong name) is converted to a JPEG file in colour.
-
-    Args:
-        path: the file; its folder exists.
-        images: what to write, one at least.
-        workers: threads that read and convert files.
-        progress: called with the number of samples done since the last call, as `tqdm.update` wants it.
+    a wrong name) is converted to a JPEG file in colour. `progress` is told how many more samples are done.
 
     Raises:
         UnreadableImageError: a file is no image.
@@ -143,13 +131,9 @@ def write_beton(
 
 
 class Beton:
-    """A `.beton` file whose parts have been seen to fit together.
-
-    Args:
-        path: the file, with FFCV fields `image` and `label`.
+    """A `.beton` file with FFCV fields `image` and `label`, whose parts have been seen to fit together.
 
     Attributes:
-        path: the file.
         modes: `JPEG` or `RAW`, of each sample, uint8 [N].
         heights, widths: of each image, pixels, int64 [N].
         labels: int64 [N].

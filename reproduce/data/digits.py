@@ -32,11 +32,8 @@ class Digits(NamedTuple):
 def digits(image_size: int = 16) -> Digits:
     """The digits, 1,437 to train on and 360 to test on, in three equal channels.
 
-    Args:
-        image_size: height and width, a multiple of 8.
-
     Raises:
-        ValueError: it is not one.
+        ValueError: the height and width `image_size` is not a multiple of 8.
 
     """
     if image_size < NATIVE_SIZE or image_size % NATIVE_SIZE:

@@ -5,12 +5,7 @@ from pathlib import Path
 
 
 class DataError(Exception):
-    """Files of a data set are missing, damaged, or not what they are said to be.
-
-    Attributes:
-        path: the file or folder.
-
-    """
+    """The file or folder `path` of a data set is missing, damaged, or not what it is said to be."""
 
     def __init__(self, path: Path, problem: str, fix: str) -> None:
         super().__init__(f"{path}: {problem}. {fix}")

@@ -40,14 +40,14 @@ Decode = Callable[[NDArray[np.uint8], Integers, Hashes, NDArray[np.float32]], No
 
 
 class FfcvFile(Source):
-    """A `.beton` file.
+    """A `.beton` file, decoded by so many threads; the batches do not depend on their number.
 
     Args:
         path: the file.
         batch_format: of the batches.
         augment: whether raw images are cropped at random places as those of `InMemory`, and of JPEG files random boxes
             are resized and mirrored; otherwise of JPEG files the centred square of 224/256 of the shorter side.
-        workers: threads that decode; the batches do not depend on it.
+        workers: threads.
 
     Raises:
         FileNotFoundError: there is no such file.

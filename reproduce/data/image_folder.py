@@ -28,13 +28,9 @@ FOLDERS = {"train": "train", "test": "val"}
 
 
 class ImageFolder:
-    """A data set as files in class folders.
+    """A data set as files in class folders of `train/` and `val/`, decoded by so many threads.
 
-    Args:
-        dataset: which one.
-        source: folder that holds `train/` and `val/`.
-        beton: whether `write` copies the images into FFCV's format; without it, it lists them.
-        workers: threads that decode.
+    With `beton`, `write` copies the images into FFCV's format; without it, it lists them.
 
     Raises:
         DataError: a folder is missing, or a class is without images in one of them.

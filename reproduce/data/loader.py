@@ -48,13 +48,7 @@ class BatchFormat:
 
 
 class Source(abc.ABC):
-    """Samples with labels, to be read in any order.
-
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        samples: N.
-
-    """
+    """Samples, `samples` in number, with labels 0 … num_classes - 1, to be read in any order."""
 
     num_classes: int
     samples: int
@@ -74,16 +68,7 @@ class Source(abc.ABC):
 
 
 class Loader:
-    """Shuffled training batches; an epoch's last, incomplete batch is left out.
-
-    Args:
-        source: of the samples.
-        batch_size: samples of a batch.
-        seed: of order and augmentation.
-
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        batches: of an epoch.
+    """Shuffled training batches, `batches` an epoch; an epoch's last, incomplete batch is left out.
 
     Raises:
         ValueError: there are fewer samples than a batch has.
@@ -121,9 +106,7 @@ class Loader:
 class Evaluation:
     """The whole of a source in order, the same for all seeds; the last batch may be smaller.
 
-    Attributes:
-        samples: labels that count: one for each image, of text those that are not `IGNORED`.
-
+    `samples` is the number of labels that count: one for each image, of text those that are not `IGNORED`.
     """
 
     def __init__(self, source: Source, batch_size: int) -> None:
@@ -142,14 +125,8 @@ class Evaluation:
 class InMemory(Source):
     """Images that lie on the training device as bytes: a batch is one indexed read.
 
-    For small images, moving single samples through Python takes longer than training on them.
-
-    Args:
-        images: of the format's size.
-        batch_format: of the batches.
-        augment: whether each image is cropped at a random place after padding with black by 4 pixels, then mirrored
-            with probability 1/2.
-
+    For small images, moving single samples through Python takes longer than training on them. To augment an image is to
+    crop it at a random place after padding with black by 4 pixels, then to mirror it with probability 1/2.
     """
 
     def __init__(self, images: RawImages, batch_format: BatchFormat, *, augment: bool = False) -> None:

@@ -44,13 +44,9 @@ class Layout(NamedTuple):
 
 
 class SmallImages:
-    """A data set as a list of batch files.
+    """A data set as a list of batch files, in a folder or in the folders of the archives below it.
 
-    Args:
-        dataset: which one.
-        source: the folder that holds the files, or the folders of the archives.
-        layout: the files.
-        read: bytes of a file and its path -> its contents; raises DataError.
+    `read` turns the bytes of a file and its path into its contents, or raises DataError.
 
     Raises:
         DataError: files are missing.

@@ -51,14 +51,10 @@ Named = Mapping[str, Tensor]
 def exact_gradients(
     stages: Sequence[Stage], weights: Sequence[Named], images: Value, labels: Tensor, wanted: Collection[int]
 ) -> dict[int, dict[str, Tensor]]:
-    """Gradients of the loss by plain autograd through the whole network, with explicit weights.
+    """Gradients of the loss by plain autograd through the whole network, with explicit weights of every stage, by name.
 
-    Args:
-        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
-        weights: of every stage, by name.
-        images: what stage 0 takes.
-        labels: the target of the loss.
-        wanted: the stages whose gradients are wanted; below the lowest of them no graph is recorded.
+    The network is evaluated as it is: in training mode, with the statistics of the batch. Below the lowest of the
+    wanted stages no graph is recorded.
 
     Returns:
         For each wanted stage the gradients by name, without frozen parameters.

@@ -48,7 +48,7 @@ S = TypeVar("S", bound=FollowedMicroBatch)
 
 
 class Probe(abc.ABC, Generic[S]):
-    """Follows some micro-batches through a pipeline; subclasses say what is measured.
+    """Follows micro-batches 0, every, 2·every, … through a pipeline; subclasses say what is measured.
 
         probe = GradientQuality(every=50)
         pipeline = Pipeline(stages, methods.PETRA, after_backward=probe.after_backward)
@@ -58,12 +58,8 @@ class Probe(abc.ABC, Generic[S]):
             pipeline.step(x, y)
         values = probe.collect()
 
-    Where the pipeline is drained on the way, micro-batches that are in flight then are not followed any further.
-
-    Args:
-        every: micro-batches 0, every, 2·every, … are followed.
-        autocast: that of the pipeline; the network is evaluated aside in the precision that trains.
-
+    Where the pipeline is drained on the way, micro-batches that are in flight then are not followed any further. The
+    network is evaluated aside in the precision that trains, the pipeline's `autocast`.
     """
 
     subject: ClassVar[type[FollowedMicroBatch]]

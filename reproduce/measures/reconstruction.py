@@ -55,10 +55,8 @@ def rounding_errors(
 ) -> dict[int, dict[str, float]]:
     """Errors of inverting a forward with its own weights, every input handed down as the engine does.
 
-    Args:
-        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
-        images: what stage 0 takes.
-        streams: dtype in which streams are held between blocks, which compute in that of the images; None: the latter.
+    The network is evaluated as it is: in training mode, with the statistics of the batch. Between blocks streams are
+    held in the dtype `streams`, while blocks compute in that of the images; None: in that too.
 
     Returns:
         For each stage whose input is reconstructed, its errors by `OF`.

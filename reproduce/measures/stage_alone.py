@@ -61,16 +61,9 @@ def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tenso
 
 
 class StageAlone:
-    """The worker of one stage, fed by hand until it is in its steady state.
+    """The worker of stage `index`, fed by hand until it is in its steady state.
 
-    Args:
-        stage: the stage.
-        index: its number j.
-        method: the training method.
-        feed: what its neighbours send.
-        waiting: micro-batches between forward and backward in the steady state; the head has none.
-        accumulation: k.
-        optimizer: as for `Pipeline`.
+    In it so many micro-batches are `waiting` between forward and backward; the head has none.
 
     Attributes:
         worker: the engine's worker.

@@ -57,11 +57,7 @@ def timed(
 ) -> list[dict[str, Any]]:
     """Time every stage of the cell's network on `device`; `stages` of what `measure` returns.
 
-    Args:
-        cell: the network, its method and what passes through it.
-        device: on which.
-        begin: called with the number of a stage and that of all stages before it is timed.
-
+    `begin` is called with the number of a stage and that of all stages before it is timed.
     """
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes

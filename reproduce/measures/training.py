@@ -78,7 +78,6 @@ class Trainer:
     """The training of one cell: a pipeline, its data, and the position in it.
 
     Attributes:
-        pipeline: the pipeline.
         epoch: epochs finished.
         batch: micro-batches of the epoch under way that have entered.
         batches: of an epoch.

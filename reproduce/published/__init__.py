@@ -90,10 +90,7 @@ class Row:
 
 
 def read(name: str) -> list[Row]:
-    """All lines of a published table, in the order of the paper.
-
-    Args:
-        name: of the data file, without its ending: "table3_memory".
+    """All lines of a published table, such as "table3_memory", in the order of the paper.
 
     Raises:
         ValueError: there is no such table (the message lists the near matches), or a line has no valid mark.
@@ -110,13 +107,7 @@ def read(name: str) -> list[Row]:
 def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
     """What was published of PaReprop on a network (revswin_tiny), or of its family where sizes were not told apart.
 
-    Args:
-        network: as this suite calls it.
-        exactly: of this very size only.
-
-    Returns:
-        None if there is nothing.
-
+    None if there is nothing; with `exactly` of this very size only.
     """
     family, _, size = network.partition("_")
     sizes = (size,) if exactly else (size, "")

@@ -53,12 +53,7 @@ LARGEST_FORETOLD, LARGEST_FOUND = "largest batch, foretold", "largest batch, fou
 
 
 class BenchmarkError(Exception):
-    """The file of a benchmark is damaged or of another version; it was left as it is.
-
-    Attributes:
-        path: the file.
-
-    """
+    """The file `path` of a benchmark is damaged or of another version; it was left as it is."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(path, message)  # as it is pickled

@@ -227,15 +227,7 @@ class Sheet:
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
     def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
-        """Scale, data set and recipe in words, less method and k.
-
-        Args:
-            network: whether to name the network with its width.
-            width: whether to name the width if not the network.
-            length: whether to name the number of epochs.
-            rate: whether to name the learning rate.
-
-        """
+        """Scale, data set and recipe in words, less method and k; see `described`."""
         recipe = described(self.example, network=network, width=width, length=length, rate=rate)
         return f"{recipe}, {self.arithmetic}"
 
@@ -255,27 +247,18 @@ class Sheet:
 def over_training(lines: DataFrame) -> DataFrame:
     """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
 
-    Args:
-        lines: of `Frames.lines` or `Sheet.lines`.
-
-    Returns:
-        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
-
+    A row a cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines` less epoch, point and
+    weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
     return weighted(lines.dropna(subset=["value"]), kept)
 
 
 def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The means of what probes measured, each line weighed by the micro-batches behind it.
+    """The means of what probes measured (`Frames.lines`, with more columns perhaps), weighed by micro-batches.
 
-    Args:
-        lines: of `Frames.lines` or `Sheet.lines`, with whatever columns more.
-        by: the columns of which every combination gets a row, in the order in which they come.
-
-    Returns:
-        These columns and `value`: the mean of what is defined, NaN where nothing is.
-
+    A row for every combination of the columns `by`, in the order in which they come, with these columns and `value`:
+    the mean of what is defined, NaN where nothing is.
     """
     values = lines["value"].astype(float)
     weights = lines["weight"].where(values.notna(), 0.0)
@@ -292,7 +275,10 @@ def together(*frames: DataFrame) -> DataFrame:
 def described(
     cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
 ) -> str:
-    """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
+    """The settings of a cell that matter to a reader, in words, less method and k.
+
+    `network` names the network with its width, `width` the width where the network is not named.
+    """
     title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
     epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
     learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""

@@ -44,13 +44,7 @@ class Status(enum.Enum):
 
 
 class RecordError(Exception):
-    """A file of a record is damaged, or of another version or cell.
-
-    Attributes:
-        path: the file.
-        foreign: whether it is whole but not ours to read (another version of the format).
-
-    """
+    """A file of a record is damaged, or of another version or cell; `foreign`: whole, but of another version."""
 
     def __init__(self, path: Path, message: str, *, foreign: bool = False) -> None:
         super().__init__(path, message)  # as it is pickled

@@ -75,13 +75,7 @@ class Results:
 
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
-    """All records under `root`; an empty or missing folder gives none.
-
-    Args:
-        root: folder of the records; asv's history is looked for beside it.
-        expected: cells that should be there; those without a record are given as not run.
-
-    """
+    """All records under `root`, asv's history beside it, and as not run the `expected` cells without a record."""
     found = scan(root)
     problems = list(found.problems)
     runs: list[Run[Cell]] = []

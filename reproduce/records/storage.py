@@ -31,10 +31,7 @@ GO_ON = (
 def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
     """Turn "no space left on device" into an error that says what there was no room for, and what to do.
 
-    Args:
-        what: the words after "no room", such as "to write FILE".
-        consequence: what is lost or not, and the fix.
-
+    `what` are the words after "no room", such as "to write FILE"; `consequence` what is lost or not, and the fix.
     """
     try:
         yield

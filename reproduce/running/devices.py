@@ -51,14 +51,9 @@ def check_there(name: str) -> None:
 def take(name: str, sharing: int = 1) -> "torch.device":
     """The device of this name, from now on the current one of this process: what names no device lands there.
 
-    Args:
-        name: of the device.
-        sharing: processes that use it. Of a CUDA device this one can take so great a part of the memory and no more:
-            what does not fit in it runs out of memory, and leaves the others theirs.
-
-    Raises:
-        DeviceError: there is none.
-
+    Where several processes are `sharing` a CUDA device, this one can take so great a part of the memory and no more:
+    what does not fit in it runs out of memory, and leaves the others theirs. Raises: DeviceError: there is no such
+    device.
     """
     check_there(name)
     import torch

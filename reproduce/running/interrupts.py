@@ -16,9 +16,7 @@ from typing import Any
 class Interrupt:
     """Context in which SIGINT or SIGTERM only sets `received`; a SIGINT after that does what it always does.
 
-    Attributes:
-        received: number of the first signal, 0 if there was none.
-
+    `received` is the number of the first signal, 0 if there was none.
     """
 
     def __init__(self) -> None:

@@ -34,13 +34,7 @@ class _Bar:
 
 
 class TrainingBar(_Bar, Observer):
-    """One cell's training: epoch, loss, accuracy, images a second and time left.
-
-    Args:
-        cell: the cell.
-        stream: where to; the bar is drawn if it is a terminal, otherwise there is a line an epoch.
-
-    """
+    """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
 
     def __init__(self, cell: TrainingCell, stream: TextIO | None = None) -> None:
         super().__init__(stream)
@@ -86,13 +80,7 @@ class TrainingBar(_Bar, Observer):
 
 
 class GridBar(_Bar):
-    """A grid of cells: how many are finished, what came out, what runs now.
-
-    Args:
-        total: cells.
-        stream: where to; the bar is drawn if it is a terminal.
-
-    """
+    """A grid of cells: how many are finished, what came out, what runs now."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         super().__init__(stream)
@@ -124,12 +112,7 @@ class GridBar(_Bar):
 
 
 class EventFiles(Observer):
-    """Writes every epoch's metrics as scalars of TensorBoard.
-
-    Args:
-        folder: where to; made if it is not there.
-
-    """
+    """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made if need be."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second

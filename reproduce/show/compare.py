@@ -97,13 +97,9 @@ class Samples(dict[Any, Sample]):
 
 
 def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of one column of runs (`reproduce.records.frames`), a sample a place.
+    """The samples of a column of runs (`reproduce.records.frames`, a row a seed and place), a sample a place.
 
-    Args:
-        runs: rows, one a seed and place.
-        value: the column.
-        by: the columns that are a place; a single one gives plain keys, several give tuples.
-
+    A place is what the columns `by` have; a single one gives plain keys, several give tuples.
     """
     columns = ["seed", "status", "state", "reason", "broken", value]
     samples = Samples()
@@ -118,14 +114,7 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
 
 def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of what was measured in runs, whether these are finished or not; see `means`.
-
-    Args:
-        values: rows, one a seed and place.
-        value: the column.
-        by: the columns that are a place.
-
-    """
+    """The samples of what was measured in runs, whether these are finished or not; see `means`."""
     places = _places(values.dropna(subset=[value]), ["seed", value], by)
     return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
 

@@ -103,15 +103,7 @@ THEMED = {
 
 
 def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
-    """The drawing as an `<svg>` element to stand in a page.
-
-    Args:
-        drawing: what to draw; its size in inches sets the size in the page.
-        key: unique within the page; goes before every id.
-        title: accessible name.
-        description: what can be seen, in words.
-
-    """
+    """The drawing, of its size in inches, as an `<svg>` element to stand in a page; `key` goes before every id."""
     stream = io.StringIO()
     drawing.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     ElementTree.register_namespace("", SVG)

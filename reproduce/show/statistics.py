@@ -113,12 +113,7 @@ def without_spread(difference: Estimate, margin: float = MARGIN_POINTS) -> bool:
 def p_value(difference: Estimate, confidence: float = CONFIDENCE) -> float:
     """Two-sided p of Student's t-test that the mean is 0; 1 where nothing is known of the spread.
 
-    Below 1 - confidence exactly where the interval excludes 0.
-
-    Args:
-        difference: of `estimate` or `paired`.
-        confidence: the one it was made with.
-
+    Below 1 - confidence, that of the interval, exactly where this excludes 0.
     """
     if difference.half_width is None or without_spread(difference):
         return 1.0
