@@ -79,12 +79,7 @@ def _first_in_store() -> bool:
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
-    """Run `python -m reproduce` with `arguments` in that many processes; wait for all.
-
-    Args:
-        processes: how many; they meet on the loopback device.
-        arguments: of the command line of each.
-        restarts: how often all are started again after one was killed.
+    """Run `python -m reproduce` with `arguments` in that many processes, all again after one was killed; wait for them.
 
     Returns:
         The exit code: 0 if all ended well, else that of the first that did not; 128 + number of a signal.

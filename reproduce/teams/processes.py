@@ -50,13 +50,7 @@ DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be sto
 
 
 def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: timedelta) -> "Processes":
-    """Meet the other processes.
-
-    Args:
-        cell: what is to be trained.
-        shares: which processes of a replica have which stages.
-        device: of this process; of CUDA the current one, for which NCCL takes it.
-        patience: how long another process may be silent before it is taken for lost.
+    """Meet the other processes, each silent for so long at most.
 
     Raises:
         UnsupportedError: the processes differ in what they are about to do.
@@ -100,12 +94,9 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
 
 
 def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[bool, str]:
-    """Whether messages go over NCCL, and what a person should know of it.
+    """Whether messages go over NCCL, if every torch was built with it, and what a person should know of it.
 
-    Args:
-        places: of each process the machine's name and the device there, such as cpu or cuda:0.
-        nccl_available: whether torch was built with it, everywhere.
-
+    `places` are of each process the machine's name and the device there, such as cpu or cuda:0.
     """
     on_gpu = [place for place in places if place[1].startswith("cuda")]
     if not on_gpu:
@@ -145,13 +136,8 @@ def loss(error: Exception) -> str:
 class Processes(Team):
     """The processes of torch.distributed's default group; there are P·R of them.
 
-    Args:
-        shares: which of the P processes of a replica have which stages.
-        device: of this process.
-        nccl: whether messages go over NCCL; otherwise over Gloo.
-        notice: what a person should know of that.
-        patience: how long another process may be silent.
-
+    `nccl` is whether messages go over NCCL, otherwise over Gloo; `notice` what a person should know of that; `patience`
+    how long another process may be silent.
     """
 
     def __init__(self, shares: Shares, device: torch.device, nccl: bool, notice: str, patience: timedelta) -> None:

@@ -67,11 +67,9 @@ def team_size() -> int:
 
 
 def processes_of_replica(processes: int, replicas: int) -> int:
-    """P, the processes that share the stages of one replica, in a process that is one of P·R.
+    """P, the processes that share the stages of one of R replicas, in a process that is one of P·R.
 
-    Args:
-        processes: P as asked for; 1 leaves it to those who started the processes, such as torchrun.
-        replicas: R.
+    As asked for; 1 leaves it to those who started the processes, such as torchrun.
 
     Raises:
         CellError: as many processes as there are cannot be P·R.
