@@ -27,6 +27,7 @@ __all__ = [
     "GradientsCell",
     "MeasuredCell",
     "MemoryCell",
+    "NetworkCell",
     "ReconstructionCell",
     "ShapedCell",
     "StageCostCell",
@@ -46,21 +47,34 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedCell(Cell):
-    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
+class NetworkCell(Cell):
+    """A network under one method."""
 
-    dataset: str
-    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, or a
     #: transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
     model: str
     #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
     #: or `bytes` for text.
     stem: str
+    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
     accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
     batch_size: int  # samples in a micro-batch
+    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
+
+    def _check(self) -> None:
+        _check_model(self)
+        _check_method(self)
+        _at_least(self, 1, "batch_size")
+        _at_least(self, 0, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedCell(NetworkCell):
+    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
+
+    dataset: str
     epochs: int
     warmup_epochs: float  # of linear warm-up from 0; a fraction is allowed
     drops: tuple[int, ...]  # epochs at whose beginning the learning rate is multiplied by `drop_factor`
@@ -75,7 +89,6 @@ class TrainedCell(Cell):
     augmentation: str
     loader: str  # `ffcv`, `memory` or `torchvision`
     precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike
     messages: str = "float32"  # or `bf16`: what stages send one another is rounded (`petra_core.narrowing`)
     #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
     #: (`petra_core.distributed.replicas`): R times the samples of an update.
@@ -92,13 +105,12 @@ class TrainedCell(Cell):
 
     def _check(self) -> None:
         dataset = _checked_dataset(self)
-        _check_model(self)
-        _check_method(self)
+        super()._check()
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _at_least(self, 1, "batch_size", "epochs", "replicas")
-        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
+        _at_least(self, 1, "epochs", "replicas")
+        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor")
         dataset.check(
             image_size=self.image_size,
             augmentation=self.augmentation,
@@ -171,26 +183,8 @@ class ReconstructionCell(ProbedCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredCell(Cell):
-    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
-
-    The settings are as of a `TrainedCell`; the seed is that of the initialisation and the random images.
-    """
-
-    model: str
-    stem: str
-    image_size: int
-    width: int
-    method: str
-    accumulation: int
-    batch_size: int
-    seed: int
-
-    def _check(self) -> None:
-        _check_model(self)
-        _check_method(self)
-        _at_least(self, 1, "batch_size")
-        _at_least(self, 0, "seed")
+class MeasuredCell(NetworkCell):
+    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone."""
 
     @property
     def slug(self) -> str:
@@ -293,7 +287,7 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
             raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
 
 
-def _check_model(cell: TrainedCell | MeasuredCell) -> None:
+def _check_model(cell: NetworkCell) -> None:
     _at_least(cell, 1, "image_size", "width")
     if re.fullmatch(r"chain[1-9]\d*", cell.model):
         _one_of("stem", cell.stem, CHAIN_STEMS)
@@ -326,7 +320,7 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     return dataset
 
 
-def _check_method(cell: TrainedCell | MeasuredCell) -> None:
+def _check_method(cell: NetworkCell) -> None:
     """Write the method's name as the engine does, and check k, and the replicas of stages."""
     try:
         method = methods.by_name(cell.method)
