@@ -216,14 +216,8 @@ def write(benchmark: Benchmark, root: Path) -> Path:
     """Write its file below the folder of records, in place of an older one. Raises: StorageFullError."""
     path = root / FOLDER / f"{benchmark.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {
-        **{field.name: getattr(benchmark, field.name) for field in dataclasses.fields(Benchmark)},
-        "series": [dataclasses.asdict(series) for series in benchmark.series],
-        "comparisons": [dataclasses.asdict(comparison) for comparison in benchmark.comparisons],
-        "goals": [dataclasses.asdict(goal) for goal in benchmark.goals],
-        "timelines": {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()},
-    }
-    write_json(path, {"schema": SCHEMA, **values})
+    timelines = {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()}
+    write_json(path, {"schema": SCHEMA, **dataclasses.asdict(benchmark), "timelines": timelines})
     return path
 
 

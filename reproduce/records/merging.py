@@ -22,6 +22,7 @@ import enum
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,8 @@ def _timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 def _bring(theirs: Record, ours: Record) -> bool:
     """Copy a record whole to where there is none; False if there is one by now."""
-    root = ours.path.parent.parent
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=root) as folder:
-        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
-        _copy(theirs, copy)
+    ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
+    with _copied(theirs, ours) as copy:
         ours.path.parent.mkdir(exist_ok=True)
         try:
             copy.rename(ours.path)
@@ -174,9 +172,7 @@ def _bring(theirs: Record, ours: Record) -> bool:
 
 def _replace(theirs: Record, ours: Record) -> None:
     """Put a copy in place of our record, under its lock."""
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
-        copy = Path(folder) / "records" / ours.path.name
-        _copy(theirs, copy)
+    with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
         (ours.path / "result.json").unlink(missing_ok=True)
         for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
@@ -186,8 +182,9 @@ def _replace(theirs: Record, ours: Record) -> None:
             file.replace(ours.path / file.name)
 
 
-def _copy(record: Record, folder: Path) -> None:
-    """All files but those of locks and of interrupted writes.
+@contextmanager
+def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
+    """A copy beside our records, for the time: all files but those of locks and of interrupted writes.
 
     The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
 
@@ -195,9 +192,12 @@ def _copy(record: Record, folder: Path) -> None:
         RecordError: what was copied is not whole, since somebody works on the record.
 
     """
-    folder.mkdir(parents=True)
-    files = [f for f in record.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
-    with explain_full_disk(f"to copy {record.path}", "free some space and give the same command again"):
-        for file in sorted(files, key=lambda file: file.name not in LAST):
-            (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
-    Record(folder, record.cell).state()
+    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
+        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
+        copy.mkdir(parents=True)
+        files = [f for f in theirs.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
+        with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
+            for file in sorted(files, key=lambda file: file.name not in LAST):
+                (shutil.copytree if file.is_dir() else shutil.copy2)(file, copy / file.name)
+        Record(copy, theirs.cell).state()
+        yield copy
