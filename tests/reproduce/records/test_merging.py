@@ -294,7 +294,6 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(here, tmp_path):
         ["records", "merge", here, "--records", tmp_path / "file" / "records"],
         ["report", "--records", here, "--output", tmp_path / "file" / "page.html"],
         ["run", "smoke", "--tables", "table1", "--records", tmp_path / "file" / "records"],
-        ["partition", "--svg", tmp_path / "file" / "run.svg"],
         ["train", "--output", tmp_path / "file" / "run"],
         ["train", "--output", tmp_path / "run", "--trace", tmp_path / "file" / "trace.json"],
     ):
