@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["conjunction", "count", "duration", "some"]
-
 
 def count(amount: int, noun: str) -> str:
     """1 cell, 2 cells."""

@@ -12,8 +12,6 @@ from reproduce.cells.kinds import NetworkCell
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["build", "default_stem", "layers_of", "outlined", "title_of"]
-
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 

@@ -10,8 +10,6 @@ import math
 from petra_core.recipe import REFERENCE_BATCH, learning_rate
 from reproduce.cells.kinds import TrainedCell
 
-__all__ = ["REFERENCES", "described", "rate", "reference_of"]
-
 #: The usual rate for 256 samples an update: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).
 REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4}
 

@@ -30,8 +30,6 @@ from petra_core.sizes import (
 if TYPE_CHECKING:  # torch, for which names and sizes do not wait
     from petra_core.stages import Stage
 
-__all__ = ["MODELS", "build", "check", "default_stem", "reads_text", "title"]
-
 Size = TransformerSize | HierarchicalSize
 
 TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}

@@ -15,18 +15,6 @@ from reproduce.cells.kinds import CellError
 from reproduce.measures.how import How
 from reproduce.running.devices import DeviceError
 
-__all__ = [
-    "CORES",
-    "FOLDER",
-    "THREADS",
-    "check_files",
-    "check_writable",
-    "checked",
-    "how_options",
-    "listed",
-    "shared_by",
-]
-
 T = TypeVar("T")
 
 FOLDER = click.Path(file_okay=False, path_type=Path)

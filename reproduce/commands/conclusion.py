@@ -15,8 +15,6 @@ from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
-__all__ = ["conclude"]
-
 
 def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""

@@ -31,8 +31,6 @@ from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from reproduce.words import count
 
-__all__ = ["train_here"]
-
 
 def train_here(
     cell: TrainingCell,

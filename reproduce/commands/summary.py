@@ -14,8 +14,6 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
 from reproduce.records.record import State, Status
 
-__all__ = ["table"]
-
 #: The settings of a recipe: all that is the same for every network, method, k and seed.
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),

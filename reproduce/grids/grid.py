@@ -9,8 +9,6 @@ from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.grids.scales import Scale
 
-__all__ = ["Grid", "grid_of"]
-
 
 @dataclass(frozen=True)
 class Grid:

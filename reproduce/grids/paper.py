@@ -12,8 +12,6 @@ from petra_core.recipe import learning_rate
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 
-__all__ = ["ACCUMULATIONS", "BASELINE_BATCH", "DATASETS", "SEEDS", "baseline", "cell", "settings"]
-
 ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # 2 first: it is what the authors' command lines use
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2
 #: Seeds by data set: the paper has the mean of 3 runs for CIFAR-10 and one run for both ImageNets.

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.records.record import State, Status
 
-__all__ = ["SCALES", "Scale", "by_name"]
-
 
 @dataclass(frozen=True)
 class Scale:

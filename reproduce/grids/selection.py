@@ -12,8 +12,6 @@ from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.grid import Grid
 from reproduce.grids.plans import PLANS
 
-__all__ = ["CONDITIONS", "select", "with_settings"]
-
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
 

@@ -11,8 +11,6 @@ from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import paper
 
-__all__ = ["ACCUMULATIONS", "SEEDS", "cell", "settings"]
-
 ACCUMULATIONS = (1, 4, 32, 2, 8, 16)  # the ends and the middle first
 SEEDS = (0, 1, 2)
 CHAIN: dict[str, Any] = {"width": 16, "stem": "stride4"}  # works on 8 x 8 pixels, so that 48 blocks are affordable

@@ -6,8 +6,6 @@ from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import paper
 
-__all__ = ["DIGITS_NETWORKS", "digits_cell", "digits_settings"]
-
 # All of J = 10 stages, so that the delays are the same. The chain is one run of 8 reversible blocks, where RevNet-18
 # has runs of at most 2; it keeps its width, while the others widen to 8 times theirs.
 DIGITS_NETWORKS = {

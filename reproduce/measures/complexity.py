@@ -36,8 +36,6 @@ from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "measure_complexity"]
-
 FIRST_INNER = 1
 CLASSES = 10
 TIMED_TURNS = 20  # at least

@@ -40,8 +40,6 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure"]
-
 MEASURES = ("cosine", "norm_ratio", "relative_error")
 PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
 

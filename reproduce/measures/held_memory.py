@@ -25,8 +25,6 @@ from reproduce.measures.machine_memory import Witness, available
 from reproduce.measures.synthetic import SGD, micro_batch, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "predicted"]
-
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Hold the cell's buffers; what the runner calls for a cell of the kind "memory".

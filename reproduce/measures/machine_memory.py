@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Witness", "available", "give_back", "out_of_memory", "workspaces"]
-
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)

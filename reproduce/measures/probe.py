@@ -28,8 +28,6 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 
-__all__ = ["FollowedMicroBatch", "Probe", "Values"]
-
 Values = dict[str, list[float | None]]  # measure -> a value for each stage; None where it is not defined
 
 DIGITS = 6  # of the values of single micro-batches: they are drawn, while means are compared

@@ -32,8 +32,6 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["CAUSES", "OF", "ReconstructionProbe", "measure", "rounding_errors"]
-
 CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
 OF = ("input", "x", "x_tilde")  # what the error is of
 

@@ -24,8 +24,6 @@ from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
 from petra_core.worker import Message, OptimizerFactory, Worker, devices_of
 
-__all__ = ["Feed", "StageAlone", "Turn", "feeds"]
-
 GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor weights that run away
 
 

@@ -23,8 +23,6 @@ from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "timed"]
-
 WARM_UP = 2  # turns that are not timed
 
 

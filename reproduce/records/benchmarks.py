@@ -24,25 +24,6 @@ from typing import Any, NamedTuple
 from petra_core.timeline import Event, Timeline
 from reproduce.records.storage import write_json
 
-__all__ = [
-    "ALLOCATED",
-    "FOLDER",
-    "LARGEST_FORETOLD",
-    "LARGEST_FOUND",
-    "PEAK_FORETOLD",
-    "THROUGHPUT",
-    "Benchmark",
-    "BenchmarkError",
-    "Comparison",
-    "Goal",
-    "Series",
-    "Spread",
-    "read",
-    "read_all",
-    "spread",
-    "write",
-]
-
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
 

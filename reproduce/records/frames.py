@@ -33,22 +33,6 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = [
-    "LINES",
-    "PARTS",
-    "RUNS",
-    "SERIES",
-    "Frame",
-    "Frames",
-    "Sheet",
-    "averaged",
-    "described",
-    "over_training",
-    "settings_key",
-    "together",
-    "weighted",
-]
-
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),

@@ -14,8 +14,6 @@ from typing import Any
 from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
 
-__all__ = ["FOLDER", "Tracked", "read"]
-
 FOLDER = "asv"  # beside the folder of records
 _METHODS = {repr(method.name): method.title for method in methods.KNOWN}
 

@@ -22,8 +22,6 @@ from pathlib import Path
 
 import filelock
 
-__all__ = ["Hold", "Holder", "LockLostError", "LockedError", "hold", "holder"]
-
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
 FILES = ("record.lock", "record.lease")

@@ -32,8 +32,6 @@ from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.storage import explain_full_disk, write_atomically
 
-__all__ = ["Decision", "merge"]
-
 #: What two runs of one cell never have in common.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
 LAST = ("checkpoint.pt", "checkpoint", "result.json")

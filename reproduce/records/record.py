@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, from_dict
-from reproduce.records.locks import Hold, LockedError, hold
+from reproduce.records.locks import Hold, hold
 from reproduce.records.storage import append_line, write_atomically, write_json
-
-__all__ = ["LockedError", "Record", "RecordError", "Scan", "State", "Status", "scan"]
 
 SCHEMA = 1
 DEFAULT_ROOT = Path("reports") / "records"

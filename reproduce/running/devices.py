@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "sharing", "take", "workers"]
-
 
 class DeviceError(ValueError):
     """There is no such device on this machine."""

@@ -20,8 +20,6 @@ from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
 from reproduce.words import count, duration
 
-__all__ = ["Item", "Plan", "listing", "read", "table"]
-
 SHOWN_METHODS = 2  # more are counted
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")
 HEAD = ("data set", "network", "methods", "k", "seeds", "cells", *COLUMNS, "left")

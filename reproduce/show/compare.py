@@ -17,22 +17,6 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
-__all__ = [
-    "CHANCE",
-    "DONE",
-    "NOT_RUN",
-    "Sample",
-    "Samples",
-    "counted",
-    "family_note",
-    "judge",
-    "means",
-    "measured",
-    "points",
-    "reported",
-    "with_difference",
-]
-
 DONE, NOT_RUN = "done", "not run"
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
 

@@ -30,35 +30,6 @@ from reproduce.show.content import MINUS, Figure, short_title, signless, with_si
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
 from reproduce.words import count
 
-__all__ = [
-    "KIND_LOOKS",
-    "METHOD_LOOKS",
-    "RECONSTRUCTION_LOOKS",
-    "Layer",
-    "Look",
-    "Panel",
-    "also",
-    "around",
-    "cut_to",
-    "differences",
-    "dots",
-    "facet",
-    "fields",
-    "from_zero",
-    "labelled",
-    "level",
-    "line",
-    "logarithmic",
-    "only",
-    "rising",
-    "rows",
-    "seen",
-    "shades",
-    "stack",
-    "zero",
-]
-
-
 FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
 
 

@@ -30,28 +30,6 @@ from reproduce.show.content import text as text_entry
 from reproduce.show.content import verdict as verdict_entry
 from reproduce.show.statistics import Estimate, Judgement, Verdict
 
-__all__ = [
-    "DIFFERENCES",
-    "RECONSTRUCTION",
-    "Field",
-    "amount",
-    "amounts",
-    "difference",
-    "entry",
-    "error",
-    "estimated",
-    "judged",
-    "judged_entries",
-    "mean",
-    "mean_entry",
-    "method",
-    "number",
-    "published",
-    "published_value",
-    "table",
-    "words",
-]
-
 Of = Callable[[Any], Any]
 
 DIFFERENCES = (

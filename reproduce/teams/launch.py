@@ -31,8 +31,6 @@ from typing import IO, Any
 
 import click
 
-__all__ = ["LOST", "Failure", "first_to_report", "launch", "leaving_at_once", "meeting_place"]
-
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others

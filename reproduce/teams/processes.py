@@ -44,8 +44,6 @@ from reproduce.teams.launch import meeting_place
 from reproduce.teams.sharing import Shares
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
-__all__ = ["Processes", "join", "loss", "wiring"]
-
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 

@@ -15,17 +15,6 @@ from petra_core.shares import even_partition, owned, places
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 
-__all__ = [
-    "Shares",
-    "launched",
-    "local_device",
-    "local_team_size",
-    "processes_of_replica",
-    "replicated",
-    "shares",
-    "team_size",
-]
-
 AnyCell = TypeVar("AnyCell", bound=TrainedCell)
 
 

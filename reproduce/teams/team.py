@@ -19,8 +19,6 @@ from petra_core.stages import Stage
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
-__all__ = ["ALONE", "Team", "UnsupportedError", "load", "stage_name"]
-
 State = dict[str, Any]
 
 

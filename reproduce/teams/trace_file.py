@@ -15,8 +15,6 @@ from petra_core.tracing import Trace, gathered, timeline
 from reproduce.records.storage import write_json
 from reproduce.teams.team import Team
 
-__all__ = ["TraceFile"]
-
 
 class TraceFile:
     """Traces so many micro-batches of a run from the moment at which its pipeline is full, and writes the file."""
