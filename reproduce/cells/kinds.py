@@ -100,7 +100,6 @@ class TrainedCell(NetworkCell):
 
     @property
     def epochs_expected(self) -> int:
-        """Lines of metrics that a finished record has: one an epoch."""
         return self.epochs
 
     def _check(self) -> None:
@@ -159,7 +158,6 @@ class ProbedCell(TrainedCell):
 
     @property
     def slug(self) -> str:
-        """The kind, and the slug of the training."""
         return f"{self.kind}-{super().slug}"
 
 
@@ -188,7 +186,6 @@ class MeasuredCell(NetworkCell):
 
     @property
     def slug(self) -> str:
-        """Kind, model, method, k and what else distinguishes cells of one grid."""
         subject = f"{self.kind}-{self.dataset}" if isinstance(self, ShapedCell) else self.kind
         method = self.method.lower().replace("_", "-")
         return f"{subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"

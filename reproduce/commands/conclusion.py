@@ -37,7 +37,6 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
 
 
 def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
-    """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
     for cell, state in outcome.states.items():
         accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):

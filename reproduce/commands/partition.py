@@ -120,7 +120,6 @@ def partition(
 
 
 def _options(plan: Cut, threads: int) -> str:
-    """Those with which `train` follows a plan, by as many threads as the stages were timed with."""
     shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
     return f"--processes {shares.processes} --partition {shares}{chosen}"

@@ -106,7 +106,6 @@ def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
 
 
 def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
-    """The team that this process belongs to."""
     if not sharing.launched():
         return ALONE
     from reproduce.teams import processes

@@ -50,7 +50,6 @@ def table(states: Mapping[Cell, State]) -> str:
 
 
 def _recipe(cell: TrainingCell) -> tuple[str, ...]:
-    """The settings of the recipe in words."""
     values = {name: getattr(cell, name) for name in RECIPE}
     values["drops"] = ", ".join(map(str, cell.drops)) or "none"
     values["learning_rate"] = rates.described(cell.optimizer, rates.reference_of(cell))

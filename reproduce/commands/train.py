@@ -159,7 +159,6 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
 
 
 def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
-    """The stages of each process, by timing them now."""
     where = devices.take(device)
     found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)

@@ -192,8 +192,6 @@ class _ImageDecoder(ffcv.Decoder):
 
 
 class _LabelDecoder(ffcv.LabelDecoder):
-    """Likewise for labels."""
-
     def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
         return previous_state, None
 

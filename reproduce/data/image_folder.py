@@ -81,7 +81,6 @@ class ImageFolder:
         )
 
     def bytes_to_write(self) -> int:
-        """How many, about."""
         return sum(file.bytes for files in self._files.values() for file in files) if self._beton else 0
 
     def write(self, folder: Path, progress: Progress) -> None:
@@ -121,7 +120,6 @@ class ImageFolder:
 
 
 def _classes(folder: Path, dataset: Dataset) -> list[str]:
-    """Names of the class folders, in order."""
     if not folder.is_dir():
         raise DataError(folder, "there is no such folder", dataset.how_to_get)
     here = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]

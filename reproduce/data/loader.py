@@ -99,7 +99,6 @@ class Loader:
         return self._source.batches(chosen, hashes[chosen], self.batch_size)
 
     def close(self) -> None:
-        """End all threads."""
         self._source.close()
 
 
@@ -118,7 +117,6 @@ class Evaluation:
         return self._source.batches(np.arange(count), sample_hashes(0, 0, EVALUATION, count), self._batch_size)
 
     def close(self) -> None:
-        """End all threads."""
         self._source.close()
 
 

@@ -48,7 +48,6 @@ class Findings:
 
     @property
     def num_classes(self) -> int:
-        """Labels are 0 … num_classes - 1."""
         return len(self.splits["train"].histogram)
 
 

@@ -105,7 +105,6 @@ class SmallImages:
         )
 
     def bytes_to_write(self) -> int:
-        """How many, about."""
         return PIXELS * sum(int(histogram.sum()) for histogram in self._histograms.values())
 
     def write(self, folder: Path, progress: Progress) -> None:

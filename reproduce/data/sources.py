@@ -118,7 +118,6 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
 def _open(
     folder: Path, found: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
 ) -> Source:
-    """The training or test set of a prepared data set."""
     beton = folder / f"{split}.beton"
     if loader == MEMORY:
         return InMemory(_raw_images(beton, _stamp(folder)), batch_format, augment=augment)

@@ -19,7 +19,6 @@ class Grid:
 
     @property
     def name(self) -> str:
-        """Name of the grid: that of its scale."""
         return self.scale.name
 
 

@@ -49,7 +49,6 @@ class _HeadWatch:
         pipeline.stages[-1].function.register_forward_pre_hook(lambda *_: self.reports.append(pipeline.memory()))
 
     def most(self, stage: int, kind: str) -> int:
-        """The largest number of bytes that a stage held at any look."""
         return max(report.stages[stage].now[kind] for report in self.reports)
 
 

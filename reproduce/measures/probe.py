@@ -143,7 +143,6 @@ class Probe(abc.ABC, Generic[S]):
         """The values of one backward, by measure."""
 
     def _note(self, subject: S, stage: int, measured: Mapping[str, float | None]) -> None:
-        """Add what was measured at a stage to the subject's values."""
         for measure, value in measured.items():
             of_stages = subject.values.setdefault(measure, [None] * len(self.pipeline.stages))
             of_stages[stage] = value if value is not None and math.isfinite(value) else None

@@ -87,8 +87,6 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    """A micro-batch with the true inputs of the stages that will reconstruct theirs."""
-
     front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
     true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 

@@ -64,8 +64,6 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class _Aimed:
-    """Something measured, and what is hoped for it."""
-
     low: float | None = None  # the median should be at least
     high: float | None = None  # and at most
 

@@ -71,7 +71,6 @@ class Frames:
 
     @cached_property
     def runs(self) -> DataFrame:
-        """A row a cell."""
         return _table(self._rows)
 
     @cached_property
@@ -80,7 +79,6 @@ class Frames:
 
     @cached_property
     def by_name(self) -> dict[str, Run[Cell]]:
-        """The records by the names of their cells."""
         return {run.cell.name: run for run in self.results.runs}
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
@@ -108,7 +106,6 @@ class Frames:
 
     @cached_property
     def series(self) -> DataFrame:
-        """Every value of every benchmark."""
         rows = [
             (benchmark.name, s.group, s.name, s.quantity, s.unit, s.at, place, value)
             for benchmark in self.results.benchmarks
@@ -167,7 +164,6 @@ class Frames:
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of recorded cells by their settings."""
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows:
             if row["status"] != _ORDER[0]:
@@ -191,12 +187,10 @@ class Sheet:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a record of any of the cells."""
         return bool((self.runs["status"] != _ORDER[0]).any())
 
     @property
     def done(self) -> DataFrame:
-        """The runs that are finished."""
         return self.runs[self.runs["status"] == _ORDER[-1]]
 
     @property
@@ -207,7 +201,6 @@ class Sheet:
 
     @property
     def example(self) -> TrainedCell:
-        """The first of the cells that train."""
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
     def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
@@ -287,7 +280,6 @@ def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
 
 
 def _recipe(cell: TrainedCell) -> str:
-    """A short name of the settings that runs of one table share."""
     shared = {name: value for name, value in cell.to_dict().items() if name not in _VARIED}
     text = json.dumps(shared | {"reference_rate": rates.reference_of(cell)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
@@ -298,7 +290,6 @@ def _seed(cell: Cell) -> int:
 
 
 def _planned(cell: Cell, arithmetic: str) -> dict[str, Any]:
-    """The row of a cell that has no record."""
     state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
     return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 

@@ -146,7 +146,6 @@ def _progress(record: Record, state: State) -> tuple[bool, int]:
 
 
 def _content(record: Record) -> tuple[Any, Any]:
-    """What a finished record says, times apart."""
     return _timeless(record.result() or {}), [_timeless(line) for line in record.metrics()]
 
 
@@ -169,7 +168,6 @@ def _bring(theirs: Record, ours: Record) -> bool:
 
 
 def _replace(theirs: Record, ours: Record) -> None:
-    """Put a copy in place of our record, under its lock."""
     with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
         (ours.path / "result.json").unlink(missing_ok=True)

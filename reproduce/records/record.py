@@ -69,7 +69,6 @@ class State:
 
     @property
     def final(self) -> bool:
-        """Whether there is a result, good or bad."""
         return self.status in (Status.DONE, Status.FAILED)
 
     def __str__(self) -> str:

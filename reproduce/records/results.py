@@ -49,7 +49,6 @@ class Run(Generic[CellT]):
 
     @property
     def done(self) -> bool:
-        """Whether the result is there and good."""
         return self.state.status is Status.DONE
 
     @property
@@ -70,7 +69,6 @@ class Results:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a record of anything."""
         return any(run.state.status is not Status.NOT_RUN for run in self.runs)
 
 
@@ -120,7 +118,6 @@ def read_run(record: Record, state: State) -> Run[Cell]:
 
 
 def _check_result(record: Record, result: Mapping[str, Any]) -> None:
-    """Raises RecordError: a finished result lacks what the tables show of its kind."""
     file = record.path / "result.json"
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []

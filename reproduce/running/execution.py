@@ -107,7 +107,6 @@ def _follow(record: Record, context: Context) -> State:
 
 @contextlib.contextmanager
 def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
-    """Write down the failures that are a cell's result."""
     try:
         yield
     except NonFiniteError as error:

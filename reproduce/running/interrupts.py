@@ -24,7 +24,6 @@ class Interrupt:
         self._before: dict[int, Any] = {}
 
     def requested(self) -> bool:
-        """Whether a signal has come."""
         return self.received != 0
 
     @property

@@ -21,14 +21,12 @@ class _Bar:
         self._bar: tqdm[Any] | None = None
 
     def notice(self, text: str) -> None:
-        """Show a line."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Nothing more will come."""
         if self._bar is not None:
             self._bar.close()
 
@@ -45,7 +43,6 @@ class TrainingBar(_Bar, Observer):
         self._done = self._total = 0
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """Move on to `done` of `total` micro-batches."""
         if self._total == 0:
             self._started = (time.monotonic(), done - 1)
         self._done, self._total = done, total
@@ -63,7 +60,6 @@ class TrainingBar(_Bar, Observer):
             self._bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Show an epoch's metrics."""
         loss = "none yet" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
         self._accuracy = f", {metrics['test_accuracy']:.2f} %"
         line = (
@@ -93,7 +89,6 @@ class GridBar(_Bar):
             )
 
     def show(self, worker: int, cell: str, share: float) -> None:
-        """A worker has done a share (0..1) of a cell."""
         self._running[worker] = (cell, share)
         self._draw()
 

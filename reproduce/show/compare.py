@@ -104,7 +104,6 @@ def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
 
 def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
-    """The places, and of each its rows with these columns."""
     for place, group in frame.groupby(list(by), sort=False):
         yield place[0] if len(by) == 1 else place, list(zip(*(group[name] for name in columns), strict=True))
 

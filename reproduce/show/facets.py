@@ -47,7 +47,6 @@ class Look:
 
     @property
     def linestyle(self) -> Literal["-", ""] | tuple[float, Sequence[float]]:
-        """For matplotlib."""
         if self.dashes is None:
             return ""
         return (0, self.dashes) if self.dashes else "-"
@@ -86,7 +85,6 @@ class Panel:
     figure: DataFrame  # all rows of the figure
 
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
-        """The rows of each hue that has any."""
         parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
         return [(look, part) for look, part in parts if not part.empty]
 

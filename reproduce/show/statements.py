@@ -41,12 +41,10 @@ class Statement:
 
     @property
     def quoted(self) -> str:
-        """In quotation marks, with its mark in words."""
         return f"“{self.words}” ({self.mark.value})"
 
     @property
     def entry(self) -> Entry:
-        """As an entry of a table."""
         return published_entry(self.words, self.mark)
 
 

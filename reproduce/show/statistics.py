@@ -159,7 +159,6 @@ class Judgement:
 
     @property
     def stands(self) -> bool:
-        """Whether a verdict "differ" survives."""
         return self.verdict is Verdict.DIFFER and self.survives
 
 

@@ -109,7 +109,6 @@ def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[boo
 
 
 def _everybodys(value: Any) -> list[Any]:
-    """The value that each process gives, by rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -152,7 +151,6 @@ class Processes(Team):
         self.head = self.replicas.index * shares.replicas[-1]
 
     def _ranks(self, direction: str) -> list[int]:
-        """The ranks of this process's row or column of the mesh."""
         ranks: list[int] = self._mesh[direction].mesh.tolist()
         return ranks
 

@@ -32,7 +32,6 @@ class Shares:
 
     @property
     def processes(self) -> int:
-        """Number of processes."""
         return sum(self.replicas)
 
     @property

@@ -29,14 +29,12 @@ class Study:
     seeds: tuple[int, ...] = small.SEEDS
 
     def cell(self, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
-        """The cell of a method at k = `accumulation`."""
         values = self.settings(method, accumulation, seed)
         rate = self.rate * math.sqrt(values["batch_size"] * accumulation / self.samples)
         return TrainingCell(**values | {"optimizer": "adamw", "learning_rate": rate})
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of every k, method and seed."""
         return [self.cell(m, k, seed) for k in self.accumulations for m in self.compared for seed in self.seeds]
 
     @property
