@@ -177,24 +177,25 @@ class _Order(ffcv.TraversalOrder):
         return self._rows
 
 
-class _ImageDecoder(ffcv.Decoder):
-    """Hands over to a function of ours; asks for none of FFCV's memory, which the next batches would overwrite."""
+class _OurMemory:
+    """Asks for none of FFCV's memory, which the next batches would overwrite."""
+
+    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
+        return previous_state, None
+
+
+class _ImageDecoder(_OurMemory, ffcv.Decoder):
+    """Hands over to a function of ours."""
 
     def __init__(self, decode: Callable[..., Tensor | Exception]) -> None:
         super().__init__()
         self._decode = decode
 
-    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
-        return previous_state, None
-
     def generate_code(self) -> Callable[..., Tensor | Exception]:
         return self._decode
 
 
-class _LabelDecoder(ffcv.LabelDecoder):
-    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
-        return previous_state, None
-
+class _LabelDecoder(_OurMemory, ffcv.LabelDecoder):
     def generate_code(self) -> Callable[..., Tensor]:
         def labels(rows: NDArray[np.uint64], _memory: None, metadata: Any, _storage: Any) -> Tensor:
             return torch.from_numpy(metadata[rows[:, 0]].astype(np.int64))

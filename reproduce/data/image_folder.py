@@ -20,7 +20,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, write_beton
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split
+from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
 from reproduce.records.storage import write_atomically
 from reproduce.words import some
 
@@ -71,13 +71,15 @@ class ImageFolder:
         if unreadable:
             problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable)}"
             raise DataError(self._source, problem, "Get them again")
+        count, officially = len(self._classes), self._dataset.num_classes
+        classes = [f"{count:,} classes, officially {officially:,}"] if count != officially else []
         assert self._dataset.mean is not None
         assert self._dataset.deviation is not None
         return Findings(
             splits=self._splits,
             mean=self._dataset.mean,
             deviation=self._dataset.deviation,
-            deviations=tuple(self._deviations()),
+            deviations=(*classes, *deviating_counts(self._dataset, self._splits)),
         )
 
     def bytes_to_write(self) -> int:
@@ -99,13 +101,6 @@ class ImageFolder:
                 progress(len(files))
             lines = (json.dumps([file.label, file.bytes, file.path]) + "\n" for file in files)
             write_atomically(folder / f"{split}.jsonl", "".join(lines).encode())
-
-    def _deviations(self) -> Iterator[str]:
-        if len(self._classes) != self._dataset.num_classes:
-            yield f"{len(self._classes):,} classes, officially {self._dataset.num_classes:,}"
-        for split, official in (("train", self._dataset.train_samples), ("test", self._dataset.test_samples)):
-            if len(self._files[split]) != official:
-                yield f"{len(self._files[split]):,} {split} images, officially {official:,}"
 
     def _split(self, split: str) -> Split:
         counts = Counter(file.label for file in self._files[split])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce.cells.catalogue import Channels, again
+from reproduce.cells.catalogue import Channels, Dataset, again
 from reproduce.data.errors import DataError
 
 NAME = "manifest.json"
@@ -34,6 +34,16 @@ class Split:
 
     samples: int
     histogram: tuple[int, ...]
+
+
+def deviating_counts(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
+    """In which numbers of images these are not the official ones, as sentences."""
+    officially = {"train": dataset.train_samples, "test": dataset.test_samples}
+    return [
+        f"{splits[name].samples:,} {name} images, officially {official:,}"
+        for name, official in officially.items()
+        if splits[name].samples != official
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 REPLACE = "Add --replace to make it anew"
-UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON". From official files:'
+UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON"; the reason goes with every result.'
 NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
 
 #: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
@@ -73,19 +73,6 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFi
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
 
 
-def _examine(opened: PublishedFiles, dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
-    with bar("verifying", opened.steps, opened.unit) as progress:
-        findings = opened.examine(progress)
-    if findings.deviations and not options.reason:
-        raise DataError(
-            source,
-            f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}",
-            f'Get the files again. If it is what you want to use, prepare it with --unofficial "REASON"; the reason '
-            f"goes with every result. {dataset.how_to_get}",
-        )
-    return findings
-
-
 def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: Bar) -> tuple[Manifest, bool]:
     """Make `<root>/<name>` from `source`.
 
@@ -108,7 +95,11 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         _sweep(target)
         if there := _already(target, source, options):
             return there, False
-        findings = _examine(opened, dataset, source, options, bar)
+        with bar("verifying", opened.steps, opened.unit) as progress:
+            findings = opened.examine(progress)
+        if findings.deviations and not options.reason:
+            problem = f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}"
+            raise DataError(source, problem, f"Get the files again. {UNOFFICIAL} {dataset.how_to_get}")
         needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(

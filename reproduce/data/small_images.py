@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import RawImages, write_beton
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, Progress, Split
+from reproduce.data.manifest import SPLITS, Findings, Progress, Split, deviating_counts
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE  # of an image: planar RGB
@@ -142,10 +142,8 @@ def _wrong_checksum(name: str, content: bytes, official: str) -> list[str]:
 
 
 def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:
-    found = []
-    for name, official in (("train", dataset.train_samples), ("test", dataset.test_samples)):
-        if splits[name].samples != official:
-            found.append(f"{splits[name].samples:,} {name} images, officially {official:,}")
+    found = deviating_counts(dataset, splits)
+    for name in SPLITS:
         empty = [label for label, count in enumerate(splits[name].histogram) if count == 0]
         if empty:
             found.append(f"{len(empty)} of {dataset.num_classes} classes have no {name} image, the first is {empty[0]}")

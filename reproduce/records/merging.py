@@ -121,7 +121,7 @@ def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> 
 def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Decision, str]:
     """What is to be done with a record, and what to say of it. Raises: RecordError: ours cannot be read."""
     here = ours.state()
-    if _finished(state) and _finished(here):
+    if state.finished and here.finished:
         if _content(theirs) == _content(ours):
             return Decision.SAME, ""
         return Decision.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
@@ -136,13 +136,9 @@ def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) 
     return Decision.KEPT, f"{state}, and {here} is there"
 
 
-def _finished(state: State) -> bool:
-    return state.status is Status.DONE or state.reason == "diverged"
-
-
 def _progress(record: Record, state: State) -> tuple[bool, int]:
     """What can be gone on from: epochs without a checkpoint are begun anew."""
-    return _finished(state), state.epochs_done if record.resumable else -1
+    return state.finished, state.epochs_done if record.resumable else -1
 
 
 def _content(record: Record) -> tuple[Any, Any]:

@@ -71,6 +71,11 @@ class State:
     def final(self) -> bool:
         return self.status in (Status.DONE, Status.FAILED)
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
+        return self.status is Status.DONE or self.reason == "diverged"
+
     def __str__(self) -> str:
         if self.status is Status.PARTIAL:
             return f"{self.epochs_done} of {self.epochs} epochs" if self.epochs else "begun"

@@ -38,9 +38,8 @@ class GridOutcome:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has a result. To diverge is one; to run out of memory or to be damaged is none."""
-        finished = [state.status is Status.DONE or state.reason == "diverged" for state in self.states.values()]
-        return all(finished) and not self.problems
+        """Whether every cell is finished, and none is damaged."""
+        return all(state.finished for state in self.states.values()) and not self.problems
 
     @property
     def exit_code(self) -> int:

@@ -61,8 +61,8 @@ def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
     np.savez(path, **values)
     assert imagenet32.find(tmp_path).examine(lambda _: None).deviations == (
         "52 train images, officially 1,281,167",
-        "948 of 1000 classes have no train image, the first is 1",
         "5 test images, officially 50,000",
+        "948 of 1000 classes have no train image, the first is 1",
         "995 of 1000 classes have no test image, the first is 0",
         "the files state another mean image than their 52 have (off by 0.0192 of 255)",
     )
