@@ -65,8 +65,3 @@ def settings(
 def cell(*arguments: Any, **changes: Any) -> TrainingCell:
     """Train with `settings(...)`, and record the accuracy."""
     return TrainingCell(**settings(*arguments, **changes))
-
-
-def baseline(dataset: str, network: str, seed: int = 0) -> TrainingCell:
-    """Backpropagation as the paper's Table 2 has it: one batch an update."""
-    return cell(dataset, network, methods.BACKPROPAGATION, 1, seed, batch_size=BASELINE_BATCH[dataset])

@@ -108,13 +108,12 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     drawing.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
-    root = ElementTree.fromstring(stream.getvalue())
+    short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
+    root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
     for parent in list(root.iter()):
         for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
             parent.remove(child)
     root.set("stroke-linejoin", "round")  # what the removed style sheet said, to the whole page
-    short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
-    _prefix_ids(root, short)
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{SVG}}}{tag}", {"id": names[tag]})
@@ -166,22 +165,8 @@ def _light(name: str, value: str) -> str:
     return value
 
 
-def _prefix_ids(root: ElementTree.Element, key: str) -> None:
+def _prefix_ids(svg: str, key: str) -> str:
     """Make ids unique in the page, drop those that nothing refers to."""
-    references = re.compile(r"url\(#([^)]+)\)|^#(.+)$")
-    used = {
-        match[1] or match[2]
-        for element in root.iter()
-        for name, value in element.attrib.items()
-        if name != "id"
-        for match in references.finditer(value)
-    }
-    for element in root.iter():
-        for name, value in list(element.attrib.items()):
-            if name == "id":
-                if value in used:
-                    element.set(name, f"{key}-{value}")
-                else:
-                    del element.attrib[name]
-            else:
-                element.set(name, references.sub(lambda m: m[0].replace("#", f"#{key}-", 1), value))
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{key}-", svg)
+    return re.sub(r' id="([^"]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)

@@ -7,7 +7,7 @@ the data) share most of their spread, which a comparison of two separate means t
 
 - an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside
   it; one value has no interval, and the absence is kept as None, not as a width of 0;
-- two methods are compared by `paired`, the estimate of the differences over the seeds that both have;
+- two methods are compared by the estimate of the differences over the seeds that both have (`reproduce.show.compare`);
 - a `verdict` is given by one rule, stated in its docstring and printed in the report;
 - a table of many comparisons is judged as one family (`judge`): of intervals that hold 95 % of the time, one in twenty
   excludes 0 though nothing differs, so beside each verdict it is kept whether it stands up to Holm's correction.
@@ -62,14 +62,6 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = _factor(n - 1, confidence) * spread / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
-
-
-def paired(
-    ours: Mapping[int, float], reference: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Estimate | None:
-    """Estimate of ours - reference over the seeds (the keys) that both have; None if they share no seed."""
-    shared = sorted(ours.keys() & reference.keys())
-    return estimate([ours[seed] - reference[seed] for seed in shared], confidence) if shared else None
 
 
 class Verdict(enum.Enum):
