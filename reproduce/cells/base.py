@@ -93,9 +93,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _checked(name: str, value: object, wanted: Any) -> object:
     """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
 
-    Raises:
-        CellError: it is of another type, or not finite.
-
+    Raises: CellError: it is of another type, or not finite.
     """
     if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
         if not isinstance(value, tuple | list):

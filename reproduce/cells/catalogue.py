@@ -171,9 +171,7 @@ DATASETS = {dataset.name: dataset for dataset in (DIGITS, PYDOC, CIFAR10, CIFAR1
 def by_name(name: str) -> Dataset:
     """The data set of that name; capital letters, hyphens and underscores do not matter.
 
-    Raises:
-        CellError: there is none; the message lists the near ones.
-
+    Raises: CellError: there is none; the message lists the near ones.
     """
     key = name.lower().replace("-", "").replace("_", "")
     if key not in DATASETS:

@@ -254,9 +254,8 @@ KINDS = {cell.kind: cell for cell in CELLS}
 def from_dict(values: Mapping[str, Any]) -> Cell:
     """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
 
-    Raises:
-        CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of range.
-
+    Raises: CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of
+    range.
     """
     given = dict(values)
     kind = given.pop("kind", None)
@@ -301,9 +300,7 @@ def _check_model(cell: NetworkCell) -> None:
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     """The cell's data set, whose name is then written as the catalogue does.
 
-    Raises:
-        CellError: there is no such data set, or the network cannot read it.
-
+    Raises: CellError: there is no such data set, or the network cannot read it.
     """
     dataset = catalogue.by_name(cell.dataset)
     if dataset.text != transformers.reads_text(cell.model):

@@ -17,9 +17,7 @@ REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4}
 def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
     """The usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
 
-    Raises:
-        ValueError: a number out of its range.
-
+    Raises: ValueError: a number out of its range.
     """
     share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples, its numbers checked
     return REFERENCES[optimizer] * _growth(optimizer, share)

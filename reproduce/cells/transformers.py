@@ -55,9 +55,7 @@ SPECIAL_TOKENS = 1  # that hides a byte
 def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> "list[Stage]":
     """The stages of a transformer; for text image_size is the length of a sequence.
 
-    Raises:
-        ValueError: there is no such network (`check`).
-
+    Raises: ValueError: there is no such network (`check`).
     """
     from petra_core import models
 

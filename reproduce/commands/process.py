@@ -49,10 +49,8 @@ def train_here(
 ) -> None:
     """Train the cell, or this process's share of it, from wherever it was left; keywords are the options of `train`.
 
-    Raises:
-        click.UsageError: a setting does not fit this machine, or the processes that were started.
-        Failure: the cell failed, or cannot be trained as things are.
-
+    Raises: click.UsageError: a setting does not fit this machine, or the processes that were started. Failure: the cell
+    failed, or cannot be trained as things are.
     """
     where = checked(lambda: devices.take(sharing.local_device(device)))
     torch.set_num_threads(threads)

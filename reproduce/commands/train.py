@@ -168,9 +168,7 @@ def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> 
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
-    Raises:
-        CellError: a setting is wrong.
-
+    Raises: CellError: a setting is wrong.
     """
     values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
     model, dataset = values["model"], catalogue.by_name(values["dataset"])

@@ -161,9 +161,7 @@ class Beton:
     def raw(self) -> RawImages:
         """All images of a file of raw images of one size, read into memory.
 
-        Raises:
-            DataError: they are JPEG files or of several sizes.
-
+        Raises: DataError: they are JPEG files or of several sizes.
         """
         height, width = self.raw_size()
         content = np.memmap(self.path, np.uint8, "r")

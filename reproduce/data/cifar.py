@@ -48,9 +48,7 @@ def find(dataset: Dataset, source: Path) -> SmallImages:
 def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
     """The contents of one file of the binary layout.
 
-    Raises:
-        DataError: it is truncated or its labels are out of range.
-
+    Raises: DataError: it is truncated or its labels are out of range.
     """
     label_bytes = 2 if dataset is CIFAR100 else 1
     record = label_bytes + PIXELS
@@ -70,9 +68,7 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
 def download(dataset: Dataset, target: Path) -> None:
     """Get the data set into `target`, with a bar on stderr; the archive's checksum is checked, half files do not stay.
 
-    Raises:
-        DataError: no network, or what came is not the official archive.
-
+    Raises: DataError: no network, or what came is not the official archive.
     """
     from torchvision.datasets.utils import download_and_extract_archive  # takes seconds to import
 

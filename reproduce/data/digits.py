@@ -32,9 +32,7 @@ class Digits(NamedTuple):
 def digits(image_size: int = 16) -> Digits:
     """The digits, 1,437 to train on and 360 to test on, in three equal channels.
 
-    Raises:
-        ValueError: the height and width `image_size` is not a multiple of 8.
-
+    Raises: ValueError: the height and width `image_size` is not a multiple of 8.
     """
     if image_size < NATIVE_SIZE or image_size % NATIVE_SIZE:
         raise ValueError(f"digits have 8 x 8 pixels: image_size is a multiple of 8, got {image_size}")

@@ -15,9 +15,7 @@ class DataError(Exception):
 def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path, fix: str) -> None:
     """See that the labels in a file are first … first + num_classes - 1.
 
-    Raises:
-        DataError: one is not; names the first that is not.
-
+    Raises: DataError: one is not; names the first that is not.
     """
     wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
     if wrong:

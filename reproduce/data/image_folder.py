@@ -32,9 +32,7 @@ class ImageFolder:
 
     With `beton`, `write` copies the images into FFCV's format; without it, it lists them.
 
-    Raises:
-        DataError: a folder is missing, or a class is without images in one of them.
-
+    Raises: DataError: a folder is missing, or a class is without images in one of them.
     """
 
     unit = "images"
@@ -57,12 +55,7 @@ class ImageFolder:
         self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
-        """Decode every file; `progress` is told of images.
-
-        Raises:
-            DataError: files cannot be read.
-
-        """
+        """Decode every file; `progress` is told of images. Raises: DataError: files cannot be read."""
         paths = [self._source / file.path for files in self._files.values() for file in files]
         unreadable = []
         for problem in in_order(_look, paths, self._workers):

@@ -30,12 +30,7 @@ def find(source: Path) -> SmallImages:
 
 
 def read_batch(content: bytes, path: Path) -> Batch:
-    """The contents of one file.
-
-    Raises:
-        DataError: it is damaged, a pickle, or holds something else.
-
-    """
+    """The contents of one file. Raises: DataError: it is damaged, a pickle, or holds something else."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             stored = archive.namelist()  # read whole each, or their checksums are not looked at

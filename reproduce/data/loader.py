@@ -70,9 +70,7 @@ class Source(abc.ABC):
 class Loader:
     """Shuffled training batches, `batches` an epoch; an epoch's last, incomplete batch is left out.
 
-    Raises:
-        ValueError: there are fewer samples than a batch has.
-
+    Raises: ValueError: there are fewer samples than a batch has.
     """
 
     def __init__(self, source: Source, batch_size: int, *, seed: int) -> None:
@@ -88,9 +86,7 @@ class Loader:
         The last `batches % step` are left out: so several readers, each with a start of its own below `step`, get
         equally many, and no sample twice.
 
-        Raises:
-            DataError: while iterating: an image cannot be decoded.
-
+        Raises: DataError: while iterating: an image cannot be decoded.
         """
         order = sample_order(self._seed, epoch, self.samples)
         batches = order[: self.batches * self.batch_size].reshape(self.batches, self.batch_size)

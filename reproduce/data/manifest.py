@@ -120,12 +120,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a prepared data set.
-
-    Raises:
-        DataError: there is none, or it is damaged or of another version.
-
-    """
+    """The manifest of a prepared data set. Raises: DataError: there is none, or it is damaged or of another version."""
     path = folder / NAME
     try:
         values = json.loads(path.read_text())
@@ -192,12 +187,7 @@ class ImageFile(NamedTuple):
 
 
 def read_list(path: Path) -> list[ImageFile]:
-    """The files of a training or test set, as they were listed.
-
-    Raises:
-        DataError: the list is damaged.
-
-    """
+    """The files of a training or test set, as they were listed. Raises: DataError: the list is damaged."""
     try:
         with path.open(encoding="utf-8") as lines:
             return [ImageFile(name, label, size) for label, size, name in map(json.loads, lines)]

@@ -58,12 +58,7 @@ class Options:
 
 
 def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
-    """The data set as it lies in `source`.
-
-    Raises:
-        DataError: it is not there, or not all of it.
-
-    """
+    """The data set as it lies in `source`. Raises: DataError: it is not there, or not all of it."""
     if not source.is_dir():
         raise DataError(source, "there is no such folder", dataset.how_to_get)
     if dataset is IMAGENET:
@@ -131,9 +126,7 @@ def _written(folder: Path, bar: Bar) -> dict[str, Written]:
 def _already(target: Path, source: Path, options: Options) -> Manifest | None:
     """The manifest of what is there already, if it is whole and of this source; None if the way is free.
 
-    Raises:
-        DataError: something else is there.
-
+    Raises: DataError: something else is there.
     """
     if not target.exists():
         return None

@@ -48,9 +48,7 @@ class SmallImages:
 
     `read` turns the bytes of a file and its path into its contents, or raises DataError.
 
-    Raises:
-        DataError: files are missing.
-
+    Raises: DataError: files are missing.
     """
 
     unit = "files"
@@ -71,9 +69,7 @@ class SmallImages:
     def examine(self, progress: Progress) -> Findings:
         """Read and verify everything, write nothing; `progress` is told of `steps` files.
 
-        Raises:
-            DataError: a file is damaged or its labels are out of range.
-
+        Raises: DataError: a file is damaged or its labels are out of range.
         """
         self._histograms = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
         levels = np.zeros((3, 256), np.int64)  # values of the training set's pixels in each channel

@@ -73,9 +73,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
     """Whether `open_data` can be expected to succeed, at the cost of having read the files once.
 
-    Raises:
-        DataError: the data set is not prepared, or damaged; or the loader is not installed.
-
+    Raises: DataError: the data set is not prepared, or damaged; or the loader is not installed.
     """
     if catalogue.by_name(cell.dataset).built_in:
         return

@@ -29,9 +29,7 @@ def grid_of(name: str) -> Grid:
     Seed by seed, and for each seed table by table: stopped early, a run has something of everything. What is measured
     without training takes little time and comes first; at `smoke` last, since a person waits for the accuracies.
 
-    Raises:
-        CellError: there is none; near matches are listed.
-
+    Raises: CellError: there is none; near matches are listed.
     """
     scale = scales.by_name(name)
     cells = dict.fromkeys(cell for plan in PLANS.values() for cell in plan(name))

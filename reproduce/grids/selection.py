@@ -63,9 +63,7 @@ def select(
 def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
     """Parse `--only SETTING=VALUE,VALUE`: the option as given, the setting and the values.
 
-    Raises:
-        CellError: no cell has such a setting.
-
+    Raises: CellError: no cell has such a setting.
     """
     setting, equals, values = text.partition("=")
     names = {key: None for cell in grid.cells for key in _settings(cell)}
@@ -88,9 +86,7 @@ def _first(number: str, grid: Grid) -> list[str]:
 def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
     """The cells with another loader or precision, where they have one: then they are other cells.
 
-    Raises:
-        CellError: there is no such loader for a data set, or no such precision.
-
+    Raises: CellError: there is no such loader for a data set, or no such precision.
     """
     given = {"loader": loader, "precision": precision}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -151,9 +151,7 @@ class Probe(abc.ABC, Generic[S]):
     def _aside(self) -> Iterator[None]:
         """Evaluate the network so that the run does not notice.
 
-        Raises:
-            ValueError: it draws random numbers, which differ from those that the run draws.
-
+        Raises: ValueError: it draws random numbers, which differ from those that the run draws.
         """
         kind = self._device.type
         with contextlib.ExitStack() as stack:

@@ -79,9 +79,7 @@ class Row:
     def number(self, column: str) -> float:
         """The value of a column as a number, in the unit that the column's name states.
 
-        Raises:
-            ValueError: it is not a number.
-
+        Raises: ValueError: it is not a number.
         """
         try:
             return float(self.fields[column])
@@ -92,9 +90,7 @@ class Row:
 def read(name: str) -> list[Row]:
     """All lines of a published table, such as "table3_memory", in the order of the paper.
 
-    Raises:
-        ValueError: there is no such table (the message lists the near matches), or a line has no valid mark.
-
+    Raises: ValueError: there is no such table (the message lists the near matches), or a line has no valid mark.
     """
     if name not in _FILES:
         near = difflib.get_close_matches(name, _FILES, n=3, cutoff=0.3) or sorted(_FILES)

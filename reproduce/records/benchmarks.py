@@ -121,10 +121,8 @@ def spread(values: Sequence[float]) -> Spread:
 class Benchmark:
     """One benchmark, as it was run; environment, code and patch as in a cell's record (`reproduce.records.provenance`).
 
-    Raises:
-        ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that was
-            not measured, or a name repeats.
-
+    Raises: ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that
+    was not measured, or a name repeats.
     """
 
     name: str  # of its file: letters, digits, hyphens
@@ -201,12 +199,7 @@ def write(benchmark: Benchmark, root: Path) -> Path:
 
 
 def read(path: Path) -> Benchmark:
-    """Read one file.
-
-    Raises:
-        BenchmarkError: it is missing, damaged or of another version.
-
-    """
+    """Read one file. Raises: BenchmarkError: it is missing, damaged or of another version."""
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -268,9 +268,7 @@ def described(
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
     """The rows as a table whose columns and types are the same whatever is in it.
 
-    Raises:
-        ValueError: a row has something that is no column.
-
+    Raises: ValueError: a row has something that is no column.
     """
     unknown = {name for row in rows for name in row} - set(RUNS)
     if unknown:

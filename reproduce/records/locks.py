@@ -84,9 +84,7 @@ class Hold:
 def hold(folder: Path) -> Iterator[Hold]:
     """Hold a folder against other processes; it is free again when this process ends, however it ends.
 
-    Raises:
-        LockedError: another process holds it.
-
+    Raises: LockedError: another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kernel, lease = _kernel_lock(folder), _lease(folder)

@@ -71,9 +71,7 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decide
 
     A dry run only says what would be done.
 
-    Raises:
-        StorageFullError: no room; what was brought before is whole.
-
+    Raises: StorageFullError: no room; what was brought before is whole.
     """
     found = scan(source)
     for problem in found.problems:
@@ -180,9 +178,7 @@ def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
 
     The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
 
-    Raises:
-        RecordError: what was copied is not whole, since somebody works on the record.
-
+    Raises: RecordError: what was copied is not whole, since somebody works on the record.
     """
     with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
         copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record

@@ -100,12 +100,7 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> "Record":
-        """The record in an existing folder.
-
-        Raises:
-            RecordError: its config.json is missing, damaged or foreign.
-
-        """
+        """The record in an existing folder. Raises: RecordError: its config.json is missing, damaged or foreign."""
         file = path / "config.json"
         values = _read_json(file)
         try:
@@ -142,9 +137,7 @@ class Record:
 
         While it is held, everything that writes raises LockLostError if another machine has taken the cell over.
 
-        Raises:
-            LockedError: another process holds it.
-
+        Raises: LockedError: another process holds it.
         """
         with hold(self.path) as self._hold:
             try:
@@ -160,12 +153,7 @@ class Record:
     # --- reading
 
     def state(self) -> State:
-        """What the folder says.
-
-        Raises:
-            RecordError: a file in it is damaged, or of another version or cell.
-
-        """
+        """What the folder says. Raises: RecordError: a file in it is damaged, or of another version or cell."""
         if not (self.path / "config.json").exists():
             if (self.path / "result.json").exists():
                 raise RecordError(self.path / "result.json", "there is a result here but no config.json to say of what")
@@ -258,9 +246,7 @@ class Record:
     def keep_metrics(self, count: int) -> None:
         """Cut the metrics to the first `count` epochs: those that a checkpoint knows of.
 
-        Raises:
-            RecordError: there are fewer.
-
+        Raises: RecordError: there are fewer.
         """
         metrics, file = self.metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
@@ -287,9 +273,7 @@ class Record:
     def retry(self) -> None:
         """Forget a failure, so that the cell goes on from its last good checkpoint.
 
-        Raises:
-            ValueError: the cell has not failed.
-
+        Raises: ValueError: the cell has not failed.
         """
         if self.state().status is not Status.FAILED:
             raise ValueError(f"{self.path} is not a failed cell: {self.state()}")

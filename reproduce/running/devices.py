@@ -22,9 +22,7 @@ def cuda_devices() -> int:
 def choose(names: Sequence[str]) -> tuple[str, ...]:
     """The devices of these names, such as `cpu` or `cuda:1`; `cuda` is every CUDA device that is visible.
 
-    Raises:
-        DeviceError: there is none of that name, or it is named twice.
-
+    Raises: DeviceError: there is none of that name, or it is named twice.
     """
     for name in names:
         check_there(name)

@@ -45,9 +45,7 @@ class Estimate:
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Mean and two-sided interval of independent values by Student's t.
 
-    Raises:
-        ValueError: there are no values, or one is not finite.
-
+    Raises: ValueError: there are no values, or one is not finite.
     """
     if not values:
         raise ValueError("a mean needs at least one value, got none")
@@ -82,9 +80,7 @@ def verdict(difference: Estimate | None, margin: float = MARGIN_POINTS) -> Verdi
       would help), a single seed (there is no interval), no shared seed, and values without any spread outside
       the margin: a test set counts in steps of whole images, so equal differences are no measure of the spread.
 
-    Raises:
-        ValueError: the margin is not positive.
-
+    Raises: ValueError: the margin is not positive.
     """
     if not margin > 0:
         raise ValueError(f"the margin must be above 0, got {margin}")

@@ -59,9 +59,7 @@ def processes_of_replica(processes: int, replicas: int) -> int:
 
     As asked for; 1 leaves it to those who started the processes, such as torchrun.
 
-    Raises:
-        CellError: as many processes as there are cannot be P·R.
-
+    Raises: CellError: as many processes as there are cannot be P·R.
     """
     size = team_size()
     if size % replicas or (processes > 1 and processes * replicas != size):
@@ -137,8 +135,6 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
 def replicated(cell: AnyCell, shared: Shares) -> AnyCell:
     """The cell that is trained so: with stages replicated it is another one, since gradients come back later.
 
-    Raises:
-        CellError: the cell's method or k allow no such replicas.
-
+    Raises: CellError: the cell's method or k allow no such replicas.
     """
     return replace(cell, stage_replicas=shared.of_stages)

@@ -76,9 +76,7 @@ class Team:
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         """Write a checkpoint: `common`, which the leader has, and the state of each worker (None: another process's).
 
-        Raises:
-            StorageFullError: the disk is full.
-
+        Raises: StorageFullError: the disk is full.
         """
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):
