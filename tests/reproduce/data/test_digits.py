@@ -30,9 +30,3 @@ def test_mean_and_deviation_are_those_of_the_training_set():
     train, _, mean, deviation = digits(8)
     assert mean == pytest.approx((train.pixels.mean() / 255,) * 3)
     assert deviation == pytest.approx((train.pixels.std() / 255,) * 3)
-
-
-@pytest.mark.parametrize("size", [0, 4, 12])
-def test_sizes_that_are_no_multiple_of_8_are_refused(size):
-    with pytest.raises(ValueError, match=f"a multiple of 8, got {size}"):
-        digits(size)

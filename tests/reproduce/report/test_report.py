@@ -197,7 +197,7 @@ def test_provenance_names_machine_and_command_of_every_cell(tree: Element) -> No
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
     row = by_name[digits_cell("revnet18", methods.PETRA, 4, 1).name]
     assert (row["state"], row["code"], row["environment"]) == ("done", "C2", "E1")
-    assert row["command"].startswith("python -m reproduce train --dataset digits ")  # seed 1 is in no grid
+    assert row["command"].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
     of_grid = digits_cell("revnet18", methods.PETRA, 4, 0).name
     assert by_name[of_grid]["command"] == f"python -m reproduce run smoke --only name={of_grid}"
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
