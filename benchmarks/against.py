@@ -62,7 +62,7 @@ class ComparedBenchmark:
     """One benchmark with one choice of parameters, measured at two commits.
 
     Attributes:
-        name: as in `tick.Narrow.time_step(revnet18, PETRA, cpu)`.
+        name: as in `tick.NarrowTick.time_step(revnet18, PETRA, cpu)`.
         unit: of the values.
         base, head: measured at these commits, each twice; lower is better.
 

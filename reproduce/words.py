@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["conjunction", "count", "duration"]
-
 
 def count(amount: int, noun: str) -> str:
     """1 cell, 2 cells."""
@@ -22,3 +20,9 @@ def duration(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def some(words: Sequence[str], limit: int = 6) -> str:
+    """The first of many, and how many more there are."""
+    rest = len(words) - limit
+    return "; ".join(words[:limit]) + (f"; and {rest} more" if rest > 0 else "")

@@ -29,7 +29,7 @@ TICKS = 100
 PAIRS = 15  # of a tick and of the same work without engine
 
 
-class Schedule:
+class ClockTicks:
     """Seconds in which a clock decides who does what in 100 ticks; where only one micro-batch is allowed, with one."""
 
     params = (STAGES, METHODS)

@@ -86,13 +86,13 @@ class _Actions:
         self.work.update()
 
 
-class Narrow(_Actions):
+class NarrowStage(_Actions):
     """RevNet-18 a sixteenth as wide as the paper's."""
 
 
 if FULL:
 
-    class Paper(_Actions):
+    class PaperStage(_Actions):
         """The paper's RevNet-18 and a micro-batch of 64 images of CIFAR's size."""
 
         network = PAPER["revnet18"]

@@ -23,7 +23,7 @@ class _TickSteps:
         self.step()
 
 
-class Narrow(_TickSteps):
+class NarrowTick(_TickSteps):
     """Networks a sixteenth as wide as the paper's: the engine's own share is large."""
 
     params = (list(NARROW), METHODS, DEVICES)
@@ -31,7 +31,7 @@ class Narrow(_TickSteps):
 
 if FULL:
 
-    class Paper(_TickSteps):
+    class PaperTick(_TickSteps):
         """The paper's networks and micro-batches of 64 images of CIFAR's size."""
 
         params = (list(PAPER), METHODS, DEVICES)

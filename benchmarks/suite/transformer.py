@@ -44,13 +44,13 @@ class _TransformerSteps:
         self.step()
 
 
-class Narrow(_TransformerSteps):
+class NarrowTransformer(_TransformerSteps):
     """A few channels wide: the engine's own share is large."""
 
 
 if FULL:
 
-    class Paper(_TransformerSteps):
+    class PaperTransformer(_TransformerSteps):
         """RevViT-S, 64 images of CIFAR's size."""
 
         network = RevViT(12, width=384, batch=64, size=32)

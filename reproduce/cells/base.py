@@ -20,16 +20,11 @@ class CellError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(abc.ABC):
-    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON.
-
-    Attributes:
-        scale: the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand).
-
-    """
+    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON."""
 
     kind: ClassVar[str]
 
-    scale: str
+    scale: str  # the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand)
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
@@ -98,9 +93,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _checked(name: str, value: object, wanted: Any) -> object:
     """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
 
-    Raises:
-        CellError: it is of another type, or not finite.
-
+    Raises: CellError: it is of another type, or not finite.
     """
     if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
         if not isinstance(value, tuple | list):

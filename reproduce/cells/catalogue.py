@@ -107,16 +107,13 @@ CIFAR100 = dataclasses.replace(
     num_classes=100,
     how_to_get=CIFAR10.how_to_get.replace("cifar-10-binary", "cifar-100-binary"),
 )
-IMAGENET32 = Dataset(
+IMAGENET32 = dataclasses.replace(
+    CIFAR10,
     name="imagenet32",
     title="ImageNet32",
     num_classes=1000,
-    image_size=32,
-    image_sizes=range(32, 33),
     train_samples=1_281_167,
     test_samples=50_000,
-    loaders=(FFCV, MEMORY),
-    augmentations=("flip_crop", "none"),
     stem="imagenet32",
     weight_decay=1e-4,
     how_to_get=(
@@ -124,6 +121,7 @@ IMAGENET32 = Dataset(
         "Imagenet32_val_npz.zip (ImageNet downsampled to 32 x 32), unpack both into one folder and name it with "
         "--source: it then holds train_data_batch_1.npz to train_data_batch_10.npz and val_data.npz"
     ),
+    downloadable=False,
 )
 IMAGENET = Dataset(
     name="imagenet",
@@ -173,9 +171,7 @@ DATASETS = {dataset.name: dataset for dataset in (DIGITS, PYDOC, CIFAR10, CIFAR1
 def by_name(name: str) -> Dataset:
     """The data set of that name; capital letters, hyphens and underscores do not matter.
 
-    Raises:
-        CellError: there is none; the message lists the near ones.
-
+    Raises: CellError: there is none; the message lists the near ones.
     """
     key = name.lower().replace("-", "").replace("_", "")
     if key not in DATASETS:

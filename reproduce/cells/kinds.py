@@ -27,6 +27,7 @@ __all__ = [
     "GradientsCell",
     "MeasuredCell",
     "MemoryCell",
+    "NetworkCell",
     "ReconstructionCell",
     "ShapedCell",
     "StageCostCell",
@@ -47,21 +48,34 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedCell(Cell):
-    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
+class NetworkCell(Cell):
+    """A network under one method."""
 
-    dataset: str
-    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, or a
     #: transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
     model: str
     #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
     #: or `bytes` for text.
     stem: str
+    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
     accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
     batch_size: int  # samples in a micro-batch
+    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
+
+    def _check(self) -> None:
+        _check_model(self)
+        _check_method(self)
+        _at_least(self, 1, "batch_size")
+        _at_least(self, 0, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedCell(NetworkCell):
+    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
+
+    dataset: str
     epochs: int
     warmup_epochs: float  # of linear warm-up from 0; a fraction is allowed
     drops: tuple[int, ...]  # epochs at whose beginning the learning rate is multiplied by `drop_factor`
@@ -76,7 +90,6 @@ class TrainedCell(Cell):
     augmentation: str
     loader: str  # `ffcv`, `memory` or `torchvision`
     precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike
     messages: str = "float32"  # or `bf16`: what stages send one another is rounded (`petra_core.narrowing`)
     #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
     #: (`petra_core.distributed.replicas`): R times the samples of an update.
@@ -92,19 +105,17 @@ class TrainedCell(Cell):
 
     @property
     def epochs_expected(self) -> int:
-        """Lines of metrics that a finished record has: one an epoch."""
         return self.epochs
 
     def _check(self) -> None:
         dataset = _checked_dataset(self)
-        _check_model(self)
-        _check_method(self)
+        super()._check()
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _check_delay(self)
-        _at_least(self, 1, "batch_size", "epochs", "replicas")
-        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
+        _at_least(self, 1, "epochs", "replicas")
+        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor")
         dataset.check(
             image_size=self.image_size,
             augmentation=self.augmentation,
@@ -156,7 +167,6 @@ class ProbedCell(TrainedCell):
 
     @property
     def slug(self) -> str:
-        """The kind, and the slug of the training."""
         return f"{self.kind}-{super().slug}"
 
 
@@ -188,30 +198,11 @@ class ReconstructionCell(ProbedCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredCell(Cell):
-    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone.
-
-    The settings are as of a `TrainedCell`; the seed is that of the initialisation and the random images.
-    """
-
-    model: str
-    stem: str
-    image_size: int
-    width: int
-    method: str
-    accumulation: int
-    batch_size: int
-    seed: int
-
-    def _check(self) -> None:
-        _check_model(self)
-        _check_method(self)
-        _at_least(self, 1, "batch_size")
-        _at_least(self, 0, "seed")
+class MeasuredCell(NetworkCell):
+    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone."""
 
     @property
     def slug(self) -> str:
-        """Kind, model, method, k and what else distinguishes cells of one grid."""
         subject = f"{self.kind}-{self.dataset}" if isinstance(self, ShapedCell) else self.kind
         method = self.method.lower().replace("_", "-")
         return f"{subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
@@ -280,9 +271,8 @@ KINDS = {cell.kind: cell for cell in CELLS}
 def from_dict(values: Mapping[str, Any]) -> Cell:
     """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
 
-    Raises:
-        CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of range.
-
+    Raises: CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of
+    range.
     """
     given = dict(values)
     kind = given.pop("kind", None)
@@ -310,7 +300,7 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
             raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
 
 
-def _check_model(cell: TrainedCell | MeasuredCell) -> None:
+def _check_model(cell: NetworkCell) -> None:
     _at_least(cell, 1, "image_size", "width")
     if re.fullmatch(r"chain[1-9]\d*", cell.model):
         _one_of("stem", cell.stem, CHAIN_STEMS)
@@ -327,9 +317,7 @@ def _check_model(cell: TrainedCell | MeasuredCell) -> None:
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     """The cell's data set, whose name is then written as the catalogue does.
 
-    Raises:
-        CellError: there is no such data set, or the network cannot read it.
-
+    Raises: CellError: there is no such data set, or the network cannot read it.
     """
     dataset = catalogue.by_name(cell.dataset)
     if dataset.text != transformers.reads_text(cell.model):
@@ -373,7 +361,7 @@ def _check_delay(cell: TrainedCell) -> None:
         )
 
 
-def _check_method(cell: TrainedCell | MeasuredCell) -> None:
+def _check_method(cell: NetworkCell) -> None:
     """Write the method's name as the engine does, and check k, and the replicas of stages."""
     try:
         method = methods.by_name(cell.method)

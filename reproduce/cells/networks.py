@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 from reproduce.cells import transformers
 from reproduce.cells.catalogue import Dataset
-from reproduce.cells.kinds import MeasuredCell, TrainedCell
+from reproduce.cells.kinds import NetworkCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
-
-__all__ = ["build", "default_stem", "layers_of", "outlined", "title_of"]
 
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
+def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
     from petra_core import models
 
@@ -33,7 +31,7 @@ def build(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
     return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
 
 
-def outlined(cell: TrainedCell | MeasuredCell, num_classes: int) -> "list[Stage]":
+def outlined(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     """The stages of the cell's network on the meta device, where nothing is drawn or allocated."""
     import torch
 
@@ -48,7 +46,7 @@ def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
     return "stride1" if model.startswith("chain") else dataset.stem
 
 
-def title_of(cell: TrainedCell | MeasuredCell) -> str:
+def title_of(cell: NetworkCell) -> str:
     """As tables call the cell's network: "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
         return f"{transformers.title(cell.model)}, width {cell.width}"

@@ -10,8 +10,6 @@ import math
 from petra_core.recipe import REFERENCE_BATCH, learning_rate
 from reproduce.cells.kinds import TrainedCell
 
-__all__ = ["REFERENCES", "described", "rate", "reference_of"]
-
 #: The usual rate for 256 samples an update: of SGD the paper's, of AdamW and NAdam that of DeiT (Touvron et al. 2021).
 REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
 
@@ -19,9 +17,7 @@ REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
 def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
     """The usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
 
-    Raises:
-        ValueError: a number out of its range.
-
+    Raises: ValueError: a number out of its range.
     """
     share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples, its numbers checked
     return REFERENCES[optimizer] * _growth(optimizer, share)

@@ -30,8 +30,6 @@ from petra_core.sizes import (
 if TYPE_CHECKING:  # torch, for which names and sizes do not wait
     from petra_core.stages import Stage
 
-__all__ = ["MODELS", "build", "check", "default_stem", "reads_text", "title"]
-
 Size = TransformerSize | HierarchicalSize
 
 TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
@@ -57,9 +55,7 @@ SPECIAL_TOKENS = 1  # that hides a byte
 def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> "list[Stage]":
     """The stages of a transformer; for text image_size is the length of a sequence.
 
-    Raises:
-        ValueError: there is no such network (`check`).
-
+    Raises: ValueError: there is no such network (`check`).
     """
     from petra_core import models
 

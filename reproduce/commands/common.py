@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,21 +15,11 @@ from reproduce.cells.kinds import CellError
 from reproduce.measures.how import How
 from reproduce.running.devices import DeviceError
 
-__all__ = [
-    "CORES",
-    "FOLDER",
-    "THREADS",
-    "check_files",
-    "check_writable",
-    "checked",
-    "how_options",
-    "shared_by",
-]
-
 T = TypeVar("T")
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SHOWN = 12  # lines of a list
 DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet
 #: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
 #: what several threads add up together is added in another order, and a result has then other bits.
@@ -45,12 +35,7 @@ def checked(make: Callable[[], T]) -> T:
 
 
 def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callable[..., None]], Any]:
-    """Give a command the options that make a `How`, which it takes as `how`; without --data-workers that has 0.
-
-    Args:
-        option: declares one, as `click.option`.
-
-    """
+    """Give a command the options that make a `How`, which it takes as `how`; without --data-workers that has 0."""
 
     def decorate(command: Callable[..., None]) -> Any:
         @option("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
@@ -107,6 +92,14 @@ def check_writable(folder: Path, option: str) -> None:
         raise click.UsageError(
             f"{option}: nothing can be written to {folder} ({error.strerror}); name another folder, or see to this one"
         ) from error
+
+
+def listed(lines: Sequence[str]) -> None:
+    """Show the first of these lines on stderr, and how many more there are."""
+    for line in lines[:SHOWN]:
+        click.echo(f"  {line}", err=True)
+    if len(lines) > SHOWN:
+        click.echo(f"  … and {len(lines) - SHOWN} more", err=True)
 
 
 def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:

@@ -9,17 +9,14 @@ import click
 
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
+from reproduce.commands.common import listed
 from reproduce.grids.scales import Scale
 from reproduce.records.record import DEFAULT_ROOT
-from reproduce.running.runner import Outcome
+from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
-__all__ = ["conclude"]
 
-SHOWN = 12  # lines of a warning
-
-
-def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
+def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
     click.echo("\n" + summary.table(outcome.states))
     states, problems = outcome.states.items(), outcome.problems
@@ -39,8 +36,7 @@ def conclude(scale: Scale, outcome: Outcome, root: Path) -> NoReturn:
     sys.exit(outcome.exit_code)
 
 
-def _shortfalls(scale: Scale, outcome: Outcome) -> Iterator[str]:
-    """The cells that do not fulfil what the scale expects of them, each with its accuracy or failure."""
+def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
     for cell, state in outcome.states.items():
         accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
@@ -54,10 +50,7 @@ def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
     if lines:
         number = count(len(lines) if cells is None else cells, "cell")
         click.secho(f"\nWARNING: {number} {what}:", fg="red", bold=True, err=True)
-        for line in lines[:SHOWN]:
-            click.echo(f"  {line}", err=True)
-        if len(lines) > SHOWN:
-            click.echo(f"  … and {len(lines) - SHOWN} more", err=True)
+        listed(lines)
 
 
 def _once_each(problems: dict[Cell, str]) -> Iterator[str]:

@@ -15,13 +15,12 @@ import click
 from reproduce.cells import catalogue
 from reproduce.cells.base import CellError
 from reproduce.cells.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
-from reproduce.commands.common import CORES, FOLDER
+from reproduce.commands.common import CORES, FOLDER, listed
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
 from reproduce.records.storage import StorageFullError
-
-SHOWN = 20  # problems of one data set
+from reproduce.words import some
 
 DATA_ROOT = click.option(
     "--data-root",
@@ -87,7 +86,7 @@ def _state(dataset: Dataset, root: Path) -> str:
         return f"DAMAGED: {error}"
     problems += manifest.problems(folder, there, contents=False)
     if problems:
-        return f"DAMAGED: {'; '.join(problems[:SHOWN])}"
+        return f"DAMAGED: {some(problems)}"
     loaders = [name for name in dataset.loaders if there.has_beton or name != FFCV]
     return f"ready for {' and '.join(loaders)}, {_status(there)}"
 
@@ -109,7 +108,6 @@ def _state(dataset: Dataset, root: Path) -> str:
     help="Take data that are not the official ones, and say why.",
 )
 @click.option("--replace", is_flag=True, help="Make it anew although it is there.")
-@click.option("--skip-unreadable", is_flag=True, help="Leave out images that cannot be decoded (imagenet).")
 @click.option(
     "--no-beton",
     is_flag=True,
@@ -128,7 +126,6 @@ def prepare_command(
     download: bool,
     reason: str,
     replace: bool,
-    skip_unreadable: bool,
     no_beton: bool,
     workers: int | None,
 ) -> None:
@@ -136,10 +133,8 @@ def prepare_command(
 
     Nothing is left behind unless all of it is there and whole. Stopped in any way, the same command begins anew.
     """
-    if dataset is not IMAGENET and (skip_unreadable or no_beton or workers):
-        raise click.UsageError(
-            "--skip-unreadable, --no-beton and --workers are for imagenet: others have no image files"
-        )
+    if dataset is not IMAGENET and (no_beton or workers):
+        raise click.UsageError("--no-beton and --workers are for imagenet: others have no image files")
     if download and not dataset.downloadable:
         raise click.UsageError(f"{dataset.title} cannot be downloaded without an account. {dataset.how_to_get}")
     if source is None and not download:
@@ -147,13 +142,7 @@ def prepare_command(
     from reproduce.data import cifar
     from reproduce.data.prepare import Options, prepare
 
-    options = Options(
-        reason=reason.strip(),
-        replace=replace,
-        skip_unreadable=skip_unreadable,
-        beton=not no_beton,
-        workers=workers or CORES,
-    )
+    options = Options(reason=reason.strip(), replace=replace, beton=not no_beton, workers=workers or CORES)
     with _errors():
         if download:
             source = source or root / "downloads"
@@ -201,10 +190,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         click.echo(f"{dataset.name}: whole, {_status(there)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
-    for problem in problems[:SHOWN]:
-        click.echo(f"  {problem}", err=True)
-    if len(problems) > SHOWN:
-        click.echo(f"  … and {len(problems) - SHOWN} more", err=True)
+    listed(problems)
     click.echo(f"  {catalogue.again(folder)} …", err=True)
     return False
 
@@ -212,11 +198,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
 def _status(there: Manifest) -> str:
     if there.official:
         return "official"
-    what = [*there.findings.deviations]
-    if there.findings.skipped:
-        what.append(f"{len(there.findings.skipped):,} unreadable images left out")
-    reason = f" (reason given: {there.reason})" if there.reason else ""
-    return f"NOT OFFICIAL: {'; '.join(what)}{reason}"
+    return f"NOT OFFICIAL: {'; '.join(there.findings.deviations)} (reason given: {there.reason})"
 
 
 def _describe(found: Findings) -> None:
@@ -224,12 +206,6 @@ def _describe(found: Findings) -> None:
         counts = split.histogram
         each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
         click.echo(f"  {name}: {split.samples:,} images, {len(counts):,} classes of {each}")
-    for note in found.notes:
-        click.echo(f"  {note}")
-    for path in found.skipped[:SHOWN]:
-        click.echo(f"  left out: {path}")
-    if len(found.skipped) > SHOWN:
-        click.echo(f"  … and {len(found.skipped) - SHOWN:,} more")
     means, deviations = (", ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.deviation))
     click.echo(f"  channels: mean {means}; standard deviation {deviations}")
 

@@ -35,7 +35,6 @@ class GroupedCommand(click.Command):
     allow_extra_args = True  # until `parse_args` refuses them in better words
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)

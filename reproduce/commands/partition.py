@@ -3,55 +3,47 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from petra_core import methods
 from petra_core.ages import ages, of_stages
-from petra_core.drawing import gantt
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
-from petra_core.shares import run_name, runs
 from reproduce.cells import catalogue
-from reproduce.commands.common import THREADS, check_writable, checked
+from reproduce.commands.common import THREADS, checked
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
-from reproduce.records.storage import write_atomically, write_json
 from reproduce.running import devices
 from reproduce.teams.sharing import Shares
 
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
 )
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _memory(text: str) -> float:
-    """Bytes, of 8GB and the like. Raises: click.BadParameter: this is no amount of memory."""
-    return _quantity(text, "memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
+class Quantity(click.ParamType):  # type: ignore[type-arg]  # which older versions of click do not have
+    """A number above 0 and its unit, in whatever case, such as 8GB."""
+
+    def __init__(self, name: str, example: str, units: Mapping[str, float]) -> None:
+        self.name, self.example, self.units = name, example, units
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The quantity in the unit whose factor is 1. Raises: click.BadParameter: this is none."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", value.strip(), re.IGNORECASE)
+        factor = {unit.lower(): factor for unit, factor in self.units.items()}.get(match[2].lower()) if match else None
+        if match is None or factor is None or not float(match[1]) > 0:
+            units = ", ".join(self.units)
+            raise click.BadParameter(f"{value!r} is no {self.name}: a number and {units}, such as {self.example}")
+        return float(match[1]) * factor
 
 
-def _bandwidth(text: str) -> float:
-    """Bytes a second, of 10Gbit/s. Raises: click.BadParameter: this is no bandwidth."""
-    return _quantity(text, "bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
-
-
-def _time(text: str) -> float:
-    """Seconds, of 50us. Raises: click.BadParameter: this is no time."""
-    return _quantity(text, "time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
-
-
-def _quantity(text: str, what: str, example: str, units: Mapping[str, float]) -> float:
-    """A number above 0 and its unit, in whatever case."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip(), re.IGNORECASE)
-    factor = {unit.lower(): factor for unit, factor in units.items()}.get(match[2].lower()) if match else None
-    if match is None or factor is None or not float(match[1]) > 0:
-        raise click.BadParameter(f"{text!r} is no {what}: a number and {', '.join(units)}, such as {example}")
-    return float(match[1]) * factor
+MEMORY = Quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
+BANDWIDTH = Quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
+TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 
 
 @click.command(cls=GroupedCommand)
@@ -64,7 +56,7 @@ def _quantity(text: str, what: str, example: str, units: Mapping[str, float]) ->
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
-@SHARES("--memory-limit", type=_memory, help="What each may hold, such as 8GB: as predicted from shapes.")
+@SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB: as predicted from shapes.")
 @SHARES(
     "--replicate",
     is_flag=True,
@@ -73,16 +65,14 @@ def _quantity(text: str, what: str, example: str, units: Mapping[str, float]) ->
 )
 @SHARES(
     "--bandwidth",
-    type=_bandwidth,
+    type=BANDWIDTH,
     show_default="without limit",
     help="Between two processes, such as 10Gbit/s.",
 )
-@SHARES("--latency", type=_time, show_default="none", help="Of a message, such as 50us.")
+@SHARES("--latency", type=TIME, show_default="none", help="Of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
 @RUN("--threads", type=click.IntRange(1), default=THREADS, help="Of each process, as of `train`.")
 @RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
-@RUN("--svg", type=FILE, help="Draw the simulated run of the best cut into this file, a Gantt chart.")
-@RUN("--trace", type=FILE, help="Write it as a Chrome trace, for Perfetto or chrome://tracing.")
 @click.help_option("-h", "--help")
 def partition(
     processes: int,
@@ -93,8 +83,6 @@ def partition(
     device: str,
     threads: int,
     repetitions: int,
-    svg: Path | None,
-    trace: Path | None,
     **settings: Any,
 ) -> None:
     """Find the cut of a network that keeps processes equally busy, by timing its stages here and now.
@@ -104,9 +92,6 @@ def partition(
     """
     cell = checked(lambda: balance.of_training(cell_by_hand(settings), repetitions))
     where = checked(lambda: devices.take(device))
-    for option, file in (("--svg", svg), ("--trace", trace)):
-        if file is not None:
-            check_writable(file.parent, option)
     import torch
 
     torch.set_num_threads(threads)
@@ -132,11 +117,9 @@ def partition(
     click.echo(f"\nto train so: {_options(best, threads)}")
     if replicate:
         click.echo(f"with replicas: {_options(plans['with replicas'], threads)}")
-    _write(found, best, link, svg, trace)
 
 
 def _options(plan: Cut, threads: int) -> str:
-    """Those with which `train` follows a plan, by as many threads as the stages were timed with."""
     shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
     return f"--processes {shares.processes} --partition {shares}{chosen}"
@@ -181,19 +164,3 @@ def _micro_batches(found: Balance, plan: Cut) -> tuple[int, int]:
     age = ages(count, of_stages(plan.partition, plan.replicas))[1][0]
     filling = -(-(age + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1
-
-
-def _write(found: Balance, plan: Cut, link: Link, svg: Path | None, trace: Path | None) -> None:
-    """The files that were asked for."""
-    timeline = found.simulated(plan, link, 2 * len(found.costs) + 4 * found.cell.accumulation)
-    if svg is not None:
-        title = f"{found.cell.model}, {found.cell.method}, k = {found.cell.accumulation}, simulated"
-        labels = {
-            part: f"{part}: {'stage' if len(run) == 1 else 'stages'} {run_name(run)}"
-            for part, run in enumerate(runs(plan.partition))
-        }
-        write_atomically(svg, gantt.to_svg(timeline, title=title, labels=labels).encode())
-        click.echo(f"wrote {svg}")
-    if trace is not None:
-        write_json(trace, timeline.chrome_trace())
-        click.echo(f"wrote {trace}")

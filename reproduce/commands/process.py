@@ -31,8 +31,6 @@ from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from reproduce.words import count
 
-__all__ = ["train_here"]
-
 
 def train_here(
     cell: TrainingCell,
@@ -51,10 +49,8 @@ def train_here(
 ) -> None:
     """Train the cell, or this process's share of it, from wherever it was left; keywords are the options of `train`.
 
-    Raises:
-        click.UsageError: a setting does not fit this machine, or the processes that were started.
-        Failure: the cell failed, or cannot be trained as things are.
-
+    Raises: click.UsageError: a setting does not fit this machine, or the processes that were started. Failure: the cell
+    failed, or cannot be trained as things are.
     """
     where = checked(lambda: devices.take(sharing.local_device(device)))
     torch.set_num_threads(threads)
@@ -108,7 +104,6 @@ def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
 
 
 def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
-    """The team that this process belongs to."""
     if not sharing.launched():
         return ALONE
     from reproduce.teams import processes

@@ -14,7 +14,7 @@ import click
 from reproduce.commands.common import FOLDER, check_writable
 from reproduce.records import merging, results
 from reproduce.records.locks import holder
-from reproduce.records.merging import Verdict
+from reproduce.records.merging import Decision
 from reproduce.records.record import DEFAULT_ROOT, scan
 from reproduce.records.storage import StorageFullError
 
@@ -61,7 +61,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
     there was something that could not be brought.
     """
-    found: Counter[Verdict] = Counter()
+    found: Counter[Decision] = Counter()
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:
@@ -69,19 +69,20 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         if not dry_run:
             check_writable(root, "--records")
         try:
-            for action in (action for folder in folders for action in merging.merge(folder, root, dry_run=dry_run)):
-                found[action.verdict] += 1
-                if action.verdict.to_be_told or verbose:
-                    click.echo(f"{action.verdict.name} {action}", err=action.verdict.bad)
+            for folder in folders:
+                for decision, path, detail in merging.merge(folder, root, dry_run=dry_run):
+                    found[decision] += 1
+                    if decision.to_be_told or verbose:
+                        click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
         except StorageFullError as error:
             raise click.ClickException(str(error)) from error
     done = "would be " if dry_run else ""
-    for verdict in Verdict:
-        if found[verdict]:
-            click.echo(f"{found[verdict]} {verdict.value.format(done)}")
+    for decision in Decision:
+        if found[decision]:
+            click.echo(f"{found[decision]} {decision.value.format(done)}")
     if not found:
         click.echo("there is no record in " + " and ".join(map(str, sources)))
-    sys.exit(1 if any(verdict.bad for verdict in found) else 0)
+    sys.exit(1 if any(decision.bad for decision in found) else 0)
 
 
 @contextlib.contextmanager

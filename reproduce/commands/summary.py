@@ -14,8 +14,6 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
 from reproduce.records.record import State, Status
 
-__all__ = ["table"]
-
 #: The settings of a recipe: all that is the same for every network, method, k and seed.
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
@@ -52,7 +50,6 @@ def table(states: Mapping[Cell, State]) -> str:
 
 
 def _recipe(cell: TrainingCell) -> tuple[str, ...]:
-    """The settings of the recipe in words."""
     values = {name: getattr(cell, name) for name in RECIPE}
     values["drops"] = ", ".join(map(str, cell.drops)) or "none"
     values["learning_rate"] = rates.described(cell.optimizer, rates.reference_of(cell))

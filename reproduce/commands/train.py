@@ -172,7 +172,6 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
 
 
 def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
-    """The stages of each process, by timing them now."""
     where = devices.take(device)
     found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
@@ -188,9 +187,7 @@ def constant(correction: str, epochs: int) -> float:
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
-    Raises:
-        CellError: a setting is wrong.
-
+    Raises: CellError: a setting is wrong.
     """
     values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
     model, dataset = values["model"], catalogue.by_name(values["dataset"])

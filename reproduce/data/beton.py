@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from PIL import Image
 
 from petra_core.files import replacing
 from reproduce.data.errors import DataError
+
+T = TypeVar("T")
 
 VERSION = 2
 HEADER = np.dtype(
@@ -64,18 +66,11 @@ class JpegFiles(NamedTuple):
 
 
 class UnreadableImageError(DataError):
-    """A file that should be an image cannot be decoded.
-
-    Attributes:
-        path: the file.
-        reason: the decoder's words.
-
-    """
+    """A file that should be an image cannot be decoded; `reason` has the decoder's words."""
 
     def __init__(self, path: Path, reason: Exception | str) -> None:
         self.reason = str(reason) or type(reason).__name__
-        fix = "Get the file again, or leave such images out with --skip-unreadable"
-        super().__init__(path, f"cannot be read as an image ({self.reason})", fix)
+        super().__init__(path, f"cannot be read as an image ({self.reason})", "Get the file again")
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return type(self), (self.path, self.reason)  # it may have to come back from a worker process
@@ -88,16 +83,10 @@ def write_beton(
     workers: int = 1,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write all images and labels to `path`, whole or not at all: the same bytes for any number of workers.
+    """Write all images and labels, at least one, to `path`, whole or not at all: the same for any number of workers.
 
     A JPEG file in colour or grey is stored as it is, and only its header looked at; anything else (CMYK, or a PNG under
-    a wrong name) is converted to a JPEG file in colour.
-
-    Args:
-        path: the file; its folder exists.
-        images: what to write, one at least.
-        workers: threads that read and convert files.
-        progress: called with the number of samples done since the last call, as `tqdm.update` wants it.
+    a wrong name) is converted to a JPEG file in colour. `progress` is told how many more samples are done.
 
     Raises:
         UnreadableImageError: a file is no image.
@@ -108,7 +97,7 @@ def write_beton(
         stored, page = _raw(images.pixels), PAGE
     else:
         largest = max(file.stat().st_size for file in images.paths)
-        stored = _in_order(images.paths, workers)
+        stored = in_order(_jpeg, images.paths, workers)
         # A power of 2, and four times as much as the largest, because a converted image may be larger than its file.
         page = max(PAGE, 1 << (4 * largest - 1).bit_length())
     fields, samples, table = (
@@ -142,13 +131,9 @@ def write_beton(
 
 
 class Beton:
-    """A `.beton` file whose parts have been seen to fit together.
-
-    Args:
-        path: the file, with FFCV fields `image` and `label`.
+    """A `.beton` file with FFCV fields `image` and `label`, whose parts have been seen to fit together.
 
     Attributes:
-        path: the file.
         modes: `JPEG` or `RAW`, of each sample, uint8 [N].
         heights, widths: of each image, pixels, int64 [N].
         labels: int64 [N].
@@ -176,9 +161,7 @@ class Beton:
     def raw(self) -> RawImages:
         """All images of a file of raw images of one size, read into memory.
 
-        Raises:
-            DataError: they are JPEG files or of several sizes.
-
+        Raises: DataError: they are JPEG files or of several sizes.
         """
         height, width = self.raw_size()
         content = np.memmap(self.path, np.uint8, "r")
@@ -205,12 +188,12 @@ def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
         yield RAW, pixels.shape[2], pixels.shape[1], pixels.transpose(1, 2, 0).tobytes()
 
 
-def _in_order(paths: Sequence[Path], workers: int) -> Iterator[_Stored]:
-    """The files, read by several threads, which do not run far ahead."""
-    pending: deque[Future[_Stored]] = deque()
+def in_order(read: Callable[[Path], T], paths: Sequence[Path], workers: int) -> Iterator[T]:
+    """What is read of each file, in their order, by several threads, which do not run far ahead."""
+    pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for path in paths:
-            pending.append(pool.submit(_jpeg, path))
+            pending.append(pool.submit(read, path))
             if len(pending) > READ_AHEAD * workers:
                 yield pending.popleft().result()
         while pending:

@@ -26,13 +26,11 @@ LAYOUTS = {
         },
         {"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
         ("cifar-10-batches-bin",),
-        ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
     ),
     CIFAR100: Layout(
         {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
         {"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
         ("cifar-100-binary",),
-        ("cifar-100-python.tar.gz", "cifar-100-python"),
     ),
 }
 #: At `SITE`, each with its MD5.
@@ -50,9 +48,7 @@ def find(dataset: Dataset, source: Path) -> SmallImages:
 def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
     """The contents of one file of the binary layout.
 
-    Raises:
-        DataError: it is truncated or its labels are out of range.
-
+    Raises: DataError: it is truncated or its labels are out of range.
     """
     label_bytes = 2 if dataset is CIFAR100 else 1
     record = label_bytes + PIXELS
@@ -72,9 +68,7 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
 def download(dataset: Dataset, target: Path) -> None:
     """Get the data set into `target`, with a bar on stderr; the archive's checksum is checked, half files do not stay.
 
-    Raises:
-        DataError: no network, or what came is not the official archive.
-
+    Raises: DataError: no network, or what came is not the official archive.
     """
     from torchvision.datasets.utils import download_and_extract_archive  # takes seconds to import
 

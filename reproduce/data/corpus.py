@@ -28,12 +28,7 @@ class Corpus(NamedTuple):
 
 @cache
 def pydoc() -> Corpus:
-    """The text of this Python.
-
-    Raises:
-        DataError: this Python comes without it.
-
-    """
+    """The text of this Python. Raises: DataError: this Python comes without it."""
     try:
         from pydoc_data import topics
     except ImportError as error:

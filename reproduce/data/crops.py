@@ -36,16 +36,10 @@ def padded_crops(hashes: Hashes, padding: int) -> tuple[Integers, Integers]:
 
 
 def random_resized_crops(hashes: Hashes, heights: Integers, widths: Integers) -> Integers:
-    """Boxes (top, left, height, width) to be resized, int64 [N, 4]; the distribution is torchvision's.
+    """Boxes (top, left, height, width) to be resized, int64 [N, 4], from hashes [N], heights and widths [N] in pixels.
 
-    Area uniform in 0.08 … 1 of the image's, ratio of the sides log-uniform in 3/4 … 4/3, place uniform. If ten such
-    boxes do not fit, the largest centred box with a ratio in the range.
-
-    Args:
-        hashes: of the samples [N].
-        heights: of the images, pixels [N].
-        widths: likewise.
-
+    The distribution is torchvision's: area uniform in 0.08 … 1 of the image's, ratio of the sides log-uniform in
+    3/4 … 4/3, place uniform. If ten such boxes do not fit, the largest centred box with a ratio in the range.
     """
     boxes = _largest_centred(heights, widths)
     todo = np.arange(len(hashes))

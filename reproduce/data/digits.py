@@ -30,17 +30,7 @@ class Digits(NamedTuple):
 
 
 def digits(image_size: int = 16) -> Digits:
-    """The digits, 1,437 to train on and 360 to test on, in three equal channels.
-
-    Args:
-        image_size: height and width, a multiple of 8.
-
-    Raises:
-        ValueError: it is not one.
-
-    """
-    if image_size < NATIVE_SIZE or image_size % NATIVE_SIZE:
-        raise ValueError(f"digits have 8 x 8 pixels: image_size is a multiple of 8, got {image_size}")
+    """The digits, 1,437 to train on and 360 to test on, in three equal channels; `image_size` is a multiple of 8."""
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
     factor = image_size // NATIVE_SIZE

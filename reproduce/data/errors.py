@@ -5,12 +5,7 @@ from pathlib import Path
 
 
 class DataError(Exception):
-    """Files of a data set are missing, damaged, or not what they are said to be.
-
-    Attributes:
-        path: the file or folder.
-
-    """
+    """The file or folder `path` of a data set is missing, damaged, or not what it is said to be."""
 
     def __init__(self, path: Path, problem: str, fix: str) -> None:
         super().__init__(f"{path}: {problem}. {fix}")
@@ -20,9 +15,7 @@ class DataError(Exception):
 def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path, fix: str) -> None:
     """See that the labels in a file are first … first + num_classes - 1.
 
-    Raises:
-        DataError: one is not; names the first that is not.
-
+    Raises: DataError: one is not; names the first that is not.
     """
     wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
     if wrong:

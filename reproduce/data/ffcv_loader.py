@@ -40,14 +40,14 @@ Decode = Callable[[NDArray[np.uint8], Integers, Hashes, NDArray[np.float32]], No
 
 
 class FfcvFile(Source):
-    """A `.beton` file.
+    """A `.beton` file, decoded by so many threads; the batches do not depend on their number.
 
     Args:
         path: the file.
         batch_format: of the batches.
         augment: whether raw images are cropped at random places as those of `InMemory`, and of JPEG files random boxes
             are resized and mirrored; otherwise of JPEG files the centred square of 224/256 of the shorter side.
-        workers: threads that decode; the batches do not depend on it.
+        workers: threads.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -177,26 +177,25 @@ class _Order(ffcv.TraversalOrder):
         return self._rows
 
 
-class _ImageDecoder(ffcv.Decoder):
-    """Hands over to a function of ours; asks for none of FFCV's memory, which the next batches would overwrite."""
+class _OurMemory:
+    """Asks for none of FFCV's memory, which the next batches would overwrite."""
+
+    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
+        return previous_state, None
+
+
+class _ImageDecoder(_OurMemory, ffcv.Decoder):
+    """Hands over to a function of ours."""
 
     def __init__(self, decode: Callable[..., Tensor | Exception]) -> None:
         super().__init__()
         self._decode = decode
 
-    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
-        return previous_state, None
-
     def generate_code(self) -> Callable[..., Tensor | Exception]:
         return self._decode
 
 
-class _LabelDecoder(ffcv.LabelDecoder):
-    """Likewise for labels."""
-
-    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
-        return previous_state, None
-
+class _LabelDecoder(_OurMemory, ffcv.LabelDecoder):
     def generate_code(self) -> Callable[..., Tensor]:
         def labels(rows: NDArray[np.uint64], _memory: None, metadata: Any, _storage: Any) -> Tensor:
             return torch.from_numpy(metadata[rows[:, 0]].astype(np.int64))

@@ -2,118 +2,80 @@
 
 Which files belong to the data set, in which order and with which label, is decided here once, as torchvision's
 ImageFolder does it: classes in the order of their folders' names, files in the order of theirs. The .beton files and
-the lists that torchvision's loader reads are made of the same files: one that was left out is left out of both.
+the lists that torchvision's loader reads are made of the same files.
 
 Every file is decoded before any is written; one that cannot be is named, with all others of its kind. What a flipped
 bit does to a picture that can still be decoded shows in no way: ImageNet has no checksums of single files.
 """
 
-import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, write_beton
+from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, write_beton
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split
+from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
 from reproduce.records.storage import write_atomically
+from reproduce.words import some
 
 FOLDERS = {"train": "train", "test": "val"}
-NAMED = 10  # at most so many files in one message
-AT_ONCE = 1000  # files given to the threads
 
 
 class ImageFolder:
-    """A data set as files in class folders.
+    """A data set as files in class folders of `train/` and `val/`, decoded by so many threads.
 
-    Args:
-        dataset: which one.
-        source: folder that holds `train/` and `val/`.
-        beton: whether `write` copies the images into FFCV's format; without it, it lists them.
-        skip_unreadable: whether files that cannot be decoded are left out; otherwise they are an error.
-        workers: threads that decode.
+    With `beton`, `write` copies the images into FFCV's format; without it, it lists them.
 
-    Raises:
-        DataError: a folder is missing, or empty, or the two have other classes.
-
+    Raises: DataError: a folder is missing, or a class is without images in one of them.
     """
 
     unit = "images"
 
-    def __init__(
-        self, dataset: Dataset, source: Path, *, beton: bool = True, skip_unreadable: bool = False, workers: int = 1
-    ) -> None:
-        self._dataset, self._source = dataset, source
-        self._beton, self._skip, self._workers = beton, skip_unreadable, workers
+    def __init__(self, dataset: Dataset, source: Path, *, beton: bool = True, workers: int = 1) -> None:
+        self._dataset, self._source, self._beton, self._workers = dataset, source, beton, workers
         train, test = (_classes(source / folder, dataset) for folder in FOLDERS.values())
         for missing, here, there in (
             (set(train) - set(test), "train", "val"),
             (set(test) - set(train), "val", "train"),
         ):
             if missing:
-                problem = f"{len(missing)} classes of {here}/ have no folder here: {_named(sorted(missing))}"
+                problem = f"{len(missing)} classes of {here}/ have no folder here: {some(sorted(missing))}"
                 raise DataError(
                     source / there, problem, "A class needs a folder of that name, with images in it, in both"
                 )
         self._classes = train
         self._files = {split: list(_files(source, folder, train)) for split, folder in FOLDERS.items()}
+        self._splits = {split: self._split(split) for split in SPLITS}
         self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
-        """Decode every file; `progress` is told of images.
-
-        Raises:
-            DataError: files cannot be read and are not to be left out, or a class is left without any.
-
-        """
-        files = [file for split in SPLITS for file in self._files[split]]
-        modes: Counter[str] = Counter()
-        sides: list[int] = []
-        unreadable: dict[str, UnreadableImageError] = {}
-        with ThreadPoolExecutor(self._workers) as pool:
-            for start in range(0, len(files), AT_ONCE):  # `map` keeps a note of every file that it is given
-                part = files[start : start + AT_ONCE]
-                for file, result in zip(
-                    part, pool.map(lambda file: _look(self._source / file.path), part), strict=True
-                ):
-                    progress(1)
-                    if isinstance(result, UnreadableImageError):
-                        unreadable[file.path] = result
-                    else:
-                        modes[result[0]] += 1
-                        sides += result[1]
-        if unreadable and not self._skip:
-            raise DataError(
-                self._source,
-                f"{len(unreadable)} of {len(files):,} images cannot be read: "
-                f"{_named(f'{error.path} ({error.reason})' for error in unreadable.values())}",
-                "Get them again, or leave such images out with --skip-unreadable",
-            )
-        lines = "".join(f"{file.path}\t{file.bytes}\n" for file in files)
-        found = ", ".join(f"{count:,} {mode}" for mode, count in modes.most_common())
+        """Decode every file; `progress` is told of images. Raises: DataError: files cannot be read."""
+        paths = [self._source / file.path for files in self._files.values() for file in files]
+        unreadable = []
+        for problem in in_order(_look, paths, self._workers):
+            progress(1)
+            unreadable += [problem] if problem else []
+        if unreadable:
+            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable)}"
+            raise DataError(self._source, problem, "Get them again")
+        count, officially = len(self._classes), self._dataset.num_classes
+        classes = [f"{count:,} classes, officially {officially:,}"] if count != officially else []
         assert self._dataset.mean is not None
         assert self._dataset.deviation is not None
-        deviations = tuple(self._deviations())
-        self._files = {s: [file for file in self._files[s] if file.path not in unreadable] for s in SPLITS}
         return Findings(
-            splits={split: self._split(split) for split in SPLITS},
+            splits=self._splits,
             mean=self._dataset.mean,
             deviation=self._dataset.deviation,
-            fingerprint=hashlib.sha256(lines.encode()).hexdigest(),
-            deviations=deviations,
-            skipped=tuple(unreadable),
-            notes=(f"{found}; sides of {min(sides, default=0)} to {max(sides, default=0)} pixels",),
+            deviations=(*classes, *deviating_counts(self._dataset, self._splits)),
         )
 
     def bytes_to_write(self) -> int:
-        """How many, about."""
         return sum(file.bytes for files in self._files.values() for file in files) if self._beton else 0
 
     def write(self, folder: Path, progress: Progress) -> None:
@@ -133,27 +95,19 @@ class ImageFolder:
             lines = (json.dumps([file.label, file.bytes, file.path]) + "\n" for file in files)
             write_atomically(folder / f"{split}.jsonl", "".join(lines).encode())
 
-    def _deviations(self) -> Iterator[str]:
-        if len(self._classes) != self._dataset.num_classes:
-            yield f"{len(self._classes):,} classes, officially {self._dataset.num_classes:,}"
-        for split, official in (("train", self._dataset.train_samples), ("test", self._dataset.test_samples)):
-            if len(self._files[split]) != official:
-                yield f"{len(self._files[split]):,} {split} images, officially {official:,}"
-
     def _split(self, split: str) -> Split:
         counts = Counter(file.label for file in self._files[split])
         empty = [name for label, name in enumerate(self._classes) if not counts[label]]
         if empty:
             raise DataError(
                 self._source / FOLDERS[split],
-                f"{len(empty)} classes are without images: {_named(empty)}",
+                f"{len(empty)} classes are without images: {some(empty)}",
                 "Get the images of these classes again, or remove their folders from train/ and val/",
             )
         return Split(counts.total(), tuple(counts[label] for label in range(len(self._classes))))
 
 
 def _classes(folder: Path, dataset: Dataset) -> list[str]:
-    """Names of the class folders, in order."""
     if not folder.is_dir():
         raise DataError(folder, "there is no such folder", dataset.how_to_get)
     here = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
@@ -171,16 +125,11 @@ def _files(source: Path, folder: str, classes: Sequence[str]) -> Iterator[ImageF
         yield ImageFile(path.removeprefix(f"{source}/"), label, os.stat(path).st_size)
 
 
-def _look(path: Path) -> tuple[str, tuple[int, int]] | UnreadableImageError:
-    """Format and mode, and width and height, of an image that was decoded."""
+def _look(path: Path) -> str:
+    """What is wrong with an image that cannot be decoded; empty if it can."""
     try:
         with Image.open(path) as image:
             image.load()
-            return image.mode if image.format == "JPEG" else f"{image.mode} ({image.format})", image.size
     except UNDECODABLE as error:
-        return UnreadableImageError(path, error)
-
-
-def _named(names: Iterable[str]) -> str:
-    every = list(names)
-    return ", ".join(every[:NAMED]) + (f" and {len(every) - NAMED} more" if len(every) > NAMED else "")
+        return f"{path} ({UnreadableImageError(path, error).reason})"
+    return ""

@@ -21,7 +21,6 @@ LAYOUT = Layout(
     train={f"train_data_batch_{number}.npz": "" for number in range(1, 11)},
     test={"val_data.npz": ""},
     folders=("Imagenet32_train_npz", "Imagenet32_val_npz"),
-    pickled=("train_data_batch_1", "val_data", "Imagenet32_train"),
 )
 
 
@@ -31,12 +30,7 @@ def find(source: Path) -> SmallImages:
 
 
 def read_batch(content: bytes, path: Path) -> Batch:
-    """The contents of one file.
-
-    Raises:
-        DataError: it is damaged, a pickle, or holds something else.
-
-    """
+    """The contents of one file. Raises: DataError: it is damaged, a pickle, or holds something else."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             stored = archive.namelist()  # read whole each, or their checksums are not looked at

@@ -26,22 +26,13 @@ PADDING = 4  # of the random crop, pixels on each side
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat:
-    """Images float32 [B, 3, image_size, image_size], normalised, and labels int64 [B].
+    """Images float32 [B, 3, image_size, image_size], normalised, and labels int64 [B]."""
 
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        image_size: height and width, pixels.
-        mean: of each channel over the training set, in 0..1.
-        deviation: standard deviation likewise.
-        device: where batches are delivered to.
-
-    """
-
-    num_classes: int
-    image_size: int
-    mean: Channels
-    deviation: Channels
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    num_classes: int  # labels are 0 … num_classes - 1
+    image_size: int  # height and width, pixels
+    mean: Channels  # of each channel over the training set, in 0..1
+    deviation: Channels  # standard deviation likewise
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where batches are delivered to
 
     def normaliser(self) -> Callable[[Tensor], Tensor]:
         """What makes of bytes [..., 3, H, W] on the device float32 with mean 0 and deviation 1 a channel.
@@ -57,13 +48,7 @@ class BatchFormat:
 
 
 class Source(abc.ABC):
-    """Samples with labels, to be read in any order.
-
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        samples: N.
-
-    """
+    """Samples, `samples` in number, with labels 0 … num_classes - 1, to be read in any order."""
 
     num_classes: int
     samples: int
@@ -83,20 +68,9 @@ class Source(abc.ABC):
 
 
 class Loader:
-    """Shuffled training batches; an epoch's last, incomplete batch is left out.
+    """Shuffled training batches, `batches` an epoch; an epoch's last, incomplete batch is left out.
 
-    Args:
-        source: of the samples.
-        batch_size: samples of a batch.
-        seed: of order and augmentation.
-
-    Attributes:
-        num_classes: labels are 0 … num_classes - 1.
-        batches: of an epoch.
-
-    Raises:
-        ValueError: there are fewer samples than a batch has.
-
+    Raises: ValueError: there are fewer samples than a batch has.
     """
 
     def __init__(self, source: Source, batch_size: int, *, seed: int) -> None:
@@ -112,9 +86,7 @@ class Loader:
         The last `batches % step` are left out: so several readers, each with a start of its own below `step`, get
         equally many, and no sample twice.
 
-        Raises:
-            DataError: while iterating: an image cannot be decoded.
-
+        Raises: DataError: while iterating: an image cannot be decoded.
         """
         order = sample_order(self._seed, epoch, self.samples)
         batches = order[: self.batches * self.batch_size].reshape(self.batches, self.batch_size)
@@ -123,16 +95,13 @@ class Loader:
         return self._source.batches(chosen, hashes[chosen], self.batch_size)
 
     def close(self) -> None:
-        """End all threads."""
         self._source.close()
 
 
 class Evaluation:
     """The whole of a source in order, the same for all seeds; the last batch may be smaller.
 
-    Attributes:
-        samples: labels that count: one for each image, of text those that are not `IGNORED`.
-
+    `samples` is the number of labels that count: one for each image, of text those that are not `IGNORED`.
     """
 
     def __init__(self, source: Source, batch_size: int) -> None:
@@ -144,21 +113,14 @@ class Evaluation:
         return self._source.batches(np.arange(count), sample_hashes(0, 0, EVALUATION, count), self._batch_size)
 
     def close(self) -> None:
-        """End all threads."""
         self._source.close()
 
 
 class InMemory(Source):
     """Images that lie on the training device as bytes: a batch is one indexed read.
 
-    For small images, moving single samples through Python takes longer than training on them.
-
-    Args:
-        images: of the format's size.
-        batch_format: of the batches.
-        augment: whether each image is cropped at a random place after padding with black by 4 pixels, then mirrored
-            with probability 1/2.
-
+    For small images, moving single samples through Python takes longer than training on them. To augment an image is to
+    crop it at a random place after padding with black by 4 pixels, then to mirror it with probability 1/2.
     """
 
     def __init__(self, images: RawImages, batch_format: BatchFormat, *, augment: bool = False) -> None:

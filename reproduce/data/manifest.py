@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce.cells.catalogue import Channels, again
+from reproduce.cells.catalogue import Channels, Dataset, again
 from reproduce.data.errors import DataError
 
 NAME = "manifest.json"
@@ -36,31 +36,28 @@ class Split:
     histogram: tuple[int, ...]
 
 
+def deviating_counts(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
+    """In which numbers of images these are not the official ones, as sentences."""
+    officially = {"train": dataset.train_samples, "test": dataset.test_samples}
+    return [
+        f"{splits[name].samples:,} {name} images, officially {official:,}"
+        for name, official in officially.items()
+        if splits[name].samples != official
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a source turned out to hold.
+    """What a source turned out to hold."""
 
-    Attributes:
-        splits: by name, `train` and `test`.
-        mean, deviation: of each channel, in 0..1, to normalise with.
-        fingerprint: hash of the source: of its contents or, for image files, of their names and sizes.
-        deviations: in what it is not the official data set; empty if it is.
-        skipped: unreadable images that were left out, as paths below the source.
-        notes: what else is worth a line.
-
-    """
-
-    splits: Mapping[str, Split]
+    splits: Mapping[str, Split]  # by name, `train` and `test`
+    #: Of each channel, in 0..1, to normalise with.
     mean: Channels
     deviation: Channels
-    fingerprint: str
-    deviations: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()  # in what it is not the official data set; empty if it is
 
     @property
     def num_classes(self) -> int:
-        """Labels are 0 … num_classes - 1."""
         return len(self.splits["train"].histogram)
 
 
@@ -74,27 +71,18 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        dataset: its name in the catalogue.
-        source: the folder that it was made from.
-        findings: what was found there.
-        reason: why data that are not official were prepared, in the words of who did it.
-        files: what was written, by name.
-
-    """
-
-    dataset: str
-    source: str
+    dataset: str  # its name in the catalogue
+    source: str  # the folder that it was made from
     findings: Findings
-    reason: str
-    files: Mapping[str, Written]
+    reason: str  # why data that are not official were prepared, in the words of who did it
+    files: Mapping[str, Written]  # what was written, by name
 
     @property
     def official(self) -> bool:
         """Whether it is the official data set, whole."""
-        return not self.findings.deviations and not self.findings.skipped
+        return not self.findings.deviations
 
     @property
     def has_beton(self) -> bool:
@@ -104,15 +92,14 @@ class Manifest:
     def provenance(self) -> dict[str, Any]:
         """What a result on these data has to say of them; nothing in it depends on where they lie.
 
-        `files` has the SHA-256 of each; `official` is whether it is the official data set, and if not, `deviations`,
-        `skipped` (a number) and `reason` say more.
+        `files` has the SHA-256 of each; `official` is whether it is the official data set, and if not, `deviations` and
+        `reason` say more.
         """
         return {
             **built_in(self.dataset),
             "files": {name: file.sha256 for name, file in self.files.items()},
             "official": self.official,
             "deviations": list(self.findings.deviations),
-            "skipped": len(self.findings.skipped),
             "reason": self.reason,
         }
 
@@ -123,21 +110,17 @@ class Manifest:
 
 def built_in(dataset: str) -> dict[str, Any]:
     """`Manifest.provenance` of a data set that comes with a dependency."""
-    return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "skipped": 0, "reason": ""}
+    return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "reason": ""}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two provenances are of the same data; why somebody took unofficial ones may be said in other words."""
-    return {**one, "reason": ""} == {**other, "reason": ""}
+    apart = {"reason": "", "skipped": 0}  # older ones count images that were left out
+    return {**one, **apart} == {**other, **apart}
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a prepared data set.
-
-    Raises:
-        DataError: there is none, or it is damaged or of another version.
-
-    """
+    """The manifest of a prepared data set. Raises: DataError: there is none, or it is damaged or of another version."""
     path = folder / NAME
     try:
         values = json.loads(path.read_text())
@@ -146,8 +129,10 @@ def read(folder: Path) -> Manifest:
         findings = values.pop("findings")
         histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
         splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
-        others = {name: tuple(findings[name]) for name in ("mean", "deviation", "deviations", "skipped", "notes")}
-        found = Findings(splits=splits, fingerprint=findings["fingerprint"], **others)
+        left_out = (f"without {path}" for path in findings.get("skipped", ()))  # as older manifests say
+        deviations = (*findings["deviations"], *left_out)
+        channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
+        found = Findings(splits=splits, deviations=deviations, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
         return Manifest(findings=found, files=files, **values)
     except FileNotFoundError:
@@ -202,12 +187,7 @@ class ImageFile(NamedTuple):
 
 
 def read_list(path: Path) -> list[ImageFile]:
-    """The files of a training or test set, as they were listed.
-
-    Raises:
-        DataError: the list is damaged.
-
-    """
+    """The files of a training or test set, as they were listed. Raises: DataError: the list is damaged."""
     try:
         with path.open(encoding="utf-8") as lines:
             return [ImageFile(name, label, size) for label, size, name in map(json.loads, lines)]

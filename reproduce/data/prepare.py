@@ -24,7 +24,7 @@ from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 REPLACE = "Add --replace to make it anew"
-UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON". From official files:'
+UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON"; the reason goes with every result.'
 NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
 
 #: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
@@ -49,52 +49,23 @@ class PublishedFiles(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to prepare a data set.
+    """How to prepare a data set."""
 
-    Attributes:
-        reason: why data that are not official are to be used; empty: they are not.
-        replace: whether what is prepared already is made anew.
-        skip_unreadable: of image files: leave out those that cannot be decoded.
-        beton: of image files: copy them into FFCV's format; otherwise they are only listed.
-        workers: of image files: threads that decode.
-
-    """
-
-    reason: str = ""
-    replace: bool = False
-    skip_unreadable: bool = False
-    beton: bool = True
-    workers: int = 1
+    reason: str = ""  # why data that are not official are to be used; empty: they are not
+    replace: bool = False  # whether what is prepared already is made anew
+    beton: bool = True  # of image files: copy them into FFCV's format; otherwise they are only listed
+    workers: int = 1  # of image files: threads that decode
 
 
 def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
-    """The data set as it lies in `source`.
-
-    Raises:
-        DataError: it is not there, or not all of it.
-
-    """
+    """The data set as it lies in `source`. Raises: DataError: it is not there, or not all of it."""
     if not source.is_dir():
         raise DataError(source, "there is no such folder", dataset.how_to_get)
     if dataset is IMAGENET:
         from reproduce.data.image_folder import ImageFolder  # torchvision takes seconds to import
 
-        skip, beton = options.skip_unreadable, options.beton
-        return ImageFolder(dataset, source, beton=beton, skip_unreadable=skip, workers=options.workers)
+        return ImageFolder(dataset, source, beton=options.beton, workers=options.workers)
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
-
-
-def _examine(opened: PublishedFiles, dataset: Dataset, source: Path, options: Options, bar: Bar) -> Findings:
-    with bar("verifying", opened.steps, opened.unit) as progress:
-        findings = opened.examine(progress)
-    if findings.deviations and not options.reason:
-        raise DataError(
-            source,
-            f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}",
-            f'Get the files again. If it is what you want to use, prepare it with --unofficial "REASON"; the reason '
-            f"goes with every result. {dataset.how_to_get}",
-        )
-    return findings
 
 
 def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: Bar) -> tuple[Manifest, bool]:
@@ -117,14 +88,13 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         raise DataError(target, "another process prepares this data set", "Wait for it") from None
     with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
-        there = _already(target, source, options)
-        if there is not None and dataset is IMAGENET:  # 1.3 million files are not looked at again
+        if there := _already(target, source, options):
             return there, False
-        findings = _examine(opened, dataset, source, options, bar)
-        if there is not None:
-            if findings.fingerprint != there.findings.fingerprint:
-                raise DataError(target, f"it was prepared before, from other files than {source} holds now", REPLACE)
-            return there, False
+        with bar("verifying", opened.steps, opened.unit) as progress:
+            findings = opened.examine(progress)
+        if findings.deviations and not options.reason:
+            problem = f"this is not the official {dataset.title}: {'; '.join(findings.deviations)}"
+            raise DataError(source, problem, f"Get the files again. {UNOFFICIAL} {dataset.how_to_get}")
         needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(
@@ -156,9 +126,7 @@ def _written(folder: Path, bar: Bar) -> dict[str, Written]:
 def _already(target: Path, source: Path, options: Options) -> Manifest | None:
     """The manifest of what is there already, if it is whole and of this source; None if the way is free.
 
-    Raises:
-        DataError: something else is there.
-
+    Raises: DataError: something else is there.
     """
     if not target.exists():
         return None

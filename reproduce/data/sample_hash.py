@@ -38,9 +38,7 @@ def chain(state: Hashes, value: Hashes) -> Hashes:
 def key(*values: int) -> Hashes:
     """The state after several non-negative integers, shape [1].
 
-    Raises:
-        ValueError: one is negative or above 2^64 - 1.
-
+    Raises: ValueError: one is negative or above 2^64 - 1.
     """
     state = np.zeros(1, dtype=np.uint64)
     for value in values:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import RawImages, write_beton
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import SPLITS, Findings, Progress, Split
+from reproduce.data.manifest import SPLITS, Findings, Progress, Split, deviating_counts
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE  # of an image: planar RGB
@@ -35,33 +35,20 @@ class Batch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a data set is published.
+    """How a data set is published."""
 
-    Attributes:
-        train, test: file names in the order of the samples, each with its official SHA-1, empty if none is published.
-        folders: that the archives unpack to.
-        pickled: names of a version in pickles, which are programs: it is recognised, and not read.
-
-    """
-
+    #: File names in the order of the samples, each with its official SHA-1, empty if none is published.
     train: dict[str, str]
     test: dict[str, str]
-    folders: tuple[str, ...]
-    pickled: tuple[str, ...]
+    folders: tuple[str, ...]  # that the archives unpack to
 
 
 class SmallImages:
-    """A data set as a list of batch files.
+    """A data set as a list of batch files, in a folder or in the folders of the archives below it.
 
-    Args:
-        dataset: which one.
-        source: the folder that holds the files, or the folders of the archives.
-        layout: the files.
-        read: bytes of a file and its path -> its contents; raises DataError.
+    `read` turns the bytes of a file and its path into its contents, or raises DataError.
 
-    Raises:
-        DataError: files are missing.
-
+    Raises: DataError: files are missing.
     """
 
     unit = "files"
@@ -77,28 +64,20 @@ class SmallImages:
         self.steps = len(self._files)
         if missing := [path.name for path, *_ in self._files if not path.is_file()]:
             problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
-            for name in layout.pickled:
-                if source.name == name or (source / name).exists():
-                    problem += f"; {name} is of the version in pickles, which are not read"
-                    break
             raise DataError(source, problem, dataset.how_to_get)
 
     def examine(self, progress: Progress) -> Findings:
         """Read and verify everything, write nothing; `progress` is told of `steps` files.
 
-        Raises:
-            DataError: a file is damaged or its labels are out of range.
-
+        Raises: DataError: a file is damaged or its labels are out of range.
         """
         self._histograms = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
         levels = np.zeros((3, 256), np.int64)  # values of the training set's pixels in each channel
         total = np.zeros(PIXELS, np.uint64)
         means: list[NDArray[np.floating]] = []
         wrong: list[str] = []
-        fingerprint = hashlib.sha256()
         for path, split, official in self._files:
             content = path.read_bytes()
-            fingerprint.update(hashlib.sha256(content).digest())
             wrong += _wrong_checksum(path.name, content, official)
             batch = self._read(content, path)
             self._histograms[split] += np.bincount(batch.labels, minlength=self._dataset.num_classes)
@@ -118,12 +97,10 @@ class SmallImages:
             splits=splits,
             mean=tuple((mean / 255).tolist()),
             deviation=tuple((deviation / 255).tolist()),
-            fingerprint=fingerprint.hexdigest(),
             deviations=tuple(wrong),
         )
 
     def bytes_to_write(self) -> int:
-        """How many, about."""
         return PIXELS * sum(int(histogram.sum()) for histogram in self._histograms.values())
 
     def write(self, folder: Path, progress: Progress) -> None:
@@ -161,10 +138,8 @@ def _wrong_checksum(name: str, content: bytes, official: str) -> list[str]:
 
 
 def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:
-    found = []
-    for name, official in (("train", dataset.train_samples), ("test", dataset.test_samples)):
-        if splits[name].samples != official:
-            found.append(f"{splits[name].samples:,} {name} images, officially {official:,}")
+    found = deviating_counts(dataset, splits)
+    for name in SPLITS:
         empty = [label for label, count in enumerate(splits[name].histogram) if count == 0]
         if empty:
             found.append(f"{len(empty)} of {dataset.num_classes} classes have no {name} image, the first is {empty[0]}")

@@ -29,18 +29,11 @@ LARGE_EVALUATION_BATCH = 64
 
 
 class Data(NamedTuple):
-    """What a cell is trained and tested on.
-
-    Attributes:
-        train: its training batches.
-        test: its test set.
-        provenance: what a result has to say of them, as plain values: see `Manifest.provenance`.
-
-    """
+    """What a cell is trained and tested on."""
 
     train: Loader
     test: Evaluation
-    provenance: dict[str, Any]
+    provenance: dict[str, Any]  # what a result has to say of them, as plain values: see `Manifest.provenance`
 
 
 def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:
@@ -80,9 +73,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
     """Whether `open_data` can be expected to succeed, at the cost of having read the files once.
 
-    Raises:
-        DataError: the data set is not prepared, or damaged; or the loader is not installed.
-
+    Raises: DataError: the data set is not prepared, or damaged; or the loader is not installed.
     """
     if catalogue.by_name(cell.dataset).built_in:
         return
@@ -125,7 +116,6 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
 def _open(
     folder: Path, found: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
 ) -> Source:
-    """The training or test set of a prepared data set."""
     beton = folder / f"{split}.beton"
     if loader == MEMORY:
         return InMemory(_raw_images(beton, _stamp(folder)), batch_format, augment=augment)

@@ -27,14 +27,7 @@ HIDDEN, REPLACED = 0.8, 0.1  # of the targets
 
 
 class Text(Source):
-    """The sequences of a text, masked by their hashes.
-
-    Args:
-        content: the text.
-        length: T, bytes of a sequence.
-        device: where batches are to lie.
-
-    """
+    """The sequences of a text, each of `length` (T) bytes, masked by their hashes."""
 
     num_classes = VALUES
 
@@ -72,12 +65,9 @@ def masked(tokens: Tensor, hashes: Hashes) -> Batch:
 def unigram(train: bytes, hidden: Integers) -> dict[str, float]:
     """What a predictor reaches that knows the frequencies of bytes, each value counted once too often, and no more.
 
-    Args:
-        train: the training text.
-        hidden: the bytes to be found, [M].
-
     Returns:
-        `accuracy` of always guessing the most frequent byte, percent; `bits_per_byte` of the frequencies.
+        `accuracy` of always guessing the most frequent byte of `train` where the bytes `hidden` [M] are to be found,
+        percent; `bits_per_byte` of the frequencies.
 
     """
     counts = np.bincount(np.frombuffer(train, np.uint8), minlength=VALUES) + 1  # what never came has a probability too

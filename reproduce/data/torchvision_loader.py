@@ -28,15 +28,10 @@ from reproduce.data.sample_hash import Hashes
 
 
 class ImageFiles(Source):
-    """Image files, read anew for each batch.
+    """Image files, read anew for each batch, by so many processes (0: this one); the batches do not depend on that.
 
-    Args:
-        files: the images and their labels.
-        batch_format: of the batches.
-        augment: whether a random box of each image is resized, and mirrored with probability 1/2; otherwise the
-            shorter side is resized to 256/224 of the image size, and the centre cropped.
-        workers: processes that decode; 0 for this one. The batches do not depend on it.
-
+    To augment an image is to resize a random box of it, and to mirror it with probability 1/2; otherwise the shorter
+    side is resized to 256/224 of the image size, and the centre cropped.
     """
 
     def __init__(self, files: JpegFiles, batch_format: BatchFormat, *, augment: bool, workers: int = 0) -> None:

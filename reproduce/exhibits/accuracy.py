@@ -14,10 +14,10 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, reported
-from reproduce.show.content import Finding, OfK, Tone, short_title, some
+from reproduce.show.content import Finding, OfK, Tone, short_title
 from reproduce.show.statistics import MARGIN_POINTS
 from reproduce.show.tables import Field, judged, mean, method, table, words
-from reproduce.words import count
+from reproduce.words import count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 #: Methods that work on delayed gradients and are not PETRA.
@@ -99,7 +99,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
 
 def _expected(sheet: Sheet) -> Iterator[Finding]:
     """The runs that fall short of what their scale expects, or that none does; of what was run by hand nothing is."""
-    scale, by_name = scales.SCALES.get(sheet.scale, scales.Scale("", "")), sheet.frames.by_name
+    scale, by_name = scales.SCALES.get(sheet.scale, scales.Scale("")), sheet.frames.by_name
     short = {
         run.cell.name: f"{run.result['test_accuracy']:.1f} %" if run.done else str(run.state)
         for run in (by_name[cell] for cell in sheet.runs["cell"] if cell in by_name)

@@ -27,13 +27,12 @@ from reproduce.show.content import (
     method_name,
     missing,
     none,
-    some,
     text,
 )
 from reproduce.show.content import number as number_entry
 from reproduce.show.facets import METHOD_LOOKS, Look, facet
 from reproduce.show.tables import Field, entry, number, table, words
-from reproduce.words import conjunction, count
+from reproduce.words import conjunction, count, some
 
 INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "

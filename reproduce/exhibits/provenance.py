@@ -17,9 +17,9 @@ from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning
-from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing, some
+from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing
 from reproduce.show.tables import entry, named, table, words
-from reproduce.words import count
+from reproduce.words import count, some
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
 TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}

@@ -9,8 +9,6 @@ from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.grids.scales import Scale
 
-__all__ = ["Grid", "grid_of"]
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -21,7 +19,6 @@ class Grid:
 
     @property
     def name(self) -> str:
-        """Name of the grid: that of its scale."""
         return self.scale.name
 
 
@@ -32,9 +29,7 @@ def grid_of(name: str) -> Grid:
     Seed by seed, and for each seed table by table: stopped early, a run has something of everything. What is measured
     without training takes little time and comes first; at `smoke` last, since a person waits for the accuracies.
 
-    Raises:
-        CellError: there is none; near matches are listed.
-
+    Raises: CellError: there is none; near matches are listed.
     """
     scale = scales.by_name(name)
     cells = dict.fromkeys(cell for plan in PLANS.values() for cell in plan(name))

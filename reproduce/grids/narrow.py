@@ -8,8 +8,6 @@ from typing import Any
 
 from reproduce.grids import paper
 
-__all__ = ["ACCUMULATIONS", "SEEDS", "settings"]
-
 ACCUMULATIONS = (1, 4)
 SEEDS = (0,)
 WIDTH = 8

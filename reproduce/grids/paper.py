@@ -12,8 +12,6 @@ from petra_core.recipe import learning_rate
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 
-__all__ = ["ACCUMULATIONS", "BASELINE_BATCH", "DATASETS", "SEEDS", "baseline", "cell", "settings"]
-
 ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # 2 first: it is what the authors' command lines use
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2
 #: Seeds by data set: the paper has the mean of 3 runs for CIFAR-10 and one run for both ImageNets.
@@ -38,7 +36,7 @@ def settings(
     images = catalogue.by_name(dataset)
     chain = network.startswith("chain")
     batch_size = changes.get("batch_size", MICRO_BATCH)
-    epochs = changes.get("epochs", EPOCHS[dataset])
+    epochs = changes.get("epochs") or EPOCHS[dataset]
     values: dict[str, Any] = {
         "scale": "paper",
         "dataset": dataset,
@@ -67,8 +65,3 @@ def settings(
 def cell(*arguments: Any, **changes: Any) -> TrainingCell:
     """Train with `settings(...)`, and record the accuracy."""
     return TrainingCell(**settings(*arguments, **changes))
-
-
-def baseline(dataset: str, network: str, seed: int = 0) -> TrainingCell:
-    """Backpropagation as the paper's Table 2 has it: one batch an update."""
-    return cell(dataset, network, methods.BACKPROPAGATION, 1, seed, batch_size=BASELINE_BATCH[dataset])

@@ -6,8 +6,6 @@ from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import narrow, paper, small
 
-__all__ = ["cell", "seeds", "settings"]
-
 
 def settings(
     scale: str, network: str, method: Method, accumulation: int, seed: int = 0, *, dataset: str = "cifar10", **own: Any

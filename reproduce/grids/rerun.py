@@ -12,8 +12,6 @@ from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import meaning
 
-__all__ = ["command", "planned"]
-
 
 def command(cell: Cell) -> str:
     """The command; empty if the cell's grid no longer has it and no command makes its kind."""

@@ -20,15 +20,12 @@ from dataclasses import dataclass, field
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.records.record import State, Status
 
-__all__ = ["SCALES", "Scale", "by_name"]
-
 
 @dataclass(frozen=True)
 class Scale:
     """A degree of closeness to the paper, and the accuracy that is expected of its cells."""
 
     name: str  # as on the command line, and in every cell
-    title: str
     target_accuracy: float = 0.0  # percent that a run is expected to exceed
     target_accumulations: tuple[int, ...] = ()  # values of k at which that is expected; empty: nothing is expected
     own_targets: Mapping[str, float] = field(default_factory=dict)  # percent that is expected instead, by model
@@ -52,19 +49,9 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale(
-            "smoke",
-            "Smoke: handwritten digits and Python's manual, narrow networks, minutes",
-            90.0,
-            (1, 4),
-            # Always guessing the most frequent byte finds 23 % of those that are masked in the text of Python 3.11.
-            {"revvit_micro2": 75.0, "revroberta_micro2": 28.0},
-        ),
-        Scale("small", "Small: CIFAR-10, narrow networks, a few epochs, hours on two cores"),
-        Scale(
-            "narrow", "Narrow: the paper's schedule on CIFAR-10, networks an eighth as wide, hours a cell on one core"
-        ),
-        Scale("paper", "Paper: the paper's networks, data sets and recipe"),
+        # Always guessing the most frequent byte finds 23 % of those that are masked in the text of Python 3.11.
+        Scale("smoke", 90.0, (1, 4), {"revvit_micro2": 75.0, "revroberta_micro2": 28.0}),
+        *map(Scale, ("small", "narrow", "paper")),
     )
 }
 

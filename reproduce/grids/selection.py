@@ -12,8 +12,6 @@ from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.grid import Grid
 from reproduce.grids.plans import PLANS
 
-__all__ = ["CONDITIONS", "select", "with_settings"]
-
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
 
@@ -65,9 +63,7 @@ def select(
 def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
     """Parse `--only SETTING=VALUE,VALUE`: the option as given, the setting and the values.
 
-    Raises:
-        CellError: no cell has such a setting.
-
+    Raises: CellError: no cell has such a setting.
     """
     setting, equals, values = text.partition("=")
     names = {key: None for cell in grid.cells for key in _settings(cell)}
@@ -90,9 +86,7 @@ def _first(number: str, grid: Grid) -> list[str]:
 def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
     """The cells with another loader or precision, where they have one: then they are other cells.
 
-    Raises:
-        CellError: there is no such loader for a data set, or no such precision.
-
+    Raises: CellError: there is no such loader for a data set, or no such precision.
     """
     given = {"loader": loader, "precision": precision}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

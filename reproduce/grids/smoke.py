@@ -3,10 +3,8 @@
 from typing import Any
 
 from petra_core import methods
-from petra_core.recipe import learning_rate
 from reproduce.cells.kinds import TrainingCell
-
-__all__ = ["DIGITS_NETWORKS", "digits_cell", "digits_settings"]
+from reproduce.grids import paper
 
 # All of J = 10 stages, so that the delays are the same. The chain is one run of 8 reversible blocks, where RevNet-18
 # has runs of at most 2; it keeps its width, while the others widen to 8 times theirs.
@@ -26,36 +24,18 @@ def digits_settings(
     method: methods.Method = methods.PETRA,
     accumulation: int = 1,
     seed: int = 0,
+    *,
+    dataset: str = "digits",
     **changes: Any,
 ) -> dict[str, Any]:
-    """The settings of a cell of the smoke grid, or of one that differs from it by `changes`.
+    """The settings of a cell of the smoke grid, or of one that differs from it by `changes`; see `paper.settings`.
 
     The paper's recipe in the few epochs that minutes allow: linear warm-up, then one drop to a tenth, after which the
-    weights move so little that delays no longer matter. The learning rate is in proportion to batch_size * k as in the
-    paper's rule, from a lower reference (`DIGITS_REFERENCE_RATE`).
+    weights move so little that delays no longer matter.
     """
-    batch_size = changes.get("batch_size", 32)
-    values: dict[str, Any] = {
-        "scale": "smoke",
-        "dataset": "digits",
-        "image_size": 8,
-        **DIGITS_NETWORKS[network],
-        "method": method.name,
-        "accumulation": accumulation,
-        "batch_size": batch_size,
-        "epochs": 4,
-        "warmup_epochs": 0.5,
-        "drops": (3,),
-        "drop_factor": 0.1,
-        "learning_rate": learning_rate(batch_size, accumulation, reference=DIGITS_REFERENCE_RATE),
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "augmentation": "none",
-        "loader": "memory",
-        "precision": "float32",
-        "seed": seed,
-    }
-    return values | changes
+    own: dict[str, Any] = {"scale": "smoke", "reference_rate": DIGITS_REFERENCE_RATE, **DIGITS_NETWORKS[network]}
+    own |= {"batch_size": 32, "epochs": 4, "warmup_epochs": 0.5, "drops": (3,), "loader": "memory"}
+    return paper.settings(dataset, network, method, accumulation, seed, **own | changes)
 
 
 def digits_cell(*arguments: Any, **changes: Any) -> TrainingCell:

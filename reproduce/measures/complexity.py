@@ -36,8 +36,6 @@ from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "measure_complexity"]
-
 FIRST_INNER = 1
 CLASSES = 10
 TIMED_TURNS = 20  # at least
@@ -51,13 +49,11 @@ class _HeadWatch:
         pipeline.stages[-1].function.register_forward_pre_hook(lambda *_: self.reports.append(pipeline.memory()))
 
     def most(self, stage: int, kind: str) -> int:
-        """The largest number of bytes that a stage held at any look."""
         return max(report.stages[stage].now[kind] for report in self.reports)
 
 
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Measure a cell of the kind "complexity", as the runner calls it: small enough to be done in one go."""
-    del record
     assert isinstance(cell, ComplexityCell)
     return measure_complexity(cell, context.device)
 

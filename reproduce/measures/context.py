@@ -12,8 +12,6 @@ from reproduce.measures.how import How
 from reproduce.teams.team import ALONE, Team
 from reproduce.teams.trace_file import TraceFile
 
-__all__ = ["MEMORY_FORMAT", "Context", "Observer", "Stopped", "laid_out"]
-
 #: Of weights and images: convolutions are faster with the channels next to one another, on CPU and CUDA.
 MEMORY_FORMAT = torch.channels_last
 

@@ -40,8 +40,6 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["MEASURES", "PAIRS", "GradientQuality", "compare", "exact_gradients", "measure"]
-
 MEASURES = ("cosine", "norm_ratio", "relative_error")
 PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
 
@@ -51,14 +49,10 @@ Named = Mapping[str, Tensor]
 def exact_gradients(
     stages: Sequence[Stage], weights: Sequence[Named], images: Value, labels: Tensor, wanted: Collection[int]
 ) -> dict[int, dict[str, Tensor]]:
-    """Gradients of the loss by plain autograd through the whole network, with explicit weights.
+    """Gradients of the loss by plain autograd through the whole network, with explicit weights of every stage, by name.
 
-    Args:
-        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
-        weights: of every stage, by name.
-        images: what stage 0 takes.
-        labels: the target of the loss.
-        wanted: the stages whose gradients are wanted; below the lowest of them no graph is recorded.
+    The network is evaluated as it is: in training mode, with the statistics of the batch. Below the lowest of the
+    wanted stages no graph is recorded.
 
     Returns:
         For each wanted stage the gradients by name, without frozen parameters.

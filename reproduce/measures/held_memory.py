@@ -25,10 +25,8 @@ from reproduce.measures.machine_memory import Witness, available
 from reproduce.measures.synthetic import SGD, micro_batch, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "predicted"]
 
-
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Hold the cell's buffers; what the runner calls for a cell of the kind "memory".
 
     Returns:
@@ -41,7 +39,6 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
         Stopped: by request; there is nothing to go on from.
 
     """
-    del record
     assert isinstance(cell, MemoryCell)
     method = methods.by_name(cell.method)
     prediction = predicted(cell)

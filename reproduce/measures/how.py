@@ -5,8 +5,6 @@ from pathlib import Path
 
 from reproduce.cells.catalogue import DEFAULT_ROOT
 
-__all__ = ["How"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class How:

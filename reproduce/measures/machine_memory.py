@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Witness", "available", "give_back", "out_of_memory", "workspaces"]
-
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
@@ -72,7 +70,7 @@ def available(device: torch.device) -> int | None:
     give_back(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    limits = [left for left in (_free_memory(), _left_in_group()) if left is not None]
+    limits = [left for left in (_kilobytes("meminfo", "MemAvailable"), _left_in_group()) if left is not None]
     return min(limits, default=None)
 
 
@@ -107,25 +105,18 @@ class Witness:
     def _now(self) -> int | None:
         if self._device.type == "cuda":
             return torch.cuda.memory_allocated(self._device)
-        return _of_process("VmRSS")
+        return _kilobytes("self/status", "VmRSS")
 
     def _peak(self) -> int | None:
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        return _of_process("VmHWM")
+        return _kilobytes("self/status", "VmHWM")
 
 
-def _of_process(name: str) -> int | None:
-    return _kilobytes(PROC / "self" / "status", name)
-
-
-def _free_memory() -> int | None:
-    return _kilobytes(PROC / "meminfo", "MemAvailable")
-
-
-def _kilobytes(file: Path, name: str) -> int | None:
+def _kilobytes(file: str, name: str) -> int | None:
+    """The bytes that a file of `PROC` has under a name."""
     try:
-        match = re.search(rf"^{name}:\s*(\d+) kB$", file.read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}:\s*(\d+) kB$", (PROC / file).read_text(), re.MULTILINE)
     except OSError:
         return None
     return 1024 * int(match[1]) if match else None

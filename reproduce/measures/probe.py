@@ -28,8 +28,6 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 
-__all__ = ["FollowedMicroBatch", "Probe", "Values"]
-
 Values = dict[str, list[float | None]]  # measure -> a value for each stage; None where it is not defined
 
 DIGITS = 6  # of the values of single micro-batches: they are drawn, while means are compared
@@ -48,7 +46,7 @@ S = TypeVar("S", bound=FollowedMicroBatch)
 
 
 class Probe(abc.ABC, Generic[S]):
-    """Follows some micro-batches through a pipeline; subclasses say what is measured.
+    """Follows micro-batches 0, every, 2·every, … through a pipeline; subclasses say what is measured.
 
         probe = GradientQuality(every=50)
         pipeline = Pipeline(stages, methods.PETRA, after_backward=probe.after_backward)
@@ -58,12 +56,8 @@ class Probe(abc.ABC, Generic[S]):
             pipeline.step(x, y)
         values = probe.collect()
 
-    Where the pipeline is drained on the way, micro-batches that are in flight then are not followed any further.
-
-    Args:
-        every: micro-batches 0, every, 2·every, … are followed.
-        autocast: that of the pipeline; the network is evaluated aside in the precision that trains.
-
+    Where the pipeline is drained on the way, micro-batches that are in flight then are not followed any further. The
+    network is evaluated aside in the precision that trains, the pipeline's `autocast`.
     """
 
     subject: ClassVar[type[FollowedMicroBatch]]
@@ -149,7 +143,6 @@ class Probe(abc.ABC, Generic[S]):
         """The values of one backward, by measure."""
 
     def _note(self, subject: S, stage: int, measured: Mapping[str, float | None]) -> None:
-        """Add what was measured at a stage to the subject's values."""
         for measure, value in measured.items():
             of_stages = subject.values.setdefault(measure, [None] * len(self.pipeline.stages))
             of_stages[stage] = value if value is not None and math.isfinite(value) else None
@@ -158,9 +151,7 @@ class Probe(abc.ABC, Generic[S]):
     def _aside(self) -> Iterator[None]:
         """Evaluate the network so that the run does not notice.
 
-        Raises:
-            ValueError: it draws random numbers, which differ from those that the run draws.
-
+        Raises: ValueError: it draws random numbers, which differ from those that the run draws.
         """
         kind = self._device.type
         with contextlib.ExitStack() as stack:

@@ -32,8 +32,6 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-__all__ = ["CAUSES", "OF", "ReconstructionProbe", "measure", "rounding_errors"]
-
 CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
 OF = ("input", "x", "x_tilde")  # what the error is of
 
@@ -55,10 +53,8 @@ def rounding_errors(
 ) -> dict[int, dict[str, float]]:
     """Errors of inverting a forward with its own weights, every input handed down as the engine does.
 
-    Args:
-        stages: the network; evaluated as it is (in training mode, with the statistics of the batch).
-        images: what stage 0 takes.
-        streams: dtype in which streams are held between blocks, which compute in that of the images; None: the latter.
+    The network is evaluated as it is: in training mode, with the statistics of the batch. Between blocks streams are
+    held in the dtype `streams`, while blocks compute in that of the images; None: in that too.
 
     Returns:
         For each stage whose input is reconstructed, its errors by `OF`.
@@ -91,8 +87,6 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    """A micro-batch with the true inputs of the stages that will reconstruct theirs."""
-
     front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
     true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 

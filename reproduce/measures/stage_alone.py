@@ -24,8 +24,6 @@ from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
 from petra_core.worker import Message, OptimizerFactory, Worker, devices_of
 
-__all__ = ["Feed", "StageAlone", "Turn", "feeds"]
-
 GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor weights that run away
 
 
@@ -61,16 +59,9 @@ def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tenso
 
 
 class StageAlone:
-    """The worker of one stage, fed by hand until it is in its steady state.
+    """The worker of stage `index`, fed by hand until it is in its steady state.
 
-    Args:
-        stage: the stage.
-        index: its number j.
-        method: the training method.
-        feed: what its neighbours send.
-        waiting: micro-batches between forward and backward in the steady state; the head has none.
-        accumulation: k.
-        optimizer: as for `Pipeline`.
+    In it so many micro-batches are `waiting` between forward and backward; the head has none.
 
     Attributes:
         worker: the engine's worker.

@@ -23,12 +23,10 @@ from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
-__all__ = ["measure", "timed"]
-
 WARM_UP = 2  # turns that are not timed
 
 
-def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """Time every stage of the cell's network: the measure of a cell of the kind "stage_costs".
 
     Returns:
@@ -40,7 +38,6 @@ def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
         Stopped: by request; there is nothing to go on from.
 
     """
-    del record
     assert isinstance(cell, StageCostCell)
 
     def begin(index: int, count: int) -> None:
@@ -58,11 +55,7 @@ def timed(
 ) -> list[dict[str, Any]]:
     """Time every stage of the cell's network on `device`; `stages` of what `measure` returns.
 
-    Args:
-        cell: the network, its method and what passes through it.
-        device: on which.
-        begin: called with the number of a stage and that of all stages before it is timed.
-
+    `begin` is called with the number of a stage and that of all stages before it is timed.
     """
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes

@@ -16,8 +16,6 @@ from reproduce.cells import networks, transformers
 from reproduce.cells.kinds import MeasuredCell
 from reproduce.measures.context import MEMORY_FORMAT, laid_out
 
-__all__ = ["SGD", "Synthetic", "micro_batch", "synthetic"]
-
 #: The paper's optimizer, at a rate at which random images and random gradients cannot make the weights run away.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 

@@ -79,7 +79,6 @@ class Trainer:
     """The training of one cell: a pipeline, its data, and the position in it.
 
     Attributes:
-        pipeline: the pipeline.
         epoch: epochs finished.
         batch: micro-batches of the epoch under way that have entered.
         batches: of an epoch.
@@ -161,7 +160,6 @@ class Trainer:
                 self.save()
 
     def close(self) -> None:
-        """End the threads of the loaders."""
         self._loader.close()
         self._test.close()
 
@@ -264,7 +262,6 @@ class Trainer:
         self._losses, self._seconds = 0, 0.0
 
     def _evaluate(self) -> dict[str, float]:
-        """The measures of the test set, by name."""
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
         text = catalogue.by_name(self._cell.dataset).text
@@ -292,7 +289,6 @@ class Trainer:
         return tested
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
-        """Images per second, all replicas together."""
         return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
 
     def peaks(self) -> list[dict[str, int]]:

@@ -14,7 +14,6 @@ of which second-hand and unknown are said likewise.
 """
 
 import csv
-import difflib
 import enum
 from dataclasses import dataclass
 from importlib import resources
@@ -68,61 +67,31 @@ class Mark(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a published table.
+    """One line of a published table."""
 
-    Attributes:
-        fields: the text of each column, by the column's name.
-        mark: how well the values of this line are known.
-
-    """
-
-    fields: dict[str, str]
-    mark: Mark
+    fields: dict[str, str]  # the text of each column, by the column's name
+    mark: Mark  # how well the values of this line are known
 
     def __getitem__(self, column: str) -> str:
         return self.fields[column]
 
     def number(self, column: str) -> float:
-        """The value of a column as a number, in the unit that the column's name states.
-
-        Raises:
-            ValueError: it is not a number.
-
-        """
-        try:
-            return float(self.fields[column])
-        except ValueError:
-            raise ValueError(f"{column} of {self.fields} is not a number: {self.fields[column]!r}") from None
+        """The value of a column, in the unit that the column's name states. Raises: ValueError: it is no number."""
+        return float(self.fields[column])
 
 
 def read(name: str) -> list[Row]:
-    """All lines of a published table, in the order of the paper.
-
-    Args:
-        name: of the data file, without its ending: "table3_memory".
-
-    Raises:
-        ValueError: there is no such table (the message lists the near matches), or a line has no valid mark.
-
-    """
-    if name not in _FILES:
-        near = difflib.get_close_matches(name, _FILES, n=3, cutoff=0.3) or sorted(_FILES)
-        raise ValueError(f"there is no published table {name!r}; did you mean {', '.join(near)}?")
+    """All lines of a published table, such as "table3_memory", in the order of the paper."""
     file = resources.files(__name__) / f"{name}.csv"
     lines = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return [Row({c: v for c, v in line.items() if c != "source"}, _mark(name, line)) for line in lines]
+    mark = _FILES[name]
+    return [Row({c: v for c, v in line.items() if c != "source"}, Mark(mark or line["source"])) for line in lines]
 
 
 def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
     """What was published of PaReprop on a network (revswin_tiny), or of its family where sizes were not told apart.
 
-    Args:
-        network: as this suite calls it.
-        exactly: of this very size only.
-
-    Returns:
-        None if there is nothing.
-
+    None if there is nothing; with `exactly` of this very size only.
     """
     family, _, size = network.partition("_")
     sizes = (size,) if exactly else (size, "")
@@ -139,12 +108,3 @@ def suite_citation(version: str) -> str:
   author  = {{{{PETRA suite authors}}}},
   version = {{{{{version}}}}}
 }}"""
-
-
-def _mark(name: str, line: dict[str, str]) -> Mark:
-    text = _FILES[name] or line.get("source")
-    try:
-        return Mark(text)
-    except ValueError:
-        known = ", ".join(mark.value for mark in Mark)
-        raise ValueError(f"{name}.csv: {text!r} in the column 'source' is not one of {known} (line {line})") from None

@@ -24,25 +24,6 @@ from typing import Any, NamedTuple
 from petra_core.timeline import Event, Timeline
 from reproduce.records.storage import write_json
 
-__all__ = [
-    "ALLOCATED",
-    "FOLDER",
-    "LARGEST_FORETOLD",
-    "LARGEST_FOUND",
-    "PEAK_FORETOLD",
-    "THROUGHPUT",
-    "Benchmark",
-    "BenchmarkError",
-    "Comparison",
-    "Goal",
-    "Series",
-    "Spread",
-    "read",
-    "read_all",
-    "spread",
-    "write",
-]
-
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
 
@@ -53,12 +34,7 @@ LARGEST_FORETOLD, LARGEST_FOUND = "largest batch, foretold", "largest batch, fou
 
 
 class BenchmarkError(Exception):
-    """The file of a benchmark is damaged or of another version; it was left as it is.
-
-    Attributes:
-        path: the file.
-
-    """
+    """The file `path` of a benchmark is damaged or of another version; it was left as it is."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(path, message)  # as it is pickled
@@ -88,8 +64,6 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class _Aimed:
-    """Something measured, and what is hoped for it."""
-
     low: float | None = None  # the median should be at least
     high: float | None = None  # and at most
 
@@ -147,10 +121,8 @@ def spread(values: Sequence[float]) -> Spread:
 class Benchmark:
     """One benchmark, as it was run; environment, code and patch as in a cell's record (`reproduce.records.provenance`).
 
-    Raises:
-        ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that was
-            not measured, or a name repeats.
-
+    Raises: ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that
+    was not measured, or a name repeats.
     """
 
     name: str  # of its file: letters, digits, hyphens
@@ -221,24 +193,13 @@ def write(benchmark: Benchmark, root: Path) -> Path:
     """Write its file below the folder of records, in place of an older one. Raises: StorageFullError."""
     path = root / FOLDER / f"{benchmark.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {
-        **{field.name: getattr(benchmark, field.name) for field in dataclasses.fields(Benchmark)},
-        "series": [dataclasses.asdict(series) for series in benchmark.series],
-        "comparisons": [dataclasses.asdict(comparison) for comparison in benchmark.comparisons],
-        "goals": [dataclasses.asdict(goal) for goal in benchmark.goals],
-        "timelines": {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()},
-    }
-    write_json(path, {"schema": SCHEMA, **values})
+    timelines = {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()}
+    write_json(path, {"schema": SCHEMA, **dataclasses.asdict(benchmark), "timelines": timelines})
     return path
 
 
 def read(path: Path) -> Benchmark:
-    """Read one file.
-
-    Raises:
-        BenchmarkError: it is missing, damaged or of another version.
-
-    """
+    """Read one file. Raises: BenchmarkError: it is missing, damaged or of another version."""
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as error:

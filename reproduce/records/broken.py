@@ -11,8 +11,6 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.records.record import Status
 from reproduce.records.results import Run
 
-__all__ = ["RULE", "broken", "chance"]
-
 DIVERGED = "diverged"
 
 RULE = "A run counts as broken if a loss was not finite, or if its test accuracy is at most twice that of a guess."

@@ -33,22 +33,6 @@ from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.words import count
 
-__all__ = [
-    "LINES",
-    "PARTS",
-    "RUNS",
-    "SERIES",
-    "Frame",
-    "Frames",
-    "Sheet",
-    "averaged",
-    "described",
-    "over_training",
-    "settings_key",
-    "together",
-    "weighted",
-]
-
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
@@ -82,18 +66,12 @@ def settings_key(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of everything under one root.
+    """The tables of everything under one root."""
 
-    Attributes:
-        results: the records that they are made from.
-
-    """
-
-    results: Results
+    results: Results  # the records that they are made from
 
     @cached_property
     def runs(self) -> DataFrame:
-        """A row a cell."""
         return _table(self._rows)
 
     @cached_property
@@ -102,7 +80,6 @@ class Frames:
 
     @cached_property
     def by_name(self) -> dict[str, Run[Cell]]:
-        """The records by the names of their cells."""
         return {run.cell.name: run for run in self.results.runs}
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
@@ -130,7 +107,6 @@ class Frames:
 
     @cached_property
     def series(self) -> DataFrame:
-        """Every value of every benchmark."""
         rows = [
             (benchmark.name, s.group, s.name, s.quantity, s.unit, s.at, place, value)
             for benchmark in self.results.benchmarks
@@ -189,7 +165,6 @@ class Frames:
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of recorded cells by their settings."""
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows:
             if row["status"] != _ORDER[0]:
@@ -199,36 +174,24 @@ class Frames:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The runs of a plan that may stand in one table.
-
-    Attributes:
-        frames: all tables.
-        scale: name of the scale.
-        arithmetic: the precision, and whether the images are torchvision's; other loaders give the same bits.
-        dataset: name of the data set that is trained on; empty for what trains on none.
-        text: SHA-256 of the text that was trained on; empty for images.
-        planned: the cells.
-        runs: a row for each and for every further seed that was run, in the order of the plan, then by seed; what was
-            not run is a row that says so.
-
-    """
+    """The runs of a plan that may stand in one table."""
 
     frames: Frames
     scale: str
-    arithmetic: str
-    dataset: str
-    text: str
+    arithmetic: str  # the precision, and whether the images are torchvision's; other loaders give the same bits
+    dataset: str  # name of the data set that is trained on; empty for what trains on none
+    text: str  # SHA-256 of the text that was trained on; empty for images
     planned: tuple[Cell, ...]
+    #: A row for each and for every further seed that was run, in the order of the plan, then by seed; what was
+    #: not run is a row that says so.
     runs: DataFrame
 
     @property
     def begun(self) -> bool:
-        """Whether there is a record of any of the cells."""
         return bool((self.runs["status"] != _ORDER[0]).any())
 
     @property
     def done(self) -> DataFrame:
-        """The runs that are finished."""
         return self.runs[self.runs["status"] == _ORDER[-1]]
 
     @property
@@ -239,19 +202,10 @@ class Sheet:
 
     @property
     def example(self) -> TrainedCell:
-        """The first of the cells that train."""
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
     def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
-        """Scale, data set and recipe in words, less method and k.
-
-        Args:
-            network: whether to name the network with its width.
-            width: whether to name the width if not the network.
-            length: whether to name the number of epochs.
-            rate: whether to name the learning rate.
-
-        """
+        """Scale, data set and recipe in words, less method and k; see `described`."""
         recipe = described(self.example, network=network, width=width, length=length, rate=rate)
         return f"{recipe}, {self.arithmetic}"
 
@@ -271,27 +225,18 @@ class Sheet:
 def over_training(lines: DataFrame) -> DataFrame:
     """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
 
-    Args:
-        lines: of `Frames.lines` or `Sheet.lines`.
-
-    Returns:
-        A row a cell, stage and measure, with the further columns of the lines less epoch, point and weight.
-
+    A row a cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines` less epoch, point and
+    weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
     return weighted(lines.dropna(subset=["value"]), kept)
 
 
 def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The means of what probes measured, each line weighed by the micro-batches behind it.
+    """The means of what probes measured (`Frames.lines`, with more columns perhaps), weighed by micro-batches.
 
-    Args:
-        lines: of `Frames.lines` or `Sheet.lines`, with whatever columns more.
-        by: the columns of which every combination gets a row, in the order in which they come.
-
-    Returns:
-        These columns and `value`: the mean of what is defined, NaN where nothing is.
-
+    A row for every combination of the columns `by`, in the order in which they come, with these columns and `value`:
+    the mean of what is defined, NaN where nothing is.
     """
     values = lines["value"].astype(float)
     weights = lines["weight"].where(values.notna(), 0.0)
@@ -308,7 +253,10 @@ def together(*frames: DataFrame) -> DataFrame:
 def described(
     cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
 ) -> str:
-    """The settings of a cell that matter to a reader, in words, less method and k; see `Sheet.described`."""
+    """The settings of a cell that matter to a reader, in words, less method and k.
+
+    `network` names the network with its width, `width` the width where the network is not named.
+    """
     title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
     epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
     learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
@@ -321,9 +269,7 @@ def described(
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
     """The rows as a table whose columns and types are the same whatever is in it.
 
-    Raises:
-        ValueError: a row has something that is no column.
-
+    Raises: ValueError: a row has something that is no column.
     """
     unknown = {name for row in rows for name in row} - set(RUNS)
     if unknown:
@@ -333,7 +279,6 @@ def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
 
 
 def _recipe(cell: TrainedCell) -> str:
-    """A short name of the settings that runs of one table share."""
     shared = {name: value for name, value in cell.to_dict().items() if name not in _VARIED}
     text = json.dumps(shared | {"reference_rate": rates.reference_of(cell)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
@@ -344,7 +289,6 @@ def _seed(cell: Cell) -> int:
 
 
 def _planned(cell: Cell, arithmetic: str) -> dict[str, Any]:
-    """The row of a cell that has no record."""
     state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
     return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 

@@ -14,34 +14,21 @@ from typing import Any
 from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
 
-__all__ = ["FOLDER", "Tracked", "read"]
-
 FOLDER = "asv"  # beside the folder of records
 _METHODS = {repr(method.name): method.title for method in methods.KNOWN}
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """A value of a benchmark at a commit.
+    """A value of a benchmark at a commit."""
 
-    Attributes:
-        machine: asv's name of what it was counted on; values are compared within one.
-        figure: the benchmark, such as "memory.Narrow.track_peak".
-        method: title of the method it is of; empty where it is of none.
-        setting: its other parameters.
-        date: of the commit, milliseconds since 1970.
-        commit: whole hash.
-        value: in the benchmark's own unit.
-
-    """
-
-    machine: str
-    figure: str
-    method: str
-    setting: str
-    date: int
+    machine: str  # asv's name of what it was counted on; values are compared within one
+    figure: str  # the benchmark, such as "memory.Narrow.track_peak"
+    method: str  # title of the method it is of; empty where it is of none
+    setting: str  # its other parameters
+    date: int  # of the commit, milliseconds since 1970
     commit: str
-    value: float
+    value: float  # in the benchmark's own unit
 
 
 def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:

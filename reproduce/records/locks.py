@@ -16,13 +16,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import filelock
-
-__all__ = ["Hold", "Holder", "LockLostError", "LockedError", "hold", "holder"]
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
@@ -63,16 +61,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class Hold:
-    """A record that this process holds.
-
-    Attributes:
-        taken_from: who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server
-            differ so much that the lease of another machine does not look stale).
-
-    """
+    """A record that this process holds."""
 
     _folder: Path
     _token: str | None
+    #: Who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server differ so
+    #: much that the lease of another machine does not look stale).
     taken_from: Holder | None
 
     def check(self) -> None:
@@ -90,9 +84,7 @@ class Hold:
 def hold(folder: Path) -> Iterator[Hold]:
     """Hold a folder against other processes; it is free again when this process ends, however it ends.
 
-    Raises:
-        LockedError: another process holds it.
-
+    Raises: LockedError: another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kernel, lease = _kernel_lock(folder), _lease(folder)
@@ -101,12 +93,12 @@ def hold(folder: Path) -> Iterator[Hold]:
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
-        before = _described(folder, lease.owner, gone=False)
+        before = _described(folder, lease.owner)
         try:
             lease.acquire(blocking=False)
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
-                f"{folder}: {_described(folder, lease.owner, gone=False) or 'another process'} is working on this "
+                f"{folder}: {_described(folder, lease.owner) or 'another process'} is working on this "
                 f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
             ) from None
         try:
@@ -119,17 +111,14 @@ def hold(folder: Path) -> Iterator[Hold]:
 
 def holder(folder: Path) -> Holder | None:
     """Who holds a folder, or has left a lease in it; None if nobody. Nothing is changed."""
-    owner = _lease(folder).owner
-    if owner is None:
-        return None
-    gone = False
-    if _is_here(owner):
-        try:
-            with _kernel_lock(folder).acquire(blocking=False):
-                gone = True  # a living process of this machine would have it
-        except (filelock.Timeout, OSError):
-            gone = False
-    return _described(folder, owner, gone=gone)
+    found = _described(folder, _lease(folder).owner)
+    if found is None or not found.here:
+        return found
+    try:
+        with _kernel_lock(folder).acquire(blocking=False):
+            return replace(found, gone=True)  # a living process of this machine would have it
+    except (filelock.Timeout, OSError):
+        return found
 
 
 def _left_behind(before: Holder) -> bool:
@@ -137,22 +126,15 @@ def _left_behind(before: Holder) -> bool:
     return before.here or before.silent >= STALE_SECONDS  # here the kernel's lock has told
 
 
-def _described(folder: Path, owner: filelock.OwnerRecord | None, *, gone: bool) -> Holder | None:
+def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
     if owner is None:
         return None
     try:
         touched = (folder / "record.lease").stat().st_mtime
     except OSError:  # released in this moment
         return None
-    return Holder(_host(owner), owner.pid, max(0.0, time.time() - touched), gone)
-
-
-def _host(owner: filelock.OwnerRecord) -> str:
-    return owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
-
-
-def _is_here(owner: filelock.OwnerRecord) -> bool:
-    return _host(owner) == socket.gethostname()
+    host = owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
+    return Holder(host, owner.pid, max(0.0, time.time() - touched))
 
 
 def _kernel_lock(folder: Path) -> filelock.BaseFileLock:

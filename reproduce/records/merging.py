@@ -22,7 +22,7 @@ import enum
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,12 @@ from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.storage import explain_full_disk, write_atomically
 
-__all__ = ["Action", "Verdict", "merge"]
-
 #: What two runs of one cell never have in common.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
 LAST = ("checkpoint.pt", "checkpoint", "result.json")
 
 
-class Verdict(enum.Enum):
+class Decision(enum.Enum):
     """What was done with a record of the source; the words take "would be " before them."""
 
     BROUGHT = "{}brought"
@@ -53,41 +51,31 @@ class Verdict(enum.Enum):
     @property
     def bad(self) -> bool:
         """Whether something could not be brought."""
-        return self in (Verdict.IN_USE, Verdict.CONFLICT, Verdict.UNREADABLE)
+        return self in (Decision.IN_USE, Decision.CONFLICT, Decision.UNREADABLE)
 
     @property
     def to_be_told(self) -> bool:
         """Whether a person wants to know of the single record."""
-        return self not in (Verdict.SAME, Verdict.KEPT)
+        return self not in (Decision.SAME, Decision.KEPT)
 
 
-BRINGING = (Verdict.BROUGHT, Verdict.REPLACED)
+BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 
 
-@dataclass(frozen=True)
-class Action:
-    """What was done with one record, of a cell or of a benchmark."""
-
-    verdict: Verdict
-    path: Path  # of the record in the source
-    detail: str = ""  # what a person should know of it
-
-    def __str__(self) -> str:
-        return f"{self.path}{f': {self.detail}' if self.detail else ''}"
+#: What was done with a record, its path in the source, and what a person should know of it, which may be nothing.
+Decided = tuple[Decision, Path, str]
 
 
-def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action]:
+def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
     """Bring the records under `source` to those under `root`, one after the other; nothing changes in `source`.
 
     A dry run only says what would be done.
 
-    Raises:
-        StorageFullError: no room; what was brought before is whole.
-
+    Raises: StorageFullError: no room; what was brought before is whole.
     """
     found = scan(source)
     for problem in found.problems:
-        yield Action(Verdict.UNREADABLE, problem.path, str(problem))
+        yield Decision.UNREADABLE, problem.path, str(problem)
     for record, state in found.records:
         if state.status is not Status.NOT_RUN:
             yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
@@ -95,68 +83,63 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Action
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
 
 
-def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Action:
+def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Decided:
     try:
         benchmarks.read(theirs)
     except BenchmarkError as error:
-        return Action(Verdict.UNREADABLE, theirs, str(error))
+        return Decision.UNREADABLE, theirs, str(error)
     content = theirs.read_bytes()
     if ours.exists():
         if ours.read_bytes() == content:
-            return Action(Verdict.SAME, theirs)
-        return Action(Verdict.CONFLICT, theirs, f"{ours} is of another run; give one of them another name")
+            return Decision.SAME, theirs, ""
+        return Decision.CONFLICT, theirs, f"{ours} is of another run; give one of them another name"
     if not dry_run:
         ours.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(ours, content)
-    return Action(Verdict.BROUGHT, theirs)
+    return Decision.BROUGHT, theirs, ""
 
 
-def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Action:
+def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Decided:
     try:
-        verdict, detail = _compare(theirs, state, ours)
-        if dry_run or verdict not in BRINGING:
-            return Action(verdict, theirs.path, detail)
+        decision, detail = _compare(theirs, state, ours)
+        if dry_run or decision not in BRINGING:
+            return decision, theirs.path, detail
         if ours.path.exists() or not _bring(theirs, ours):
             with ours.lock():
-                verdict, detail = _compare(theirs, state, ours, held=True)  # it may have got on until now
-                if verdict in BRINGING:
+                decision, detail = _compare(theirs, state, ours, held=True)  # it may have got on until now
+                if decision in BRINGING:
                     _replace(theirs, ours)
     except LockedError as error:
-        return Action(Verdict.IN_USE, theirs.path, str(error))
+        return Decision.IN_USE, theirs.path, str(error)
     except RecordError as error:
-        return Action(Verdict.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}")
-    return Action(verdict, theirs.path, detail)
+        return Decision.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}"
+    return decision, theirs.path, detail
 
 
-def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Verdict, str]:
+def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Decision, str]:
     """What is to be done with a record, and what to say of it. Raises: RecordError: ours cannot be read."""
     here = ours.state()
-    if _finished(state) and _finished(here):
+    if state.finished and here.finished:
         if _content(theirs) == _content(ours):
-            return Verdict.SAME, ""
-        return Verdict.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
+            return Decision.SAME, ""
+        return Decision.CONFLICT, f"{state}, and {ours.path} is {here} with another result; move one of them away"
     for record in (theirs, ours):
         who = None if held and record is ours else holder(record.path)
         if who is not None and not who.gone:
-            return Verdict.IN_USE, f"{who} works on {record.path}"
+            return Decision.IN_USE, f"{who} works on {record.path}"
     if here.status is Status.NOT_RUN:
-        return Verdict.BROUGHT, str(state)
+        return Decision.BROUGHT, str(state)
     if _progress(theirs, state) > _progress(ours, here):
-        return Verdict.REPLACED, f"{state} in place of {here}"
-    return Verdict.KEPT, f"{state}, and {here} is there"
-
-
-def _finished(state: State) -> bool:
-    return state.status is Status.DONE or state.reason == "diverged"
+        return Decision.REPLACED, f"{state} in place of {here}"
+    return Decision.KEPT, f"{state}, and {here} is there"
 
 
 def _progress(record: Record, state: State) -> tuple[bool, int]:
     """What can be gone on from: epochs without a checkpoint are begun anew."""
-    return _finished(state), state.epochs_done if record.resumable else -1
+    return state.finished, state.epochs_done if record.resumable else -1
 
 
 def _content(record: Record) -> tuple[Any, Any]:
-    """What a finished record says, times apart."""
     return _timeless(record.result() or {}), [_timeless(line) for line in record.metrics()]
 
 
@@ -166,11 +149,8 @@ def _timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 def _bring(theirs: Record, ours: Record) -> bool:
     """Copy a record whole to where there is none; False if there is one by now."""
-    root = ours.path.parent.parent
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=root) as folder:
-        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
-        _copy(theirs, copy)
+    ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
+    with _copied(theirs, ours) as copy:
         ours.path.parent.mkdir(exist_ok=True)
         try:
             copy.rename(ours.path)
@@ -182,10 +162,7 @@ def _bring(theirs: Record, ours: Record) -> bool:
 
 
 def _replace(theirs: Record, ours: Record) -> None:
-    """Put a copy in place of our record, under its lock."""
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
-        copy = Path(folder) / "records" / ours.path.name
-        _copy(theirs, copy)
+    with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
         (ours.path / "result.json").unlink(missing_ok=True)
         for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
@@ -195,18 +172,20 @@ def _replace(theirs: Record, ours: Record) -> None:
             file.replace(ours.path / file.name)
 
 
-def _copy(record: Record, folder: Path) -> None:
-    """All files but those of locks and of interrupted writes.
+@contextmanager
+def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
+    """A copy beside our records, for the time: all files but those of locks and of interrupted writes.
 
     The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
 
-    Raises:
-        RecordError: what was copied is not whole, since somebody works on the record.
-
+    Raises: RecordError: what was copied is not whole, since somebody works on the record.
     """
-    folder.mkdir(parents=True)
-    files = [f for f in record.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
-    with explain_full_disk(f"to copy {record.path}", "free some space and give the same command again"):
-        for file in sorted(files, key=lambda file: file.name not in LAST):
-            (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
-    Record(folder, record.cell).state()
+    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
+        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
+        copy.mkdir(parents=True)
+        files = [f for f in theirs.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
+        with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
+            for file in sorted(files, key=lambda file: file.name not in LAST):
+                (shutil.copytree if file.is_dir() else shutil.copy2)(file, copy / file.name)
+        Record(copy, theirs.cell).state()
+        yield copy

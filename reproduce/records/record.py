@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, from_dict
-from reproduce.records.locks import Hold, LockedError, hold
+from reproduce.records.locks import Hold, hold
 from reproduce.records.storage import append_line, write_atomically, write_json
-
-__all__ = ["LockedError", "Record", "RecordError", "Scan", "State", "Status", "scan"]
 
 SCHEMA = 1
 DEFAULT_ROOT = Path("reports") / "records"
@@ -44,13 +42,7 @@ class Status(enum.Enum):
 
 
 class RecordError(Exception):
-    """A file of a record is damaged, or of another version or cell.
-
-    Attributes:
-        path: the file.
-        foreign: whether it is whole but not ours to read (another version of the format).
-
-    """
+    """A file of a record is damaged, or of another version or cell; `foreign`: whole, but of another version."""
 
     def __init__(self, path: Path, message: str, *, foreign: bool = False) -> None:
         super().__init__(path, message)  # as it is pickled
@@ -77,8 +69,12 @@ class State:
 
     @property
     def final(self) -> bool:
-        """Whether there is a result, good or bad."""
         return self.status in (Status.DONE, Status.FAILED)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
+        return self.status is Status.DONE or self.reason == "diverged"
 
     def __str__(self) -> str:
         if self.status is Status.PARTIAL:
@@ -104,12 +100,7 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> "Record":
-        """The record in an existing folder.
-
-        Raises:
-            RecordError: its config.json is missing, damaged or foreign.
-
-        """
+        """The record in an existing folder. Raises: RecordError: its config.json is missing, damaged or foreign."""
         file = path / "config.json"
         values = _read_json(file)
         try:
@@ -146,9 +137,7 @@ class Record:
 
         While it is held, everything that writes raises LockLostError if another machine has taken the cell over.
 
-        Raises:
-            LockedError: another process holds it.
-
+        Raises: LockedError: another process holds it.
         """
         with hold(self.path) as self._hold:
             try:
@@ -164,12 +153,7 @@ class Record:
     # --- reading
 
     def state(self) -> State:
-        """What the folder says.
-
-        Raises:
-            RecordError: a file in it is damaged, or of another version or cell.
-
-        """
+        """What the folder says. Raises: RecordError: a file in it is damaged, or of another version or cell."""
         if not (self.path / "config.json").exists():
             if (self.path / "result.json").exists():
                 raise RecordError(self.path / "result.json", "there is a result here but no config.json to say of what")
@@ -262,9 +246,7 @@ class Record:
     def keep_metrics(self, count: int) -> None:
         """Cut the metrics to the first `count` epochs: those that a checkpoint knows of.
 
-        Raises:
-            RecordError: there are fewer.
-
+        Raises: RecordError: there are fewer.
         """
         metrics, file = self.metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
@@ -291,9 +273,7 @@ class Record:
     def retry(self) -> None:
         """Forget a failure, so that the cell goes on from its last good checkpoint.
 
-        Raises:
-            ValueError: the cell has not failed.
-
+        Raises: ValueError: the cell has not failed.
         """
         if self.state().status is not Status.FAILED:
             raise ValueError(f"{self.path} is not a failed cell: {self.state()}")

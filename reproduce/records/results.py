@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from reproduce.cells.catalogue import SOURCE
-from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records import history
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
@@ -49,7 +49,6 @@ class Run(Generic[CellT]):
 
     @property
     def done(self) -> bool:
-        """Whether the result is there and good."""
         return self.state.status is Status.DONE
 
     @property
@@ -68,37 +67,13 @@ class Results:
     benchmark_problems: tuple[BenchmarkError, ...] = ()
     history: tuple[Tracked, ...] = ()  # what asv counted at each commit
 
-    def of_kind(self, kind: type[CellT]) -> tuple[Run[CellT], ...]:
-        """The runs of one kind of cells (and of no kind derived from it)."""
-        return tuple(run for run in self.runs if type(run.cell) is kind)  # type: ignore[misc]  # narrowed by its cell
-
-    def of(self, cells: Iterable[Cell]) -> tuple[Run[Cell], ...]:
-        """The runs of these cells, in their order, in whatever precision and from whatever loader they were run."""
-        by_meaning: dict[str, list[Run[Cell]]] = {}
-        for run in self.runs:
-            by_meaning.setdefault(meaning(run.cell), []).append(run)
-        meanings = dict.fromkeys(meaning(cell) for cell in cells)
-        return tuple(run for meaning in meanings for run in by_meaning.get(meaning, ()))
-
-    @property
-    def training(self) -> tuple[Run[TrainingCell], ...]:
-        """Runs that trained a network."""
-        return self.of_kind(TrainingCell)
-
     @property
     def begun(self) -> bool:
-        """Whether there is a record of anything."""
         return any(run.state.status is not Status.NOT_RUN for run in self.runs)
 
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
-    """All records under `root`; an empty or missing folder gives none.
-
-    Args:
-        root: folder of the records; asv's history is looked for beside it.
-        expected: cells that should be there; those without a record are given as not run.
-
-    """
+    """All records under `root`, asv's history beside it, and as not run the `expected` cells without a record."""
     found = scan(root)
     problems = list(found.problems)
     runs: list[Run[Cell]] = []
@@ -143,7 +118,6 @@ def read_run(record: Record, state: State) -> Run[Cell]:
 
 
 def _check_result(record: Record, result: Mapping[str, Any]) -> None:
-    """Raises RecordError: a finished result lacks what the tables show of its kind."""
     file = record.path / "result.json"
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []

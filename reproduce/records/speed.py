@@ -16,8 +16,6 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.records import provenance
 from reproduce.records.record import Record, RecordError, State, Status
 
-__all__ = ["FREE", "Device", "Speeds", "device", "kind_of", "recorded"]
-
 #: Settings on which the time of an epoch does not depend.
 FREE = (
     *("scale", "seed", "epochs", "accumulation"),

@@ -31,10 +31,7 @@ GO_ON = (
 def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
     """Turn "no space left on device" into an error that says what there was no room for, and what to do.
 
-    Args:
-        what: the words after "no room", such as "to write FILE".
-        consequence: what is lost or not, and the fix.
-
+    `what` are the words after "no room", such as "to write FILE"; `consequence` what is lost or not, and the fix.
     """
     try:
         yield
@@ -47,9 +44,7 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
 def write_atomically(path: Path, data: bytes) -> None:
     """Make `path` hold `data`: whole, on disk, or not at all.
 
-    Raises:
-        StorageFullError: there was no room; what `path` held before is still there.
-
+    Raises: StorageFullError: there was no room; what `path` held before is still there.
     """
     with explain_full_disk(f"to write {path}"), replacing(path) as file:
         file.write(data)
@@ -63,9 +58,7 @@ def write_json(path: Path, values: Any) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append `line` and its newline to `path`: whole, on disk, or not at all.
 
-    Raises:
-        StorageFullError: there was no room; the file is as it was.
-
+    Raises: StorageFullError: there was no room; the file is as it was.
     """
     data = line.encode() + b"\n"
     with path.open("ab", buffering=0) as file:  # unbuffered: nothing is left for close() to write after a failure

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reproduce import published
 from reproduce.show.content import Finding, Section, Tone
 
-__all__ = ["Part", "attention", "brief", "label", "parts"]
+__all__ = ["Chapter", "attention", "brief", "label", "parts"]
 
 BRIEF = 14  # words
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
@@ -14,14 +14,14 @@ GROUND = ("schedules", "benchmarks", "history", "provenance")
 
 
 @dataclass(frozen=True)
-class Part:
+class Chapter:
     """Sections under one heading."""
 
     title: str
     sections: Sequence[Section]
 
 
-def parts(sections: Sequence[Section]) -> list[Part]:
+def parts(sections: Sequence[Section]) -> list[Chapter]:
     """The paper's exhibits in its order, the studies beyond it in theirs, then where everything comes from."""
     of_paper = [row["key"] for row in published.read("exhibits")]
     in_order = sorted(sections, key=lambda s: of_paper.index(s.key) if s.key in of_paper else len(of_paper))
@@ -30,7 +30,7 @@ def parts(sections: Sequence[Section]) -> list[Part]:
         "Beyond the paper": [s for s in in_order if s.key not in of_paper and s.key not in GROUND],
         "Ground: schedules, benchmarks, provenance": [s for key in GROUND for s in in_order if s.key == key],
     }
-    return [Part(title, own) for title, own in split.items() if own]
+    return [Chapter(title, own) for title, own in split.items() if own]
 
 
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:

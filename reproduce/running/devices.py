@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_graphs", "check_there", "choose", "sharing", "take", "workers"]
-
 
 class DeviceError(ValueError):
     """There is no such device on this machine."""
@@ -24,9 +22,7 @@ def cuda_devices() -> int:
 def choose(names: Sequence[str]) -> tuple[str, ...]:
     """The devices of these names, such as `cpu` or `cuda:1`; `cuda` is every CUDA device that is visible.
 
-    Raises:
-        DeviceError: there is none of that name, or it is named twice.
-
+    Raises: DeviceError: there is none of that name, or it is named twice.
     """
     for name in names:
         check_there(name)
@@ -51,14 +47,9 @@ def check_there(name: str) -> None:
 def take(name: str, sharing: int = 1) -> "torch.device":
     """The device of this name, from now on the current one of this process: what names no device lands there.
 
-    Args:
-        name: of the device.
-        sharing: processes that use it. Of a CUDA device this one can take so great a part of the memory and no more:
-            what does not fit in it runs out of memory, and leaves the others theirs.
-
-    Raises:
-        DeviceError: there is none.
-
+    Where several processes are `sharing` a CUDA device, this one can take so great a part of the memory and no more:
+    what does not fit in it runs out of memory, and leaves the others theirs. Raises: DeviceError: there is no such
+    device.
     """
     check_there(name)
     import torch

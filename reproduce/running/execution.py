@@ -24,8 +24,6 @@ from reproduce.records.record import Record, State, Status
 from reproduce.teams.team import UnsupportedError
 from reproduce.words import conjunction
 
-__all__ = ["deterministic", "execute"]
-
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
 RUNNERS = {
     "training": "reproduce.measures.training:train",
@@ -109,7 +107,6 @@ def _follow(record: Record, context: Context) -> State:
 
 @contextlib.contextmanager
 def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
-    """Write down the failures that are a cell's result."""
     try:
         yield
     except NonFiniteError as error:

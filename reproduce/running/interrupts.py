@@ -16,9 +16,7 @@ from typing import Any
 class Interrupt:
     """Context in which SIGINT or SIGTERM only sets `received`; a SIGINT after that does what it always does.
 
-    Attributes:
-        received: number of the first signal, 0 if there was none.
-
+    `received` is the number of the first signal, 0 if there was none.
     """
 
     def __init__(self) -> None:
@@ -26,7 +24,6 @@ class Interrupt:
         self._before: dict[int, Any] = {}
 
     def requested(self) -> bool:
-        """Whether a signal has come."""
         return self.received != 0
 
     @property

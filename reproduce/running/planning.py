@@ -20,8 +20,6 @@ from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
 from reproduce.words import count, duration
 
-__all__ = ["Item", "Plan", "listing", "read", "table"]
-
 SHOWN_METHODS = 2  # more are counted
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")
 HEAD = ("data set", "network", "methods", "k", "seeds", "cells", *COLUMNS, "left")
@@ -44,7 +42,6 @@ class Item:
 
     @property
     def column(self) -> str:
-        """In which column of the table it is counted."""
         if self.state is None:
             return "unreadable"
         if self.locked and not self.state.final:
@@ -114,7 +111,6 @@ def _items(plan: Plan) -> list[Item]:
 
 
 def _together(items: Iterable[Item]) -> dict[tuple[str, ...], list[Item]]:
-    """Items by kind, data set and network."""
     rows: dict[tuple[str, ...], list[Item]] = {}
     for item in items:
         settings = item.cell.to_dict()
@@ -161,7 +157,6 @@ def _left(items: Sequence[Item]) -> str:
 
 
 def _time(items: Sequence[Item], workers: int) -> str:
-    """The line on hours left."""
     waiting = [item for item in items if item.ours]
     if not waiting:
         return "Nothing is left to run."
@@ -182,7 +177,6 @@ def _time(items: Sequence[Item], workers: int) -> str:
 
 
 def _remarks(items: Sequence[Item]) -> list[str]:
-    """Locks and problems, one a line."""
     locked = [item for item in items if item.column == "locked"]
     left_behind = [item for item in items if item.holder is not None and not item.locked]
     return [

@@ -21,26 +21,18 @@ class _Bar:
         self._bar: tqdm[Any] | None = None
 
     def notice(self, text: str) -> None:
-        """Show a line."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Nothing more will come."""
         if self._bar is not None:
             self._bar.close()
 
 
 class TrainingBar(_Bar, Observer):
-    """One cell's training: epoch, loss, accuracy, images a second and time left.
-
-    Args:
-        cell: the cell.
-        stream: where to; the bar is drawn if it is a terminal, otherwise there is a line an epoch.
-
-    """
+    """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
 
     def __init__(self, cell: TrainingCell, stream: TextIO | None = None) -> None:
         super().__init__(stream)
@@ -51,7 +43,6 @@ class TrainingBar(_Bar, Observer):
         self._done = self._total = 0
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """Move on to `done` of `total` micro-batches."""
         if self._total == 0:
             self._started = (time.monotonic(), done - 1)
         self._done, self._total = done, total
@@ -69,7 +60,6 @@ class TrainingBar(_Bar, Observer):
             self._bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Show an epoch's metrics."""
         loss = "none yet" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
         self._accuracy = f", {metrics['test_accuracy']:.2f} %"
         line = (
@@ -86,13 +76,7 @@ class TrainingBar(_Bar, Observer):
 
 
 class GridBar(_Bar):
-    """A grid of cells: how many are finished, what came out, what runs now.
-
-    Args:
-        total: cells.
-        stream: where to; the bar is drawn if it is a terminal.
-
-    """
+    """A grid of cells: how many are finished, what came out, what runs now."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         super().__init__(stream)
@@ -105,7 +89,6 @@ class GridBar(_Bar):
             )
 
     def show(self, worker: int, cell: str, share: float) -> None:
-        """A worker has done a share (0..1) of a cell."""
         self._running[worker] = (cell, share)
         self._draw()
 
@@ -124,12 +107,7 @@ class GridBar(_Bar):
 
 
 class EventFiles(Observer):
-    """Writes every epoch's metrics as scalars of TensorBoard.
-
-    Args:
-        folder: where to; made if it is not there.
-
-    """
+    """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made if need be."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second

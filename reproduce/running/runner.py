@@ -29,7 +29,7 @@ from reproduce.running.worker import REPORT_SECONDS, Settings
 
 
 @dataclass
-class Outcome:
+class GridOutcome:
     """What came of a grid."""
 
     states: dict[Cell, State] = field(default_factory=dict)  # of each that could be read, in the order of the grid
@@ -38,9 +38,8 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has a result. To diverge is one; to run out of memory or to be damaged is none."""
-        finished = [state.status is Status.DONE or state.reason == "diverged" for state in self.states.values()]
-        return all(finished) and not self.problems
+        """Whether every cell is finished, and none is damaged."""
+        return all(state.finished for state in self.states.values()) and not self.problems
 
     @property
     def exit_code(self) -> int:
@@ -50,12 +49,12 @@ class Outcome:
         return 128 + self.signal if self.signal else 1
 
 
-def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> Outcome:
+def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> GridOutcome:
     """Run all cells that have no result yet, `settings.jobs` at a time, and say on stderr how it goes.
 
     With `retry_failed`, cells that diverged or ran out of memory are run again.
     """
-    outcome = Outcome()
+    outcome = GridOutcome()
     todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)
     bar = GridBar(len(cells))
     for cell, state in outcome.states.items():
@@ -74,7 +73,7 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
     return outcome
 
 
-def _todo(cells: Sequence[Cell], root: Path, outcome: Outcome, *, retry_failed: bool) -> list[Cell]:
+def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_failed: bool) -> list[Cell]:
     todo = []
     for cell in cells:
         state = _read_state(cell, root, outcome)
@@ -95,7 +94,7 @@ def _retry(record: Record) -> State:
     return record.state()
 
 
-def _read_state(cell: Cell, root: Path, outcome: Outcome) -> State | None:
+def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
     try:
         state = outcome.states[cell] = Record.of(cell, root).state()
     except RecordError as error:
@@ -108,7 +107,7 @@ def _read_state(cell: Cell, root: Path, outcome: Outcome) -> State | None:
 # --- the parent
 
 
-def _supervise(cells: list[Cell], settings: Settings, outcome: Outcome, bar: GridBar, interrupt: Interrupt) -> None:
+def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt) -> None:
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     stop = context.Event()
     workers: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -141,7 +140,7 @@ class _Listener:
     def __init__(
         self,
         cells: list[Cell],
-        outcome: Outcome,
+        outcome: GridOutcome,
         bar: GridBar,
         stop: Event,
         start: Callable[[int, Collection[int]], None],
@@ -209,7 +208,7 @@ class _Listener:
         self._stop.set()
 
 
-def _note_death(process: BaseProcess, cell: Cell | None, outcome: Outcome, bar: GridBar) -> None:
+def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, bar: GridBar) -> None:
     if process.exitcode == 0:
         return
     doing = f"while it ran {cell.slug}" if cell is not None else "before it ran a cell"

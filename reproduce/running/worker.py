@@ -38,23 +38,15 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a grid is run, and on what; nothing here changes a result beyond rounding.
+    """Where a grid is run, and on what; nothing here changes a result beyond rounding."""
 
-    Attributes:
-        root: folder of the records.
-        jobs: worker processes.
-        threads: of each.
-        devices: worker number n trains on the n-th of them, from the first again where there are more workers, which
-            then share the memory of a GPU evenly.
-        how: each of its cells.
-
-    """
-
-    root: Path
-    jobs: int
-    threads: int = 1
+    root: Path  # folder of the records
+    jobs: int  # worker processes
+    threads: int = 1  # of each
+    #: Worker number n trains on the n-th of them, from the first again where there are more workers, which then
+    #: share the memory of a GPU evenly.
     devices: tuple[str, ...] = ("cpu",)
-    how: How = field(default_factory=How)
+    how: How = field(default_factory=How)  # each of its cells
 
 
 class _Reporter(Observer):

@@ -17,42 +17,19 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
-__all__ = [
-    "CHANCE",
-    "DONE",
-    "NOT_RUN",
-    "Sample",
-    "Samples",
-    "agreement",
-    "counted",
-    "family_note",
-    "judge",
-    "means",
-    "measured",
-    "points",
-    "reported",
-    "with_difference",
-]
-
 DONE, NOT_RUN = "done", "not run"
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measure of runs that differ in their seed only.
+    """A measure of runs that differ in their seed only."""
 
-    Attributes:
-        values: by seed, of the finished runs.
-        states: what is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
-        failures: reasons of the failed ones.
-        broken: by seed, why a run is broken (`reproduce.records.broken`).
-
-    """
-
-    values: Mapping[int, float] = field(default_factory=dict)
+    values: Mapping[int, float] = field(default_factory=dict)  # by seed, of the finished runs
+    #: What is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
     states: Mapping[int, str] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()  # reasons of the failed ones
+    #: By seed, why a run is broken (`reproduce.records.broken`).
     broken: Mapping[int, str] = field(default_factory=dict)
 
     def __sub__(self, other: "Sample") -> "Sample":
@@ -104,13 +81,9 @@ class Samples(dict[Any, Sample]):
 
 
 def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of one column of runs (`reproduce.records.frames`), a sample a place.
+    """The samples of a column of runs (`reproduce.records.frames`, a row a seed and place), a sample a place.
 
-    Args:
-        runs: rows, one a seed and place.
-        value: the column.
-        by: the columns that are a place; a single one gives plain keys, several give tuples.
-
+    A place is what the columns `by` have; a single one gives plain keys, several give tuples.
     """
     columns = ["seed", "status", "state", "reason", "broken", value]
     samples = Samples()
@@ -125,20 +98,12 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
 
 def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of what was measured in runs, whether these are finished or not; see `means`.
-
-    Args:
-        values: rows, one a seed and place.
-        value: the column.
-        by: the columns that are a place.
-
-    """
+    """The samples of what was measured in runs, whether these are finished or not; see `means`."""
     places = _places(values.dropna(subset=[value]), ["seed", value], by)
     return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
 
 
 def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
-    """The places, and of each its rows with these columns."""
     for place, group in frame.groupby(list(by), sort=False):
         yield place[0] if len(by) == 1 else place, list(zip(*(group[name] for name in columns), strict=True))
 

@@ -32,26 +32,15 @@ class Tone(enum.Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table.
+    """One entry of a table."""
 
-    Attributes:
-        text: what is read.
-        value: what is sorted by and downloaded, in full precision; None: the text.
-        tone: see `Tone`.
-        hint: explanation of a few words, shown on hovering and read by screen readers.
-        mark: of a published value, how well it is known.
-        code: whether it is a command, a hash or a file name.
-        anchor: key of the section of the page that the text leads to; empty: it leads nowhere.
-
-    """
-
-    text: str
-    value: float | str | None = None
+    text: str  # what is read
+    value: float | str | None = None  # what is sorted by and downloaded, in full precision; None: the text
     tone: Tone = Tone.PLAIN
-    hint: str = ""
-    mark: Mark | None = None
-    code: bool = False
-    anchor: str = ""
+    hint: str = ""  # explanation of a few words, shown on hovering and read by screen readers
+    mark: Mark | None = None  # of a published value, how well it is known
+    code: bool = False  # whether it is a command, a hash or a file name
+    anchor: str = ""  # key of the section of the page that the text leads to; empty: it leads nowhere
 
     @property
     def raw(self) -> float | str:
@@ -87,26 +76,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table."""
 
-    Attributes:
-        key: name of its anchor and of its download.
-        caption: what it shows, at which scale, in which unit.
-        columns: one for each entry of a row.
-        rows: entries.
-        notes: remarks below it.
-        grouped: whether rows of one first entry stand together under it, as under a heading.
-        scale: name of the scale that all of it is of; empty: of none or of several.
-
-    """
-
-    key: str
-    caption: str
-    columns: Sequence[Column]
+    key: str  # name of its anchor and of its download
+    caption: str  # what it shows, at which scale, in which unit
+    columns: Sequence[Column]  # one for each entry of a row
     rows: Sequence[Sequence[Entry]]
-    notes: Sequence[str] = ()
-    grouped: bool = False
-    scale: str = ""
+    notes: Sequence[str] = ()  # remarks below it
+    grouped: bool = False  # whether rows of one first entry stand together under it, as under a heading
+    scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -130,24 +108,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing.
+    """A drawing."""
 
-    Attributes:
-        key: name of its anchor and of its download.
-        title: short name, also its accessible name.
-        description: what can be seen in it, for who cannot see it.
-        svg: an `<svg>` element.
-        caption: what it shows, at which scale.
-        scale: name of the scale that all of it is of; empty: of none or of several.
-
-    """
-
-    key: str
-    title: str
-    description: str
+    key: str  # name of its anchor and of its download
+    title: str  # short name, also its accessible name
+    description: str  # what can be seen in it, for who cannot see it
     svg: str
-    caption: str
-    scale: str = ""
+    caption: str  # what it shows, at which scale
+    scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
 
 
 @dataclass(frozen=True)
@@ -181,30 +149,17 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True)
 class Section:
-    """All that the report says about one exhibit.
+    """All that the report says about one exhibit."""
 
-    Attributes:
-        key: name of its anchor; that of the published exhibit (`table3`) where there is one.
-        title: heading.
-        sentence: what it says, in at most 25 words.
-        standing: how it stands; None: that is no question here.
-        count: what has been run for it, in a few words: "60 of 360 cells".
-        blocks: tables, figures and paragraphs in order.
-        findings: its lines of the summary.
-        folded: further blocks, shown on demand.
-        folded_title: what they are.
-
-    """
-
-    key: str
+    key: str  # name of its anchor; that of the published exhibit (`table3`) where there is one
     title: str
-    blocks: Sequence[Block]
-    findings: Sequence[Finding] = ()
-    folded: Sequence[Block] = ()
+    blocks: Sequence[Block]  # tables, figures and paragraphs in order
+    findings: Sequence[Finding] = ()  # its lines of the summary
+    folded: Sequence[Block] = ()  # further blocks, shown on demand
     folded_title: str = "More"
-    sentence: str = ""
-    standing: Standing | None = None
-    count: str = ""
+    sentence: str = ""  # what it says, in at most 25 words
+    standing: Standing | None = None  # how it stands; None: that is no question here
+    count: str = ""  # what has been run for it, in a few words: "60 of 360 cells"
 
 
 # --- entries of common kinds
@@ -292,9 +247,3 @@ def with_sign(value: float, digits: int) -> str:
 def two_digits(value: float) -> str:
     """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
     return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
-
-
-def some(words: Sequence[str], limit: int = 6) -> str:
-    """The first of many, and how many more there are."""
-    rest = len(words) - limit
-    return "; ".join(words[:limit]) + (f"; and {rest} more" if rest > 0 else "")

@@ -30,35 +30,6 @@ from reproduce.show.content import MINUS, Figure, short_title, signless, with_si
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
 from reproduce.words import count
 
-__all__ = [
-    "KIND_LOOKS",
-    "METHOD_LOOKS",
-    "RECONSTRUCTION_LOOKS",
-    "Layer",
-    "Look",
-    "Panel",
-    "also",
-    "around",
-    "cut_to",
-    "differences",
-    "dots",
-    "facet",
-    "fields",
-    "from_zero",
-    "labelled",
-    "level",
-    "line",
-    "logarithmic",
-    "only",
-    "rising",
-    "rows",
-    "seen",
-    "shades",
-    "stack",
-    "zero",
-]
-
-
 #: What columns of runs are called on an axis.
 LABELS = {
     "test_accuracy": "test accuracy, %",
@@ -89,7 +60,6 @@ class Look:
 
     @property
     def linestyle(self) -> Literal["-", ""] | tuple[float, Sequence[float]]:
-        """For matplotlib."""
         if self.dashes is None:
             return ""
         return (0, self.dashes) if self.dashes else "-"
@@ -107,37 +77,27 @@ RECONSTRUCTION_LOOKS = {
 }
 
 
-def rising(values: Sequence[float], form: str = "{:g}") -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, that get darker as it rises; named by this format."""
+def rising(values: Sequence[float]) -> dict[Any, Look]:
+    """Looks of a quantity, such as a number of stages, that get darker as it rises."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
-    return {value: Look(form.format(value), colour) for value, colour in zip(sorted(values), colours, strict=True)}
+    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What a layer is given.
-
-    Attributes:
-        axes: to draw on.
-        part: the rows of the panel that have a y.
-        x, y, hue: names of columns.
-        looks: by value of the hue, in the order of the legend.
-        every: all rows of the panel, those without a y, too.
-        figure: all rows of the figure.
-
-    """
+    """What a layer is given."""
 
     axes: Axes
-    part: DataFrame
+    part: DataFrame  # the rows of the panel that have a y
+    #: Names of columns.
     x: str
     y: str
     hue: str
-    looks: Mapping[Any, Look]
-    every: DataFrame
-    figure: DataFrame
+    looks: Mapping[Any, Look]  # by value of the hue, in the order of the legend
+    every: DataFrame  # all rows of the panel, those without a y, too
+    figure: DataFrame  # all rows of the figure
 
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
-        """The rows of each hue that has any."""
         parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
         return [(look, part) for look, part in parts if not part.empty]
 
@@ -454,7 +414,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     return dots
 
 
-def rows(names: Sequence[str] = (), *, size: float = 4.5, interval: bool = False) -> Layer:
+def rows(names: Sequence[str] = (), *, interval: bool = False) -> Layer:
     """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean.
 
     Without names y is the hue: a row for each that the figure has, called as in a legend. With `interval` the 95 %
@@ -466,7 +426,7 @@ def rows(names: Sequence[str] = (), *, size: float = 4.5, interval: bool = False
         for look, part in panel.by_hue():
             for y, own in part.groupby(panel.y):
                 place, mean = places.index(str(y)), own[panel.x].mean()
-                style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
+                style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
                 low, high = _band(list(own[panel.x]), "interval") if interval else (None, None)
@@ -577,7 +537,7 @@ def _field(
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
 
-def differences(by: Mapping[str, Mapping[Any, Estimate | None]], *, colour: str = "") -> Layer:
+def differences(by: Mapping[str, Mapping[Any, Estimate | None]]) -> Layer:
     """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
 
     def differences(panel: Panel) -> None:
@@ -591,7 +551,7 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], *, colour: str 
                 [found.mean for found in known.values()],
                 yerr=[found.half_width or 0.0 for found in known.values()],
                 fmt="os^v"[number % 4],
-                color=colour or plots.COLOURS[methods.PETRA],
+                color=plots.COLOURS[methods.PETRA],
                 markerfacecolor=None if number == 0 else "white",
                 markersize=4.5,
                 linewidth=1.2,

@@ -106,28 +106,19 @@ THEMED = {
 
 
 def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
-    """The drawing as an `<svg>` element to stand in a page.
-
-    Args:
-        drawing: what to draw; its size in inches sets the size in the page.
-        key: unique within the page; goes before every id.
-        title: accessible name.
-        description: what can be seen, in words.
-
-    """
+    """The drawing, of its size in inches, as an `<svg>` element to stand in a page; `key` goes before every id."""
     stream = io.StringIO()
     # Not `savefig`, which draws everything twice, the first time for the layout alone.
     without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     FigureCanvasSVG(drawing).print_svg(stream, metadata=without)  # type: ignore[no-untyped-call]  # has no types
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
-    root = ElementTree.fromstring(stream.getvalue())
+    short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
+    root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
     for parent in list(root.iter()):
         for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
             parent.remove(child)
     root.set("stroke-linejoin", "round")  # what the removed style sheet said, to the whole page
-    short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
-    _prefix_ids(root, short)
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{SVG}}}{tag}", {"id": names[tag]})
@@ -179,22 +170,8 @@ def _light(name: str, value: str) -> str:
     return value
 
 
-def _prefix_ids(root: ElementTree.Element, key: str) -> None:
+def _prefix_ids(svg: str, key: str) -> str:
     """Make ids unique in the page, drop those that nothing refers to."""
-    references = re.compile(r"url\(#([^)]+)\)|^#(.+)$")
-    used = {
-        match[1] or match[2]
-        for element in root.iter()
-        for name, value in element.attrib.items()
-        if name != "id"
-        for match in references.finditer(value)
-    }
-    for element in root.iter():
-        for name, value in list(element.attrib.items()):
-            if name == "id":
-                if value in used:
-                    element.set(name, f"{key}-{value}")
-                else:
-                    del element.attrib[name]
-            else:
-                element.set(name, references.sub(lambda m: m[0].replace("#", f"#{key}-", 1), value))
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{key}-", svg)
+    return re.sub(r' id="([^"]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)

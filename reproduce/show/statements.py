@@ -34,25 +34,17 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the paper about an exhibit.
+    """A sentence of the paper about an exhibit."""
 
-    Attributes:
-        words: as they were at hand.
-        mark: how well it is known.
-
-    """
-
-    words: str
-    mark: Mark
+    words: str  # as they were at hand
+    mark: Mark  # how well it is known
 
     @property
     def quoted(self) -> str:
-        """In quotation marks, with its mark in words."""
         return f"“{self.words}” ({self.mark.value})"
 
     @property
     def entry(self) -> Entry:
-        """As an entry of a table."""
         return published_entry(self.words, self.mark)
 
 

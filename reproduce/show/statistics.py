@@ -7,7 +7,7 @@ the data) share most of their spread, which a comparison of two separate means t
 
 - an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside
   it; one value has no interval, and the absence is kept as None, not as a width of 0;
-- two methods are compared by `paired`, the estimate of the differences over the seeds that both have;
+- two methods are compared by the estimate of the differences over the seeds that both have (`reproduce.show.compare`);
 - a `verdict` is given by one rule, stated in its docstring and printed in the report;
 - a table of many comparisons is judged as one family (`judge`): of intervals that hold 95 % of the time, one in twenty
   excludes 0 though nothing differs, so beside each verdict it is kept whether it stands up to Holm's correction.
@@ -29,19 +29,11 @@ MARGIN_POINTS = 0.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and how far it can be trusted.
+    """A mean, and how far it can be trusted."""
 
-    Attributes:
-        mean: arithmetic mean, in the unit of the values.
-        low: lower end of the interval; None if n = 1.
-        high: upper end of the interval; None if n = 1.
-        n: number of values.
-
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
+    mean: float  # arithmetic mean, in the unit of the values
+    low: float | None  # lower end of the interval; None if n = 1
+    high: float | None  # upper end of the interval; None if n = 1
     n: int
 
     @property
@@ -53,9 +45,7 @@ class Estimate:
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Mean and two-sided interval of independent values by Student's t.
 
-    Raises:
-        ValueError: there are no values, or one is not finite.
-
+    Raises: ValueError: there are no values, or one is not finite.
     """
     if not values:
         raise ValueError("a mean needs at least one value, got none")
@@ -70,14 +60,6 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = _factor(n - 1, confidence) * spread / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
-
-
-def paired(
-    ours: Mapping[int, float], reference: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Estimate | None:
-    """Estimate of ours - reference over the seeds (the keys) that both have; None if they share no seed."""
-    shared = sorted(ours.keys() & reference.keys())
-    return estimate([ours[seed] - reference[seed] for seed in shared], confidence) if shared else None
 
 
 class Verdict(enum.Enum):
@@ -98,9 +80,7 @@ def verdict(difference: Estimate | None, margin: float = MARGIN_POINTS) -> Verdi
       would help), a single seed (there is no interval), no shared seed, and values without any spread outside
       the margin: a test set counts in steps of whole images, so equal differences are no measure of the spread.
 
-    Raises:
-        ValueError: the margin is not positive.
-
+    Raises: ValueError: the margin is not positive.
     """
     if not margin > 0:
         raise ValueError(f"the margin must be above 0, got {margin}")
@@ -121,12 +101,7 @@ def without_spread(difference: Estimate, margin: float = MARGIN_POINTS) -> bool:
 def p_value(difference: Estimate, confidence: float = CONFIDENCE) -> float:
     """Two-sided p of Student's t-test that the mean is 0; 1 where nothing is known of the spread.
 
-    Below 1 - confidence exactly where the interval excludes 0.
-
-    Args:
-        difference: of `estimate` or `paired`.
-        confidence: the one it was made with.
-
+    Below 1 - confidence, that of the interval, exactly where this excludes 0.
     """
     if difference.half_width is None or without_spread(difference):
         return 1.0
@@ -159,18 +134,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A difference, judged on its own and as one of many.
+    """A difference, judged on its own and as one of many."""
 
-    Attributes:
-        difference: None if there are no shared seeds.
-        verdict: of the difference on its own.
-        corrected: its p after Holm's correction over the family; 1 without an interval.
-
-    """
-
-    difference: Estimate | None
-    verdict: Verdict
-    corrected: float
+    difference: Estimate | None  # None if there are no shared seeds
+    verdict: Verdict  # of the difference on its own
+    corrected: float  # its p after Holm's correction over the family; 1 without an interval
 
     @property
     def survives(self) -> bool:
@@ -179,7 +147,6 @@ class Judgement:
 
     @property
     def stands(self) -> bool:
-        """Whether a verdict "differ" survives."""
         return self.verdict is Verdict.DIFFER and self.survives
 
 

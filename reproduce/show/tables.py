@@ -18,7 +18,7 @@ from typing import Any
 from pandas import isna
 
 from petra_core.methods import Method
-from reproduce.published import Mark, Row
+from reproduce.published import Row
 from reproduce.show.compare import CHANCE, Sample, family_note
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
 from reproduce.show.content import estimate as estimate_entry
@@ -29,29 +29,6 @@ from reproduce.show.content import signed as signed_entry
 from reproduce.show.content import text as text_entry
 from reproduce.show.content import verdict as verdict_entry
 from reproduce.show.statistics import Estimate, Judgement, Verdict
-
-__all__ = [
-    "DIFFERENCES",
-    "RECONSTRUCTION",
-    "Field",
-    "amount",
-    "amounts",
-    "difference",
-    "entry",
-    "error",
-    "estimated",
-    "judged",
-    "judged_entries",
-    "mean",
-    "mean_entry",
-    "method",
-    "named",
-    "number",
-    "published",
-    "published_value",
-    "table",
-    "words",
-]
 
 Of = Callable[[Any], Any]
 
@@ -67,18 +44,11 @@ RECONSTRUCTION = (
 
 @dataclass(frozen=True)
 class Field:
-    """Columns that belong together, mostly one.
-
-    Attributes:
-        heads: of the columns.
-        entries: of a row, one for each head.
-        judgement: of a row, where the columns are a difference and its verdict.
-
-    """
+    """Columns that belong together, mostly one."""
 
     heads: Sequence[Column]
-    entries: Callable[[Any], Sequence[Entry]]
-    judgement: Callable[[Any], object] | None = None
+    entries: Callable[[Any], Sequence[Entry]]  # of a row, one for each head
+    judgement: Callable[[Any], object] | None = None  # of a row, where the columns are a difference and its verdict
 
 
 def table(
@@ -156,9 +126,7 @@ def amounts(
     return Field(heads, lambda row: [shown(of(row)[key]) for key in names])
 
 
-def difference(
-    name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "", exact: bool = False
-) -> Field:
+def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
     """A column of differences that were measured or computed here, with their signs.
 
     `exact`: there should be none, and any is an alert.
@@ -167,7 +135,7 @@ def difference(
     def signed(value: float, digits: int, *, tone: Tone) -> Entry:
         return signed_entry(value, digits, tone=Tone.ALERT if exact and value else tone)
 
-    return _numbers(name, of, digits, group, hint, signed, Tone.OURS, without)
+    return _numbers(name, of, digits, group, hint, signed, Tone.OURS, "")
 
 
 def estimated(
@@ -182,14 +150,14 @@ def estimated(
     return entry(name, shown, group=group, hint=hint)
 
 
-def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, group: str = "", hint: str = "") -> Field:
+def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, group: str = "") -> Field:
     """A column of means ± half the 95 % interval (seeds); without values how far the runs are; None is nothing."""
 
     def shown(row: Any) -> Entry:
         sample = of(row)
         return missing("") if sample is None else mean_entry(sample, digits)
 
-    return entry(name, shown, group=group, hint=hint)
+    return entry(name, shown, group=group)
 
 
 def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
@@ -201,7 +169,7 @@ def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> En
     return Entry(f"{shown.text} ({sample.seeds})", found.mean, shown.tone, sample.unfinished or shown.hint)
 
 
-def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str = "") -> Field:
+def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
     """A column of mean relative errors ± half the 95 % interval (seeds); see `content.relative_error`."""
 
     def shown(row: Any) -> Entry:
@@ -211,29 +179,16 @@ def error(name: str, of: Callable[[Any], Sample], *, group: str = "", hint: str 
         found = relative_error(sample.estimate)
         return replace(found, text=f"{found.text} ({sample.seeds})")
 
-    return entry(name, shown, group=group, hint=hint)
+    return entry(name, shown, group=group)
 
 
 def judged(
-    name: str,
-    of: Callable[[Any], Judgement | list[Entry] | str | None],
-    *,
-    digits: int = 2,
-    group: str = "",
-    hint: str = "",
-    without: str = "reference",
+    name: str, of: Callable[[Any], Judgement | list[Entry] | str | None], *, digits: int = 2, group: str = ""
 ) -> Field:
     """Two columns: a difference, and its verdict with a dagger where it does not survive Holm's correction.
 
-    Args:
-        name: of the difference.
-        of: the judgement; None: there is none to be made, as of what the others are compared with; words: likewise, and
-            they stand there. A pair of entries is left as it is.
-        digits: decimals.
-        group: common head of both.
-        hint: of the difference.
-        without: stands where there is None.
-
+    Words stand where there is no judgement to be made, "reference" where there is None, as of what the others are
+    compared with; a pair of entries is left as it is.
     """
 
     def entries(row: Any) -> list[Entry]:
@@ -242,9 +197,9 @@ def judged(
             return judged_entries(judgement, digits)
         if isinstance(judgement, list):
             return judgement
-        return [missing(without if judgement is None else judgement), missing("")]
+        return [missing("reference" if judgement is None else judgement), missing("")]
 
-    return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries, of)
+    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, of)
 
 
 def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
@@ -259,14 +214,9 @@ def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
     return [Entry(points.text, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
 
 
-def published(name: str, of: Callable[[Any], tuple[str, Mark] | Entry], *, group: str = "", hint: str = "") -> Field:
-    """A column of published values with their marks; an entry is left as it is."""
-
-    def entries(row: Any) -> list[Entry]:
-        value = of(row)
-        return [value if isinstance(value, Entry) else published_entry(*value)]
-
-    return Field([Column(name, group=group, hint=hint)], entries)
+def published(name: str, of: Callable[[Any], Entry], *, group: str = "") -> Field:
+    """A column of published values; see `published_value`."""
+    return entry(name, of, group=group)
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:

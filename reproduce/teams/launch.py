@@ -31,8 +31,6 @@ from typing import IO, Any
 
 import click
 
-__all__ = ["LOST", "Failure", "first_to_report", "launch", "leaving_at_once", "meeting_place"]
-
 LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
@@ -79,12 +77,7 @@ def _first_in_store() -> bool:
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
-    """Run `python -m reproduce` with `arguments` in that many processes; wait for all.
-
-    Args:
-        processes: how many; they meet on the loopback device.
-        arguments: of the command line of each.
-        restarts: how often all are started again after one was killed.
+    """Run `python -m reproduce` with `arguments` in that many processes, all again after one was killed; wait for them.
 
     Returns:
         The exit code: 0 if all ended well, else that of the first that did not; 128 + number of a signal.

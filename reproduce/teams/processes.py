@@ -44,19 +44,11 @@ from reproduce.teams.launch import meeting_place
 from reproduce.teams.sharing import Shares
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
-__all__ = ["Processes", "join", "loss", "wiring"]
-
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 
 def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: timedelta) -> "Processes":
-    """Meet the other processes.
-
-    Args:
-        cell: what is to be trained.
-        shares: which processes of a replica have which stages.
-        device: of this process; of CUDA the current one, for which NCCL takes it.
-        patience: how long another process may be silent before it is taken for lost.
+    """Meet the other processes, each silent for so long at most.
 
     Raises:
         UnsupportedError: the processes differ in what they are about to do.
@@ -100,12 +92,9 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
 
 
 def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[bool, str]:
-    """Whether messages go over NCCL, and what a person should know of it.
+    """Whether messages go over NCCL, if every torch was built with it, and what a person should know of it.
 
-    Args:
-        places: of each process the machine's name and the device there, such as cpu or cuda:0.
-        nccl_available: whether torch was built with it, everywhere.
-
+    `places` are of each process the machine's name and the device there, such as cpu or cuda:0.
     """
     on_gpu = [place for place in places if place[1].startswith("cuda")]
     if not on_gpu:
@@ -120,7 +109,6 @@ def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[boo
 
 
 def _everybodys(value: Any) -> list[Any]:
-    """The value that each process gives, by rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -145,13 +133,8 @@ def loss(error: Exception) -> str:
 class Processes(Team):
     """The processes of torch.distributed's default group; there are P·R of them.
 
-    Args:
-        shares: which of the P processes of a replica have which stages.
-        device: of this process.
-        nccl: whether messages go over NCCL; otherwise over Gloo.
-        notice: what a person should know of that.
-        patience: how long another process may be silent.
-
+    `nccl` is whether messages go over NCCL, otherwise over Gloo; `notice` what a person should know of that; `patience`
+    how long another process may be silent.
     """
 
     def __init__(self, shares: Shares, device: torch.device, nccl: bool, notice: str, patience: timedelta) -> None:
@@ -168,7 +151,6 @@ class Processes(Team):
         self.head = self.replicas.index * shares.replicas[-1]
 
     def _ranks(self, direction: str) -> list[int]:
-        """The ranks of this process's row or column of the mesh."""
         ranks: list[int] = self._mesh[direction].mesh.tolist()
         return ranks
 

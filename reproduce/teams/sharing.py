@@ -15,32 +15,15 @@ from petra_core.shares import even_partition, owned, places
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 
-__all__ = [
-    "Shares",
-    "launched",
-    "local_device",
-    "local_team_size",
-    "processes_of_replica",
-    "replicated",
-    "shares",
-    "team_size",
-]
-
 AnyCell = TypeVar("AnyCell", bound=TrainedCell)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The stages of each process of one network; `str` gives what `--partition` takes.
+    """The stages of each process of one network; `str` gives what `--partition` takes."""
 
-    Attributes:
-        partition: the number of stages of each part.
-        replicas: of each part, the processes that take its micro-batches in turn.
-
-    """
-
-    partition: tuple[int, ...]
-    replicas: tuple[int, ...]
+    partition: tuple[int, ...]  # the number of stages of each part
+    replicas: tuple[int, ...]  # of each part, the processes that take its micro-batches in turn
 
     @classmethod
     def of(cls, partition: Sequence[int], replicas: Sequence[int] | None = None) -> "Shares":
@@ -49,7 +32,6 @@ class Shares:
 
     @property
     def processes(self) -> int:
-        """Number of processes."""
         return sum(self.replicas)
 
     @property
@@ -73,15 +55,11 @@ def team_size() -> int:
 
 
 def processes_of_replica(processes: int, replicas: int) -> int:
-    """P, the processes that share the stages of one replica, in a process that is one of P·R.
+    """P, the processes that share the stages of one of R replicas, in a process that is one of P·R.
 
-    Args:
-        processes: P as asked for; 1 leaves it to those who started the processes, such as torchrun.
-        replicas: R.
+    As asked for; 1 leaves it to those who started the processes, such as torchrun.
 
-    Raises:
-        CellError: as many processes as there are cannot be P·R.
-
+    Raises: CellError: as many processes as there are cannot be P·R.
     """
     size = team_size()
     if size % replicas or (processes > 1 and processes * replicas != size):
@@ -157,8 +135,6 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
 def replicated(cell: AnyCell, shared: Shares) -> AnyCell:
     """The cell that is trained so: with stages replicated it is another one, since gradients come back later.
 
-    Raises:
-        CellError: the cell's method or k allow no such replicas.
-
+    Raises: CellError: the cell's method or k allow no such replicas.
     """
     return replace(cell, stage_replicas=shared.of_stages)

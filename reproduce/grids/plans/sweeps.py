@@ -22,7 +22,6 @@ class Sweep:
     families: tuple[str, ...] = ("resnet", "revnet")
 
     def seeds(self, dataset: str) -> tuple[int, ...]:
-        """The seeds of every cell of a data set."""
         return recipes.seeds(self.scale, dataset)
 
     def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:

@@ -2,6 +2,7 @@
 
 from petra_core import methods
 from reproduce.cells import catalogue
+from reproduce.cells.catalogue import Dataset
 from reproduce.cells.kinds import Cell, StageCostCell
 
 MODELS = ("revnet18", "revnet34", "revnet50")
@@ -19,20 +20,21 @@ def cells(scale: str) -> list[Cell]:
     if scale not in SETTINGS:
         return []
     width, batch_size, repetitions, models = SETTINGS[scale]
-    images = catalogue.CIFAR10
-    return [
-        StageCostCell(
-            scale=scale,
-            dataset=images.name,
-            image_size=images.image_size,
-            model=model,
-            stem=images.stem,
-            width=width,
-            method=methods.PETRA.name,
-            accumulation=1,
-            batch_size=batch_size,
-            seed=0,
-            repetitions=repetitions,
-        )
-        for model in models
-    ]
+    return [timed(scale, catalogue.CIFAR10, model, width, batch_size, repetitions) for model in models]
+
+
+def timed(scale: str, images: Dataset, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
+    """Every stage of a residual network on such images, timed under PETRA."""
+    return StageCostCell(
+        scale=scale,
+        dataset=images.name,
+        image_size=images.image_size,
+        model=model,
+        stem=images.stem,
+        width=width,
+        method=methods.PETRA.name,
+        accumulation=1,
+        batch_size=batch_size,
+        seed=0,
+        repetitions=repetitions,
+    )

@@ -1,8 +1,8 @@
 """The trade-off: accuracy of every method in one setting, and the stages of its network timed in that setting."""
 
-from petra_core import methods
-from reproduce.cells.kinds import Cell, StageCostCell, TrainingCell
-from reproduce.grids.plans import accuracy
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.grids.plans import accuracy, table5
 
 NETWORK = "revnet18"
 #: k by scale: the largest at which the scale trains all methods; a synchronous pipeline has so many micro-batches.
@@ -20,17 +20,6 @@ def cells(scale: str) -> list[Cell]:
         if isinstance(cell, TrainingCell) and (cell.model, cell.accumulation) == (NETWORK, ACCUMULATION[scale])
     ]
     one = trained[0]
-    timed = StageCostCell(
-        scale=scale,
-        dataset=one.dataset,
-        image_size=one.image_size,
-        model=one.model,
-        stem=one.stem,
-        width=one.width,
-        method=methods.PETRA.name,
-        accumulation=1,
-        batch_size=one.batch_size,
-        seed=0,
-        repetitions=REPETITIONS[scale],
-    )
+    images = catalogue.by_name(one.dataset)
+    timed = table5.timed(scale, images, one.model, one.width, one.batch_size, REPETITIONS[scale])
     return [timed, *trained]

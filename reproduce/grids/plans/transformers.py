@@ -29,14 +29,12 @@ class Study:
     seeds: tuple[int, ...] = small.SEEDS
 
     def cell(self, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
-        """The cell of a method at k = `accumulation`."""
         values = self.settings(method, accumulation, seed)
         rate = self.rate * math.sqrt(values["batch_size"] * accumulation / self.samples)
         return TrainingCell(**values | {"optimizer": "adamw", "learning_rate": rate})
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of every k, method and seed."""
         return [self.cell(m, k, seed) for k in self.accumulations for m in self.compared for seed in self.seeds]
 
     @property
@@ -48,8 +46,8 @@ class Study:
 def _smoke_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
     # Two blocks and four patches a digit. At k = 1 delays count whole updates: with the ten of four blocks PETRA learns
     # only at rates that take longer than the seconds of this scale.
-    model = {"model": "revvit_micro2", "stem": "patch4", "width": 48, "weight_decay": 0.05}
-    brief = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,)}
+    model: dict[str, Any] = {"model": "revvit_micro2", "stem": "patch4", "width": 48, "weight_decay": 0.05}
+    brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,)}
     return smoke.digits_settings("revnet18", method, accumulation, seed, **model, **brief)
 
 
@@ -75,12 +73,9 @@ def _small_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
 
 TEXT: dict[str, Any] = {
     "dataset": catalogue.PYDOC.name,
-    "image_size": catalogue.PYDOC.image_size,
     "model": "revroberta_micro",
     "stem": catalogue.PYDOC.stem,
     "width": 48,
-    "weight_decay": catalogue.PYDOC.weight_decay,
-    "augmentation": "mask",
 }
 IMAGES = Study("small", _small_images, rate=1e-3, samples=128)
 LANGUAGE = Study("small", _small_text, rate=1e-3, samples=64)

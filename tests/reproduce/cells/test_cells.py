@@ -106,7 +106,7 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
     ("change", "message"),
     [
         ({"learning_rat": 0.1}, "no setting 'learning_rat'; did you mean learning_rate"),
-        ({"zzz": 1}, "choose from scale, dataset"),
+        ({"zzz": 1}, "choose from scale, model"),
         ({"epochs": "6"}, "epochs must be int, got str '6'"),
         ({"epochs": True}, "epochs must be int, got bool True"),
         ({"drops": 4}, "drops must be a list of int, got 4"),

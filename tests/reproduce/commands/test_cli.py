@@ -105,7 +105,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
                     record.append({"epoch": epoch})
                 record.finish({"test_accuracy": accuracy})
             states[cell] = record.state()
-        return runner.Outcome(states)
+        return runner.GridOutcome(states)
 
     monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
     only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")

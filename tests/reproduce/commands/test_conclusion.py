@@ -15,12 +15,12 @@ from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.scales import Scale
 from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import Record, State, Status
-from reproduce.running.runner import Outcome
+from reproduce.running.runner import GridOutcome
 from tests.fake_records import complexity_cell, train
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
-SCALE = Scale("smoke", "")
+SCALE = Scale("smoke")
 
 
 def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
@@ -32,14 +32,14 @@ def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
 
     problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
     problems[CELLS[3]] = "result.json: is damaged"
-    said = end(Outcome(dict.fromkeys(CELLS, NOT_RUN), problems))
+    said = end(GridOutcome(dict.fromkeys(CELLS, NOT_RUN), problems))
     assert "4 cells without a result" in said
     assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
     assert said.count("not prepared") == 1
     assert f"{CELLS[3].slug}: result.json: is damaged" in said
     assert "unfinished" not in said, "they were told already"
     states = (State(Status.FAILED, 1, 4, "diverged"), State(Status.FAILED, 1, 4, "out of memory"))
-    said = end(Outcome(dict(zip(CELLS, (*states, State(Status.PARTIAL, 1, 4)), strict=False))))
+    said = end(GridOutcome(dict(zip(CELLS, (*states, State(Status.PARTIAL, 1, 4)), strict=False))))
     assert "1 cell diverged, which is a result" in said
     assert "1 cell ran out of memory; --retry-failed tries again" in said
     assert "1 cell unfinished; the same command goes on" in said

@@ -114,7 +114,7 @@ def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_dis
     tmp_path: Path, jpegs: JpegFiles
 ) -> None:
     jpegs.paths[4].write_bytes(b"no image at all")
-    message = r"train_1_1\.JPEG: cannot be read as an image \(.+--skip-unreadable"
+    message = r"train_1_1\.JPEG: cannot be read as an image \(.+Get the file again"
     with pytest.raises(UnreadableImageError, match=message):
         write_beton(tmp_path / "a.beton", jpegs)
     assert [file.name for file in tmp_path.iterdir()] == ["images"]

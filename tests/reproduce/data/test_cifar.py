@@ -44,14 +44,6 @@ def test_the_real_training_batches_are_official_and_every_flipped_bit_shows(real
     assert any(f"{name} has the SHA-1 {hashlib.sha1(damaged).hexdigest()}" in sentence for sentence in deviations)
 
 
-@pytest.mark.parametrize("name", cifar.LAYOUTS[CIFAR10].pickled)
-def test_the_python_version_is_recognised_and_not_read(name, tmp_path):
-    (tmp_path / name).mkdir()
-    for source in (tmp_path, tmp_path / name):
-        with pytest.raises(DataError, match=rf"{name} is of the version in pickles, .* unpack cifar-10-binary.tar.gz"):
-            cifar.find(CIFAR10, source)
-
-
 def test_missing_files_truncated_ones_and_labels_out_of_range_are_named(tmp_path):
     folder = fake_data.cifar10_binary(tmp_path) / "cifar-10-batches-bin"
     (folder / "data_batch_3.bin").unlink()

@@ -24,6 +24,3 @@ def test_classes_magnification_statistics_and_what_sizes_are_refused():
     train, _, mean, deviation = small
     assert mean == pytest.approx((train.pixels.mean() / 255,) * 3)
     assert deviation == pytest.approx((train.pixels.std() / 255,) * 3)
-    for size in (0, 4, 12):
-        with pytest.raises(ValueError, match=f"a multiple of 8, got {size}"):
-            digits(size)

@@ -1,7 +1,6 @@
 """ImageNet's layout: what belongs to the data set, and what can be wrong with it."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from torchvision import datasets
@@ -52,17 +51,13 @@ def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, t
     assert findings.splits["test"].samples == len(Beton(tmp_path / "out" / "test.beton")) == 6
 
 
-def test_it_is_known_what_there_is_and_that_it_is_not_the_whole(source):
+def test_it_is_known_that_it_is_not_the_whole(source):
     findings = examine(source)
-    assert findings.notes == ("8 RGB, 5 L, 4 CMYK, 1 RGB (PNG); sides of 230 to 336 pixels",)
     assert findings.deviations == (
         "3 classes, officially 1,000",
         "12 train images, officially 1,281,167",
         "6 test images, officially 50,000",
     )
-    file = source / "val" / "n00000000" / "val_0_0.JPEG"
-    file.write_bytes(file.read_bytes() + b"\0")
-    assert examine(source).fingerprint != findings.fingerprint  # which knows names and sizes
     shutil.rmtree(source / "val")
     with pytest.raises(DataError, match=r"val: there is no such folder.*image-net.org.*ILSVRC2012_img_train.tar"):
         examine(source)
@@ -73,32 +68,18 @@ def test_unreadable_images_are_all_named_with_their_paths(source, share):
     bad = [source / "train" / "n00000001" / "train_1_2.JPEG", source / "val" / "n00000002" / "val_2_1.JPEG"]
     for path in bad:
         truncate(path, share)
-    message = rf"2 of 18 images cannot be read: {bad[0]} \(.+\), {bad[1]} \(.+\)\. .*--skip-unreadable"
+    message = rf"2 of 18 images cannot be read: {bad[0]} \(.+\); {bad[1]} \(.+\)\. Get them again"
     with pytest.raises(DataError, match=message):
         examine(source)
 
 
-@pytest.mark.parametrize("beton", [True, False])
-def test_unreadable_images_are_left_out_of_all_lists_if_asked(source, tmp_path, beton):
-    truncate(source / "train" / "n00000001" / "train_1_2.JPEG", 0.9)  # its header is whole: found when it is decoded
-    (source / "train" / "n00000002" / "train_2_0.JPEG").write_text("not an image")
-    findings, train = write(source, tmp_path / "out", beton=beton, skip_unreadable=True)
-    assert sorted(findings.skipped) == ["train/n00000001/train_1_2.JPEG", "train/n00000002/train_2_0.JPEG"]
-    assert findings.splits["train"].histogram == (4, 3, 3)
-    assert [file.label for file in train] == [0] * 4 + [1] * 3 + [2] * 3
-    assert not {file.path for file in train} & set(findings.skipped)
-    assert (tmp_path / "out" / "train.beton").exists() == beton
-    if beton:
-        assert Beton(tmp_path / "out" / "train.beton").labels.tolist() == [file.label for file in train]
-
-
-def test_a_class_that_only_one_of_both_has_or_that_is_left_without_images_is_named(tmp_path):
-    for number, (here, there, spoil) in enumerate((("train", "val", Path.unlink), ("val", "train", truncate))):
-        source = fake_data.image_folder(tmp_path / f"left {number}")
+def test_a_class_that_only_one_of_both_has_or_that_is_without_images_is_named(tmp_path):
+    for number, (here, there) in enumerate((("train", "val"), ("val", "train"))):
+        source = fake_data.image_folder(tmp_path / f"without {number}")
         for file in (source / here / "n00000001").iterdir():
-            spoil(file)
+            file.unlink()
         with pytest.raises(DataError, match=f"{here}: 1 classes are without images: n00000001"):
-            examine(source, skip_unreadable=True)
+            examine(source)
         source = fake_data.image_folder(tmp_path / f"one {number}")
         shutil.rmtree(source / there / "n00000002")
         with pytest.raises(DataError, match=f"{there}: 1 classes of {here}/ have no folder here: n00000002"):

@@ -14,8 +14,6 @@ FINDINGS = Findings(
     splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))},
     mean=(0.1, 0.2, 1 / 3),
     deviation=(0.25, 0.25, 0.5),
-    fingerprint="ab12",
-    notes=("3 RGB",),
 )
 CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
 
@@ -83,3 +81,10 @@ def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path
     file.unlink()
     with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
         manifest.read(tmp_path)
+
+
+def test_images_that_were_once_left_out_still_make_it_unofficial(made, tmp_path):
+    values = json.loads((tmp_path / manifest.NAME).read_text())
+    values["findings"] |= {"fingerprint": "ab12", "skipped": ["a.JPEG"], "notes": []}
+    (tmp_path / manifest.NAME).write_text(json.dumps(values))
+    assert manifest.read(tmp_path).findings.deviations == ("without a.JPEG",)

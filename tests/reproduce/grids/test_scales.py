@@ -30,7 +30,7 @@ def of_training(cells: list[Cell]) -> list[TrainingCell]:
 @pytest.mark.parametrize("dataset", PAPER)
 def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None:
     *_, batch, rate, _ = PAPER[dataset]
-    cell = paper.baseline(dataset, "resnet50", 1)
+    cell = sweeps.PAPER.baseline(dataset, "resnet50", 1)
     assert (cell.batch_size, cell.accumulation, cell.method) == (batch, 1, "BACKPROPAGATION")
     assert cell.learning_rate == pytest.approx(rate, rel=1e-12)
     same = dataclasses.replace(cell, batch_size=64, learning_rate=0.025, method="PETRA")

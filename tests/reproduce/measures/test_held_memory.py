@@ -90,7 +90,7 @@ def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_
     gc.disable()
     try:
         left = weakref.ref(Ring())
-        monkeypatch.setattr(machine_memory, "_free_memory", lambda: seen.append(left()))
+        monkeypatch.setattr(machine_memory, "_left_in_group", lambda: seen.append(left()))
         result(cell(), tmp_path)
     finally:
         gc.enable()

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.cells.kinds import StageCostCell
 from reproduce.modelling import rivals
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full, seconds_without_overlap
 from reproduce.records import results
@@ -18,7 +17,7 @@ def network(tmp_path: Path) -> Modelled:
     """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
-    (run,) = results.read(tmp_path).of_kind(StageCostCell)
+    (run,) = results.read(tmp_path).runs
     return Modelled(run)
 
 

@@ -37,5 +37,5 @@ def test_a_loss_that_is_not_finite_breaks_and_a_lack_of_memory_does_not(tmp_path
     for seed, reason in enumerate(("diverged", "out of memory")):
         fake_records.train(digits_cell(seed=seed), tmp_path, 50.0, epochs=1).fail(reason, "…")
     fake_records.train(digits_cell(seed=2), tmp_path, 10.0, epochs=1)
-    by_seed = {run.cell.seed: run for run in read(tmp_path).training}
+    by_seed = {run.cell.seed: run for run in read(tmp_path).runs}
     assert [broken(by_seed[seed]) for seed in (0, 1, 2)] == ["loss not finite", "", ""]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from reproduce.commands.cli import main
 from reproduce.grids.smoke import digits_cell
 from reproduce.records import benchmarks, merging
-from reproduce.records.merging import Verdict, merge
+from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from tests.fake_records import begin, train
 from tests.processes import FORKED
@@ -54,8 +54,8 @@ def failed(root, reason, epochs=1):
     return record
 
 
-def verdicts(there, here, **options):
-    return [action.verdict for action in merge(there, here, **options)]
+def decisions(there, here, **options):
+    return [decision for decision, *_ in merge(there, here, **options)]
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -75,39 +75,39 @@ def snapshot(root: Path) -> dict[str, bytes]:
 def test_what_is_not_here_is_brought_whole(there, here, make):
     make(there)
     before = snapshot(there)
-    assert verdicts(there, here) == [Verdict.BROUGHT]
+    assert decisions(there, here) == [Decision.BROUGHT]
     assert snapshot(here) == before
     assert snapshot(there) == before
     assert not list(here.glob(".merge-*"))
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "verdict"),
+    ("theirs", "ours", "decision"),
     [
-        (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Verdict.REPLACED),
-        (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Verdict.REPLACED),
-        (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Verdict.REPLACED),
-        (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Verdict.REPLACED),  # no metrics left
-        (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Verdict.REPLACED),
-        (lambda root: partial(root, 1), lambda root: begin(CELL, root), Verdict.REPLACED),
-        (lambda root: shared(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
-        (lambda root: partial(root, 3), lambda root: shared(root, 1), Verdict.REPLACED),
-        (lambda root: partial(root, 2), lambda root: shared(root, 3), Verdict.KEPT),
-        (lambda root: partial(root, 2), lambda root: partial(root, 2), Verdict.KEPT),
-        (lambda root: partial(root, 3), lambda root: train(CELL, root, 95.0), Verdict.KEPT),
-        (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Verdict.KEPT),
-        (lambda root: train(CELL, root, 95.0), lambda root: train(CELL, root, 95.0), Verdict.SAME),
+        (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Decision.REPLACED),
+        (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Decision.REPLACED),
+        (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Decision.REPLACED),
+        (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Decision.REPLACED),  # no metrics left
+        (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Decision.REPLACED),
+        (lambda root: partial(root, 1), lambda root: begin(CELL, root), Decision.REPLACED),
+        (lambda root: shared(root, 3), lambda root: partial(root, 1), Decision.REPLACED),
+        (lambda root: partial(root, 3), lambda root: shared(root, 1), Decision.REPLACED),
+        (lambda root: partial(root, 2), lambda root: shared(root, 3), Decision.KEPT),
+        (lambda root: partial(root, 2), lambda root: partial(root, 2), Decision.KEPT),
+        (lambda root: partial(root, 3), lambda root: train(CELL, root, 95.0), Decision.KEPT),
+        (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Decision.KEPT),
+        (lambda root: train(CELL, root, 95.0), lambda root: train(CELL, root, 95.0), Decision.SAME),
     ],
 )
-def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, ours, verdict):
+def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, ours, decision):
     theirs(there)
     ours(here)
     before = snapshot(here)
-    assert verdicts(there, here, dry_run=True) == [verdict]
+    assert decisions(there, here, dry_run=True) == [decision]
     assert snapshot(here) == before
-    assert verdicts(there, here) == [verdict]
-    assert snapshot(here) == (snapshot(there) if verdict is Verdict.REPLACED else before)
-    assert verdicts(there, here) != [Verdict.REPLACED], "once is enough"
+    assert decisions(there, here) == [decision]
+    assert snapshot(here) == (snapshot(there) if decision is Decision.REPLACED else before)
+    assert decisions(there, here) != [Decision.REPLACED], "once is enough"
 
 
 @pytest.mark.parametrize("make", [lambda root: train(CELL, root, 96.0), lambda root: failed(root, "diverged")])
@@ -115,9 +115,9 @@ def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
     train(CELL, there, 95.0)
     make(here)
     before = snapshot(there), snapshot(here)
-    [action] = merge(there, here)
-    assert action.verdict is Verdict.CONFLICT
-    assert str(Record.of(CELL, here).path) in str(action)
+    [(decision, _, detail)] = merge(there, here)
+    assert decision is Decision.CONFLICT
+    assert str(Record.of(CELL, here).path) in detail
     assert (snapshot(there), snapshot(here)) == before
 
 
@@ -129,7 +129,7 @@ def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
     assert (folder / "metrics.jsonl").read_bytes() != (Record.of(CELL, here).path / "metrics.jsonl").read_bytes()
-    assert verdicts(there, here) == [Verdict.SAME]
+    assert decisions(there, here) == [Decision.SAME]
 
 
 @pytest.mark.parametrize("side", ["there", "here"])
@@ -141,9 +141,9 @@ def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
     file = Record.of(CELL, {"there": there, "here": here}[side]).path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
     before = snapshot(here)
-    actions = {action.verdict: action for action in merge(there, here)}
-    assert set(actions) == {Verdict.UNREADABLE, Verdict.BROUGHT}
-    assert str(file) in str(actions[Verdict.UNREADABLE])
+    found = {decision: detail for decision, _, detail in merge(there, here)}
+    assert set(found) == {Decision.UNREADABLE, Decision.BROUGHT}
+    assert str(file) in found[Decision.UNREADABLE]
     assert snapshot(here).items() >= before.items()
     assert Record.of(other, here).state().status is Status.DONE
 
@@ -154,7 +154,7 @@ def test_what_somebody_works_on_is_left(there, here, side):
     train(CELL, here, 95.0, epochs=1).checkpoint.write_bytes(b"x")
     before = snapshot(here)
     with Record.of(CELL, {"there": there, "here": here}[side]).lock():
-        assert verdicts(there, here) == [Verdict.IN_USE]
+        assert decisions(there, here) == [Decision.IN_USE]
     assert snapshot(here) == before
 
 
@@ -169,7 +169,7 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
             Path(target).write_text('{"epoch": 1}\n')
 
     monkeypatch.setattr(merging.shutil, "copy2", torn)
-    assert verdicts(there, here) == [Verdict.UNREADABLE]
+    assert decisions(there, here) == [Decision.UNREADABLE]
     assert snapshot(here) == {}
 
 
@@ -207,7 +207,7 @@ def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it
     assert state.status is Status.PARTIAL
     assert not record.checkpoint.exists(), "the old checkpoint must not meet the new metrics"
     assert not scan(here).problems
-    assert verdicts(there, here) == [Verdict.REPLACED]
+    assert decisions(there, here) == [Decision.REPLACED]
     result = {name: data for name, data in snapshot(here).items() if not name.startswith(".merge-")}
     assert result == snapshot(there)
 
@@ -244,11 +244,11 @@ def test_benchmarks_come_along_and_no_other_run_of_the_same_name_is_written_over
     (there / "benchmarks" / "damaged.json").write_text("{}")
     benchmarks.write(benchmark(name="walk", patch="another"), here)
     before = snapshot(there), snapshot(here)
-    wanted = [Verdict.BROUGHT, Verdict.UNREADABLE, Verdict.BROUGHT, Verdict.CONFLICT]
-    assert verdicts(there, here, dry_run=True) == wanted
+    wanted = [Decision.BROUGHT, Decision.UNREADABLE, Decision.BROUGHT, Decision.CONFLICT]
+    assert decisions(there, here, dry_run=True) == wanted
     assert (snapshot(there), snapshot(here)) == before
-    assert verdicts(there, here) == wanted
-    assert verdicts(there, here) == [Verdict.SAME, Verdict.UNREADABLE, Verdict.SAME, Verdict.CONFLICT]
+    assert decisions(there, here) == wanted
+    assert decisions(there, here) == [Decision.SAME, Decision.UNREADABLE, Decision.SAME, Decision.CONFLICT]
     assert benchmarks.read(here / "benchmarks" / "race.json") == benchmark()
     assert benchmarks.read(here / "benchmarks" / "walk.json").patch == "another"
 

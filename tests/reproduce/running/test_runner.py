@@ -18,7 +18,7 @@ from reproduce.measures.how import How
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
-from reproduce.running.runner import Outcome, run_grid
+from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
@@ -241,14 +241,14 @@ def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
     done, partial = State(Status.DONE), State(Status.PARTIAL, 1, 2)
     diverged, memory = (State(Status.FAILED, 0, 1, reason) for reason in ("diverged", "out of memory"))
     a, b = CELLS[:2]
-    assert Outcome({a: done, b: diverged}).exit_code == 0
-    assert Outcome({a: done, b: memory}).exit_code == 1
-    assert Outcome({a: done, b: partial}).exit_code == 1
-    assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
-    assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
-    assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+    assert GridOutcome({a: done, b: diverged}).exit_code == 0
+    assert GridOutcome({a: done, b: memory}).exit_code == 1
+    assert GridOutcome({a: done, b: partial}).exit_code == 1
+    assert GridOutcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
+    assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
+    assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
     told = []
-    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    listener = runner._Listener([], GridOutcome(), SimpleNamespace(notice=told.append), None, None)
     for index in range(3):
         listener._notice(0, index, "ticks of DSP cannot be recorded")
     assert told == ["NOTE ticks of DSP cannot be recorded"]

@@ -9,6 +9,7 @@ from reproduce.report.layout import column_groups
 from reproduce.show import content
 from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table
 from reproduce.show.statistics import Estimate
+from reproduce.words import some
 
 
 def test_numbers_differences_and_estimates_as_they_are_written() -> None:
@@ -29,8 +30,8 @@ def test_numbers_differences_and_estimates_as_they_are_written() -> None:
         entry = content.relative_error(Estimate(mean, low, high, 1 if low is None else 3))
         assert (entry.text, entry.raw) == (words, mean)
         assert entry.hint == ("one seed: no interval" if low is None else "")
-    assert content.some(["a", "b"], limit=2) == "a; b"
-    assert content.some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
+    assert some(["a", "b"], limit=2) == "a; b"
+    assert some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
     with pytest.raises(ValueError, match="table key: a row has 1 entries for 2 columns"):
         Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
 

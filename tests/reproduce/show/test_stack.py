@@ -42,7 +42,7 @@ def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> 
         caption="",
         rows=[0.0, 1e-9, float("nan")],
         fields=[
-            tables.difference("off", lambda x: x, 1, exact=True, without="none"),
+            tables.difference("off", lambda x: x, 1, exact=True),
             tables.difference("d", lambda x: x, 1),
             tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
         ],
@@ -51,7 +51,7 @@ def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> 
     assert [(row[0].text, row[0].tone) for row in found.rows] == [
         ("0.0", Tone.OURS),
         ("0.0", Tone.ALERT),
-        ("none", Tone.MISSING),
+        ("", Tone.MISSING),
     ]
     assert {row[1].tone for row in found.rows[:2]} == {Tone.OURS}
     assert [entry.text for entry in found.rows[0][2:]] == ["1.0", "2.0"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, paired, verdict
+from reproduce.show.compare import Sample
+from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, verdict
 
 
 @pytest.mark.parametrize(("n", "confidence", "mean"), [(2, 0.95, 94.0), (3, 0.99, 0.0), (8, 0.5, -0.1)])
@@ -32,15 +33,15 @@ def test_one_value_has_no_interval_and_equal_values_one_of_no_width_whose_p_is_1
 
 def test_pairing_removes_what_the_seeds_share_and_only_shared_seeds_are_paired() -> None:
     # Seeds differ by points, the methods by half a point at every seed: separate intervals overlap, paired ones do not.
-    difference = paired({0: 90.5, 1: 95.6, 2: 92.4}, {0: 90.0, 1: 95.0, 2: 92.0})
+    difference = (Sample({0: 90.5, 1: 95.6, 2: 92.4}) - Sample({0: 90.0, 1: 95.0, 2: 92.0})).estimate
     assert difference is not None
     assert difference.mean == pytest.approx(0.5)
     assert difference.half_width == pytest.approx(estimate([0.5, 0.6, 0.4]).half_width)
-    difference = paired({0: 1.0, 1: 2.0, 7: 100.0}, {1: 1.5, 0: 1.0, 3: -100.0})
+    difference = (Sample({0: 1.0, 1: 2.0, 7: 100.0}) - Sample({1: 1.5, 0: 1.0, 3: -100.0})).estimate
     assert difference is not None
     assert (difference.mean, difference.n) == (0.25, 2)
-    assert paired({0: 1.0}, {1: 1.0}) is None
-    assert paired({0: 1.0}, {0: 2.0}) == Estimate(-1.0, None, None, 1)
+    assert (Sample({0: 1.0}) - Sample({1: 1.0})).estimate is None
+    assert (Sample({0: 1.0}) - Sample({0: 2.0})).estimate == Estimate(-1.0, None, None, 1)
 
 
 def test_verdict() -> None:

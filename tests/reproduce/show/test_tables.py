@@ -1,6 +1,7 @@
 """A field is a column with what it shows of a row; head and row cannot disagree."""
 
 from reproduce.published import Mark
+from reproduce.show import content
 from reproduce.show.compare import Sample, judge
 from reproduce.show.content import Tone
 from reproduce.show.tables import amount, difference, judged, mean, published, table, words
@@ -19,7 +20,7 @@ def test_every_kind_of_field_stands_under_its_head() -> None:
             amount("bytes", lambda k: 1e3 * k if k < 9 else None, 1, without="not held"),
             difference("less", lambda k: -k, 0),
             judged("gap", lambda k: GAPS.get(k, ""), group="runs"),
-            published("published", lambda _: ("95.3", Mark.PAPER)),
+            published("published", lambda _: content.published("95.3", Mark.PAPER)),
         ],
         notes=("first", ""),
     )
