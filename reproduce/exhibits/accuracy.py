@@ -1,8 +1,7 @@
 """Test accuracies of all methods in one setting, scale by scale.
 
 The paper compares PETRA with backpropagation only; its reviewers asked for the other asynchronous methods. Here are all
-of them, on the same network with the same k and seeds, and PETRA less each rival. A run that falls short of what its
-scale expects is said before anything else.
+of them, on the same network with the same k and seeds; a run that falls short of what its scale expects is an alert.
 """
 
 from collections.abc import Iterator
@@ -13,9 +12,8 @@ from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.compare import judge, means, reported
+from reproduce.show.compare import judge, means
 from reproduce.show.content import Finding, OfK, Tone, short_title
-from reproduce.show.statistics import MARGIN_POINTS
 from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import count, some
 
@@ -48,12 +46,6 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     beside = judge({(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks})
     key, setting = f"{sheet.key}-{sheet.dataset}{recipe}", sheet.described(width=False)
     yield from _expected(sheet)
-    said = {name: reported(j for (_, own, _), j in less.items() if own == name) for name in (*RIVALS, PETRA)}
-    if differences := "; ".join(f"{methods.by_name(name).title}, {found}" for name, found in said.items() if found):
-        yield Finding(
-            f"Accuracy, scale “{sheet.scale}”: against backpropagation on the same network, k and seeds, margin "
-            f"{MARGIN_POINTS} points. {differences}."
-        )
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [f"{short_title(methods.by_name(m))} {found.mean:.1f} %" for m, found in reached.items() if found]

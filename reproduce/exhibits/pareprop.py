@@ -1,8 +1,7 @@
 """PaReprop: throughput and memory beside backpropagation and reversible backpropagation, and what its paper reports.
 
-The published gains (arXiv 2306.09342) are of networks for ImageNet on a server's GPU; what `benchmarks/pareprop.py`
-recorded may be of networks a few channels wide on a CPU. So each stands with where it ran, and a published gain only in
-the row of the very size that it was published for.
+The published gains (arXiv 2306.09342) are of networks for ImageNet on a server's GPU, records may be of narrow ones on
+a CPU. So each stands with where it ran, and a published gain only in the row of the very size that it is of.
 """
 
 from collections.abc import Iterator

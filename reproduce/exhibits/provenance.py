@@ -1,8 +1,7 @@
 """Where every number comes from: cell by cell the state, the code, the machine and the command that repeats it.
 
 Environments and versions of the code are listed once and referred to by a short name (E1, C1); a difference to a
-commit is shown whole. Cells that have not been run are counted, not listed: of a thousand lines that say "not run"
-nobody reads one.
+commit is shown whole. Cells that have not been run are counted: of a thousand lines "not run" nobody reads one.
 """
 
 import json

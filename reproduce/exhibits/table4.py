@@ -1,7 +1,6 @@
 """Table 4: the buffer ablation: which of inputs and weights may be approximated, k = 1.
 
-The four configurations are four methods: what a backward does not find in a buffer, it approximates, an input by
-reconstruction, the forward's weights by the current ones. How much reconstruction can cost depends on the network: on
+What a backward does not find in a buffer, it approximates. How much reconstruction can cost depends on the network: on
 how many stages evaluate their function at a reconstructed input, which is derived and said beside every number.
 """
 

@@ -15,7 +15,6 @@ from reproduce.modelling.modelled import timed_networks
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, TIMES, Table, missing
-from reproduce.show.content import number as number_entry
 from reproduce.show.tables import amount, number, published, published_value, table, words
 
 SPEEDUP = "speedup_over_reversible_backpropagation"
@@ -37,7 +36,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """The published values beside what is modelled at the paper's scale, and other ways at the largest."""
     papers = next(sheets(frames, "table5"))
     states = papers.runs.set_index("model")["state"]
-    speedups = {m.run.cell.model: number_entry(m.speedup, 2, hint=m.machine) for m in timed_networks(papers)}
+    speedups = {m.run.cell.model: m.speedup for m in timed_networks(papers)}
     yield table(
         key="table5",
         caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled: at "
@@ -48,7 +47,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             number("J", lambda row: row.number("devices")),
             published("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
             amount("measured on J devices", lambda _: None, 2, group="speed-up", without="not run"),
-            words("modelled", lambda row: speedups.get(row["model"], missing(states[row["model"]])), group="speed-up"),
+            amount("modelled", lambda r: speedups.get(r["model"], missing(states[r["model"]])), 2, group="speed-up"),
         ],
     )
     if sheet := largest(frames):
@@ -127,8 +126,7 @@ def _arrangements(sheet: Sheet) -> Table:
         ],
         notes=[
             "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. Replicas "
-            "take micro-batches in turn and add up their gradients at every update; all devices as replicas of "
-            "everything are data parallelism, without delay, every device with all weights."
+            "take micro-batches in turn and add up their gradients at every update."
         ],
         grouped=True,
     )

@@ -1,8 +1,7 @@
 """Beyond the paper: what every way to train costs and what it gives: accuracy, bytes per device, time.
 
-Accuracy, memory and speed each have their table, and each table has another winner. Whoever chooses a way to train
-needs the three at once, on the devices that are there: the engine's methods beside synchronous pipelines, with the
-front of what no other way beats. Accuracy is measured; bytes and times are modelled from the stages' measured costs.
+Accuracy, memory and speed each have their table, and each table has another winner; whoever chooses a way to train
+needs the three at once. Accuracy is measured; bytes and times are modelled from the stages' measured costs.
 """
 
 from collections.abc import Iterator

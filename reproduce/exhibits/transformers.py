@@ -1,8 +1,7 @@
 """Beyond the paper: PETRA on transformers, of images and of text, beside backpropagation.
 
 A reversible transformer buffers nothing between embedding and head: the hardest case for reconstruction with newer
-weights. Its text comes with Python, another one in every version, so runs on different texts never stand in one table;
-nor do reconstruction errors in different arithmetics.
+weights. Its text comes with Python, another one in every version: each text, and each arithmetic, has its own table.
 """
 
 from collections.abc import Iterator

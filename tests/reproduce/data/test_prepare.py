@@ -163,10 +163,6 @@ def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, roo
     assert after.source == str(other)
     assert after.files == before.files
     assert left(root) == {"cifar10"}
-    [file] = other.rglob("test_batch.bin")  # repaired, it is not what was prepared
-    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
-    with pytest.raises(DataError, match=r"prepared before, from other files than .* holds now\. Add --replace"):
-        prepare(CIFAR10, other, root, WHY, bar)
     with (
         filelock.FileLock(root / ".cifar10.lock"),
         pytest.raises(DataError, match="another process prepares this data set"),

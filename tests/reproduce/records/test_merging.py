@@ -278,7 +278,6 @@ def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_wri
         ["records", "merge", here, "--records", file / "records"],
         ["report", "--records", here, "--output", file / "page.html"],
         ["run", "smoke", "--tables", "table1", "--records", file / "records"],
-        ["partition", "--svg", file / "run.svg"],
         ["train", "--output", file / "run"],
         ["train", "--output", tmp_path / "run", "--trace", file / "trace.json"],
     ):
