@@ -105,13 +105,16 @@ def check_channel(channel: Channel | None, stages: int, seed: int | None, replic
         raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")
 
 
-def check_state(state: Any, method: str, accumulation: int, *, stages: int, own_stages: range, seeded: bool) -> None:
+def check_state(
+    state: Any, method: str, accumulation: int, delay: str, *, stages: int, own_stages: range, seeded: bool
+) -> None:
     """Check that a state is that of a pipeline like this one.
 
     Args:
         state: of a pipeline, or what is taken for it.
         method: of this pipeline.
         accumulation: of this pipeline.
+        delay: what this pipeline does about delay (`petra_core.delay.described`); empty: nothing.
         stages: J.
         own_stages: those of this process.
         seeded: whether this pipeline has random streams of its own.
@@ -125,6 +128,11 @@ def check_state(state: Any, method: str, accumulation: int, *, stages: int, own_
     for key, value in {"format": STATE_FORMAT, "method": method, "accumulation": accumulation}.items():
         if state[key] != value:
             raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
+    if state.get("delay", "") != delay:
+        raise CheckpointError(
+            f"the state was trained with {state.get('delay') or 'no correction for delay'}, this pipeline has "
+            f"{delay or 'none'}"
+        )
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     missing = [index for index in own_stages if state["workers"][index] is None]

@@ -1,6 +1,6 @@
 """The methods of the paper as values of one engine.
 
-Every method is the same machine with three settings, and PAREPROP has a fourth, `overlapped`. When the gradient of a
+Every method is the same machine with three settings, and two of the last have one more each. When the gradient of a
 micro-batch comes back to a stage, the stage needs the *input* of its forward and the *weights* to differentiate with;
 and micro-batches either pass one at a time or follow each other at every tick:
 
@@ -12,10 +12,18 @@ and micro-batches either pass one at a time or follow each other at every tick:
     APPROXIMATE_INPUTS            reconstructed           forward's, stashed        one a tick
     PETRA                         reconstructed           current                   one a tick
     PAREPROP                      reconstructed           current (= forward's)     one at a time
+    PIPEDREAM_2BW                 in the kept graph       forward's, stashed        one a tick
 
 (arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
 of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
 the stage below it reconstructs its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
+PipeDream-2BW (arXiv 2006.09503) delays every stage by one update, whatever its place: all micro-batches of an update
+have the weights before the last, of which a stage keeps one copy beside the current ones. So all of them have to be on
+their way before the next update, which takes k of at least the delay of the first stage, 2(J - 1) micro-batches.
+
+PACI (arXiv 2606.07881), with current weights, recomputed inputs and an update after every k-th backward, is DSP here:
+`by_name` knows it by that name too. Its 1F1B schedule has up to J - j micro-batches under way at stage j, where one
+that enters at every tick has 2(J - 1 - j) + 1; so it is DSP at half the delay.
 
 "Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
 recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
@@ -55,6 +63,7 @@ class Method:
         weights: which weights the backward uses.
         pipelined: whether a new micro-batch enters at every tick (else only once the one before it is finished).
         overlapped: whether a stage reconstructs beside the backward of the stage above, one tick before its own.
+        double_buffered: whether forward and backward use the weights before the last update, at every stage.
 
     """
 
@@ -64,6 +73,7 @@ class Method:
     weights: Weights
     pipelined: bool
     overlapped: bool = False
+    double_buffered: bool = False
 
     @property
     def keeps_graph(self) -> bool:
@@ -92,6 +102,15 @@ class Method:
         delay = self.delay(0, stages)
         return (2 * delay if self.stashes_weights else delay) + accumulation
 
+    def check_depth(self, delay: int, accumulation: int) -> None:
+        """Raise ValueError if the first stage's delay, in micro-batches, is too long for this method at this k."""
+        if self.double_buffered and accumulation < delay:
+            raise ValueError(
+                f"{self} keeps two versions of the weights, so the {delay} micro-batches under way at the first stage "
+                f"must belong to two updates at most; got k={accumulation}: raise k to {delay} or more (up to "
+                f"{MAX_ACCUMULATION}), or merge stages"
+            )
+
     def __str__(self) -> str:
         return self.name
 
@@ -107,6 +126,9 @@ APPROXIMATE_INPUTS = Method(
 )
 PETRA = Method("PETRA", "PETRA", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=True)
 PAREPROP = Method("PAREPROP", "PaReprop", Inputs.RECONSTRUCTION, Weights.CURRENT, pipelined=False, overlapped=True)
+PIPEDREAM_2BW = Method(
+    "PIPEDREAM_2BW", "PipeDream-2BW", Inputs.GRAPH, Weights.STASH, pipelined=True, double_buffered=True
+)
 
 #: The methods of PETRA's paper, which its tables compare with each other.
 ALL: tuple[Method, ...] = (
@@ -118,7 +140,9 @@ ALL: tuple[Method, ...] = (
     PETRA,
 )
 #: All methods, in the order in which they are listed.
-KNOWN: tuple[Method, ...] = (*ALL, PAREPROP)
+KNOWN: tuple[Method, ...] = (*ALL, PAREPROP, PIPEDREAM_2BW)
+#: Other works' names for what a method here does.
+ALIASES: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP}
 
 
 def by_name(name: str) -> Method:
@@ -130,8 +154,8 @@ def by_name(name: str) -> Method:
     """
     wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
     methods = {method.name: method for method in KNOWN}
-    if wanted in methods:
-        return methods[wanted]
+    if wanted in methods or wanted in ALIASES:
+        return methods.get(wanted) or ALIASES[wanted]
     near = difflib.get_close_matches(wanted, methods, n=3, cutoff=0.4) or list(methods)
     raise ValueError(f"there is no method {name!r}; did you mean {', '.join(near)}?")
 

@@ -14,22 +14,24 @@ happened since. The obvious way, a copy at every forward, holds one copy too man
 change. Here the forward uses the current weights, and only an update that would overwrite weights still needed moves
 the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a delay of
 s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
+Weights that a forward predicted for itself are no version, so what needs them again keeps them with the micro-batch.
 """
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from petra_core.buffers import FrozenBuffers
+from petra_core.corrections import Corrector
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
 from petra_core.randomness import RandomState, RandomStream, loaded, replay
-from petra_core.stages import HeadStage, Stage
+from petra_core.stages import HeadStage, Stage, StageWeights
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached
 
 
@@ -42,6 +44,22 @@ class _Entry:
     kept: Streams  # what `Stage.keep` chose of the input; empty if the input will be reconstructed
     random: RandomState | None  # where the forward's random numbers began, if it drew any
     tape: Tape | None = None
+    weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
+    ahead: int = 0  # updates by which the forward's weights were predicted
+    predicted: StageWeights | None = None  # those weights, where they will be needed again
+
+
+class Ahead(NamedTuple):
+    """A forward with weights of the future.
+
+    Attributes:
+        updates: how far ahead.
+        predict: the weights then from those now, by name; None if nothing is known that would change them.
+
+    """
+
+    updates: int
+    predict: Callable[[Mapping[str, Tensor]], dict[str, Tensor] | None]
 
 
 class Part:
@@ -53,17 +71,31 @@ class Part:
         ledger: account of the stage that the block belongs to.
         device: where the block's parameters are.
         autocast: dtype of the automatic mixed precision inside the block, or None for the caller's.
+        keeps_weights: whether the weights of a forward are kept until its backward, whatever the method.
+
+    Attributes:
+        corrector: corrects late gradients and the weights of late backwards, if there is one.
 
     """
 
     def __init__(
-        self, stage: Stage, method: Method, ledger: Ledger, device: torch.device, autocast: torch.dtype | None
+        self,
+        stage: Stage,
+        method: Method,
+        ledger: Ledger,
+        device: torch.device,
+        autocast: torch.dtype | None,
+        *,
+        keeps_weights: bool = False,
     ) -> None:
         is_head = isinstance(stage, HeadStage)
         self.stage = stage
         self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the tick
         self.reconstructs = method.reconstructs and stage.invertible and not is_head
-        self._stashes_weights = method.stashes_weights and not is_head
+        self._double_buffered = method.double_buffered
+        self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
+        self._keeps_weights = self._stashes_weights or keeps_weights
+        self.corrector: Corrector | None = None
         self._trainable = {name: p for name, p in stage.function.named_parameters() if p.requires_grad}
         self.parameters = list(self._trainable.values())
         self._memory: deque[_Entry] = deque()
@@ -79,9 +111,23 @@ class Part:
         self._autocast = autocast
 
     def forward(
-        self, micro_batch: int, inputs: Streams, target: Tensor | None, version: int, stream: RandomStream
+        self,
+        micro_batch: int,
+        inputs: Streams,
+        target: Tensor | None,
+        version: int,
+        stream: RandomStream,
+        ahead: Ahead | None = None,
     ) -> Streams:
-        """Evaluate with the current weights, which are of number `version`, and keep what the method keeps.
+        """Evaluate, and keep what the method keeps.
+
+        Args:
+            micro_batch: its number.
+            inputs: of the block.
+            target: of the loss, at the head.
+            version: of the weights: the current ones or, double-buffered, those before.
+            stream: of random numbers.
+            ahead: predicts the weights to evaluate with from the current ones, if they are to be predicted.
 
         Raises:
             ValueError: the block wrote to its input in place.
@@ -91,10 +137,12 @@ class Part:
         self._ledger.add("inputs", payload(kept))
         writes = [tensor._version for tensor in inputs]
         tape: Tape | None = None
+        predicted = None if ahead is None else self._predicted(version, ahead)
+        weights = (predicted or self._weights_of(version)) if self.keeps_tape else None
         with stream:
             if self.keeps_tape:
-                with self._precision(), torch.enable_grad(), self._measuring(*inputs):
-                    tape = self._record(inputs, target, version)
+                with self._precision(), torch.enable_grad(), self._measuring(*inputs, *(predicted or {}).values()):
+                    tape = self._record(inputs, target, weights)
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
@@ -102,22 +150,37 @@ class Part:
                     tape.forget()
             else:
                 with torch.no_grad():
-                    outputs = detached(self.evaluate(inputs))
+                    outputs = detached(self.evaluate(inputs, predicted))
         if [tensor._version for tensor in inputs] != writes:
             raise ValueError(
                 f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
                 f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
             )
-        self._memory.append(_Entry(micro_batch, version, kept, stream.drawn, tape))
+        entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
+        if predicted is not None and ahead is not None and self._keeps_weights:
+            self._keep_predicted(entry, ahead.updates, predicted)
+        self._memory.append(entry)
         return outputs
 
-    def evaluate(self, inputs: Streams) -> Streams:
-        """Evaluate the block with the current weights; nothing is kept."""
+    def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
+        """Evaluate the block with the current weights, or with others by name; nothing is kept."""
         with self._precision():
-            return as_streams(self.stage(as_value(inputs)))
+            if weights is None:
+                return as_streams(self.stage(as_value(inputs)))
+            outputs = self.stage.record(inputs, weights).outputs
+            assert outputs is not None
+            return outputs
 
-    def reconstruct(self, outputs: Streams | None) -> Streams | None:
+    def delay(self, version: int) -> int:
+        """Updates since the forward of the oldest entry, when the weights are of number `version`."""
+        return version - self._memory[0].version
+
+    def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
         """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept.
+
+        Args:
+            outputs: the part's output, if it is to be inverted.
+            delay: updates since the entry's forward, for a corrector that gives the backward other weights.
 
         Returns:
             The part's input, as `backward` does.
@@ -126,19 +189,23 @@ class Part:
         entry = self._memory[0]
         if entry.tape is not None:
             return entry.tape.inputs
-        weights = self._weights_of(entry.version)
+        if self._stashes_weights:
+            entry.weights = entry.predicted or self._weights_of(entry.version)
+        elif self.corrector is not None:
+            entry.weights = self.corrector.backward_weights(self._trainable, delay)
+            self._ledger.add("stashed_weights", payload((entry.weights or {}).values()))
         with (
             self._precision(),
             torch.enable_grad(),
             self._frozen,
             replay(entry.random, self._device),
-            self._measuring(*(outputs or ()), *entry.kept),
+            self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
                 assert outputs is not None  # the pipeline asks the stage above to hand its input down
-                entry.tape = self._invert(outputs, entry, weights)
+                entry.tape = self._invert(outputs, entry)
             else:
-                entry.tape = self.stage.retrace(entry.kept, weights)
+                entry.tape = self.stage.retrace(entry.kept, entry.weights)
                 entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
@@ -177,17 +244,17 @@ class Part:
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
-        weights = self._weights_of(entry.version)
-        leaves = self.parameters if weights is None else list(weights.values())
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
-        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
+        if self.corrector is not None:
+            gradients = self._corrected(self.corrector, entry, gradients)
+        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
         self._ledger.add("inputs", -payload(entry.kept))
-        if entry.version in self._versions and all(later.version != entry.version for later in self._memory):
-            self._ledger.add("stashed_weights", -payload(self._versions.pop(entry.version).values()))
+        self._let_weights_go(entry)
         return inputs, grad_inputs
 
     def retire_weights(self, version: int) -> None:
@@ -196,7 +263,11 @@ class Part:
         They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
         weights are copied once an update and not once a forward.
         """
-        if self._stashes_weights and any(entry.version == version for entry in self._memory):
+        needed = any(entry.version == version and entry.predicted is None for entry in self._memory)
+        if self._double_buffered:  # by forwards to come; of those with the weights before, the last backward is done
+            self._drop(version - 1)
+            needed = True
+        if self._keeps_weights and needed:
             self._versions[version] = self._current or self._leaves()
             for parameter in self.parameters:
                 parameter.data = parameter.data.clone()
@@ -207,7 +278,13 @@ class Part:
         """Memory and stashed weights; graphs are not saved but retraced on loading."""
         return {
             "memory": [
-                {"micro_batch": e.micro_batch, "version": e.version, "kept": e.kept, "random": e.random}
+                {
+                    "micro_batch": e.micro_batch,
+                    "version": e.version,
+                    "kept": e.kept,
+                    "random": e.random,
+                    **({} if e.predicted is None else {"ahead": e.ahead, "predicted": dict(e.predicted)}),
+                }
                 for e in self._memory
             ],
             "weights": {version: dict(weights) for version, weights in self._versions.items()},
@@ -215,20 +292,16 @@ class Part:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
-        self._versions = {
-            version: {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
-            for version, weights in state["weights"].items()
-        }
+        self._versions = {version: self._placed(weights) for version, weights in state["weights"].items()}
         self._current = None
-        self._memory = deque(
-            _Entry(
-                e["micro_batch"],
-                e["version"],
-                tuple(tensor.to(self._device) for tensor in e["kept"]),
-                None if e["random"] is None else loaded(e["random"], self._device),
-            )
-            for e in state["memory"]
-        )
+        self._memory = deque()
+        for e in state["memory"]:
+            kept = tuple(tensor.to(self._device) for tensor in e["kept"])
+            random = None if e["random"] is None else loaded(e["random"], self._device)
+            entry = _Entry(e["micro_batch"], e["version"], kept, random)
+            if "predicted" in e:
+                self._keep_predicted(entry, e["ahead"], self._placed(e["predicted"]))
+            self._memory.append(entry)
         if self.keeps_tape:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # the oldest; then the next oldest, until the first is the oldest again
@@ -239,20 +312,20 @@ class Part:
         self._ledger.add("inputs", sum(payload(entry.kept) for entry in self._memory))
         self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
-    def _record(self, inputs: Streams, target: Tensor | None, version: int) -> Tape:
+    def _record(self, inputs: Streams, target: Tensor | None, weights: StageWeights | None) -> Tape:
         if isinstance(self.stage, HeadStage):
             assert target is not None
-            return self.stage.record_loss(inputs, target)
-        return self.stage.record(inputs, self._weights_of(version))
+            return self.stage.record_loss(inputs, target, weights)
+        return self.stage.record(inputs, weights)
 
-    def _invert(self, outputs: Streams, entry: _Entry, weights: Mapping[str, Tensor] | None) -> Tape:
-        """Invert with the current weights; the same evaluation is the graph, unless that needs stashed weights."""
-        if weights is None:
-            return self.stage.reconstruct(outputs)
+    def _invert(self, outputs: Streams, entry: _Entry) -> Tape:
+        """Invert by the evaluation that is the graph; if that has stashed weights, by one with the current ones."""
+        if entry.weights is None or not self._stashes_weights:
+            return self.stage.reconstruct(outputs, entry.weights)
         with torch.no_grad(), replay(entry.random, self._device):
             inputs = self.stage.reconstruct(outputs).inputs
         assert inputs is not None
-        tape = self.stage.retrace(self.stage.keep(inputs), weights)
+        tape = self.stage.retrace(self.stage.keep(inputs), entry.weights)
         tape.inputs = inputs
         return tape
 
@@ -262,13 +335,63 @@ class Part:
         The stash, if there was an update since; leaves on the current storage, if the graph is kept beyond the next
         update; None, if the module's own parameters will do.
         """
+        if not self._stashes_weights:
+            return None
         if version in self._versions:
             return self._versions[version]
-        if self.keeps_tape and self._stashes_weights:
+        if self.keeps_tape:
             # The graph must stay differentiable after the module's parameters have moved on.
             self._current = self._current or self._leaves()
             return self._current
         return None
+
+    def weights_of_forward(self, version: int, ahead: Ahead | None) -> StageWeights | None:
+        """The weights that a forward would use, in place of the module's own (see `forward`)."""
+        return self._versions.get(version) if ahead is None else self._predicted(version, ahead)
+
+    def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
+        """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""
+        last = self._memory[-1] if self._memory else None
+        if last is not None and last.predicted is not None and (last.version, last.ahead) == (version, ahead.updates):
+            return last.predicted
+        return ahead.predict(self._trainable)
+
+    def _keep_predicted(self, entry: _Entry, ahead: int, weights: StageWeights) -> None:
+        """Keep the weights of a forward with its entry, the next to come; neighbours share what is alike."""
+        last = self._memory[-1] if self._memory else None
+        alike = last is not None and last.predicted is not None and (last.version, last.ahead) == (entry.version, ahead)
+        entry.ahead, entry.predicted = ahead, last.predicted if alike and last is not None else weights
+        if not alike:
+            self._ledger.add("stashed_weights", payload(weights.values()))
+
+    def _corrected(
+        self, corrector: Corrector, entry: _Entry, gradients: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of a late micro-batch, by weights that are others than its forward had."""
+        weights = self._versions.get(entry.version) if entry.predicted is None else entry.predicted
+        if weights is None:
+            return tuple(gradients)
+        return tuple(
+            None if gradient is None else corrector.gradient(parameter, gradient, weights[name])
+            for (name, parameter), gradient in zip(self._trainable.items(), gradients, strict=True)
+        )
+
+    def _let_weights_go(self, entry: _Entry) -> None:
+        """Drop what only this entry, which has left the memory, needed of other weights than the current."""
+        if self.corrector is not None and not self._stashes_weights:
+            self._ledger.add("stashed_weights", -payload((entry.weights or {}).values()))
+        if entry.predicted is not None:
+            if not self._memory or self._memory[0].predicted is not entry.predicted:
+                self._ledger.add("stashed_weights", -payload(entry.predicted.values()))
+        elif not self._double_buffered and all(later.version != entry.version for later in self._memory):
+            self._drop(entry.version)
+
+    def _drop(self, version: int) -> None:
+        if version in self._versions:
+            self._ledger.add("stashed_weights", -payload(self._versions.pop(version).values()))
+
+    def _placed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
 
     def _leaves(self) -> dict[str, Tensor]:
         """Graph leaves on the parameters' storage, with version counters of their own.

@@ -22,6 +22,7 @@ from petra_core.channel import Channel
 from petra_core.checkpoint import copied
 from petra_core.checks import STATE_FORMAT, Shapes, check_channel, check_stages, check_state
 from petra_core.concurrency import conductor
+from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_weights
 from petra_core.ledger import MemoryReport
@@ -32,7 +33,7 @@ from petra_core.recipe import set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode
-from petra_core.tape import Value, as_streams
+from petra_core.tape import Value, as_streams, as_value
 from petra_core.tracing import WAIT, Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
 
@@ -48,6 +49,10 @@ class Pipeline:
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
+        forward_weights: of the forward: current, or predicted for the update at which its backward will come
+            (`petra_core.delay`); of pipelined methods under SGD or AdamW.
+        correction: of gradients, updates or weights for their delay, one of `petra_core.delay.CORRECTIONS`; of
+            pipelined methods. None: updates as the optimizer makes them.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; the streams between
             stages stay float32. None: as the caller's own autocast context says.
         messages: dtype in which messages between stages are sent: torch.bfloat16 halves them, and rounds
@@ -72,7 +77,8 @@ class Pipeline:
     Raises:
         TypeError: something among the stages is no stage.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range, messages have no such dtype.
+            (`petra_core.checks.check_residual`), k is out of range or too small for the method's delay, messages have
+            no such dtype, forward weights or a correction do not fit the method or the optimizer.
 
     """
 
@@ -83,6 +89,8 @@ class Pipeline:
         *,
         accumulation: int = 1,
         optimizer: OptimizerFactory | None = None,
+        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
+        correction: Correction | None = None,
         seed: int | None = None,
         autocast: torch.dtype | None = None,
         messages: torch.dtype | None = None,
@@ -96,6 +104,7 @@ class Pipeline:
         self.method = method
         self.accumulation = check_accumulation(accumulation)
         check_messages(messages)
+        check_delay_settings(method, forward_weights, correction)
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed, replicas)
         self._channel = channel
@@ -104,10 +113,17 @@ class Pipeline:
         self._clock = clock = Clock(
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
+        method.check_depth(clock.depth, accumulation)
+        self._delay = described(forward_weights, correction)
         # Of r processes that take turns at the own stages, i does the micro-batches m with m mod r = i. Alone: (0, 1).
         self._replica, self._count = (
             (0, 1) if channel is None else (channel.replica, clock.devices(self._own_stages.start))
         )
+        if correction is not None and self._count > 1:
+            raise ValueError(
+                f"the correction {correction.name!r} counts the delays of all micro-batches of an update, and a "
+                f"replica of a stage with a process of its own sees its share alone; give each stage one process"
+            )
         hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
@@ -117,8 +133,11 @@ class Pipeline:
                 index,
                 device,
                 method,
-                accumulation // self._count,
+                accumulation,
                 optimizer,
+                forward_weights=forward_weights,
+                correction=correction,
+                sharers=self._count,
                 seed=seed,
                 replicas=range(clock.devices(index)) if channel is None else (self._replica,),
                 autocast=autocast,
@@ -222,6 +241,15 @@ class Pipeline:
                 streams = self._channel.evaluation_output(streams)
         return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
 
+    @torch.no_grad()
+    def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
+        """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
+
+        With the weights that it would use, in the stage's present mode: for who looks on (dropout draws anew).
+        """
+        worker = self._workers[stage - self._own_stages.start]
+        return as_value(worker.evaluate(as_streams(inputs), micro_batch))
+
     def check_finite(self) -> None:
         """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""
         self._look_at_losses()
@@ -301,6 +329,7 @@ class Pipeline:
                 "format": STATE_FORMAT,
                 "method": self.method.name,
                 "accumulation": self.accumulation,
+                **({"delay": self._delay} if self._delay else {}),
                 "clock": self._clock.state_dict(),
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes.first,
@@ -321,6 +350,7 @@ class Pipeline:
             state,
             self.method.name,
             self.accumulation,
+            self._delay,
             stages=len(self.stages),
             own_stages=self._own_stages,
             seeded=self._seeded,

@@ -8,7 +8,7 @@ thing as "the" update: at one tick each stage is at another one, while all of th
 whose number therefore sets the learning rate of all stages.
 
 Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
-any optimizer.
+any optimizer. NAdam is what asynchronous Nesterov (arXiv 2505.01099) uses against delay, with a large momentum.
 """
 
 import functools
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a learning rate is a number, for which nobody waits for tor
     import torch
     from torch import Tensor
 
-__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "set_rate", "sgd"]
+__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "nadam", "set_rate", "sgd"]
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
 
@@ -123,6 +123,33 @@ def adamw(
     return functools.partial(_adamw, lr=learning_rate, betas=betas, weight_decay=weight_decay)
 
 
+def nadam(
+    learning_rate: float,
+    *,
+    beta1: float = 0.99,
+    beta2: float = 0.999,
+    momentum_decay: float = 0.004,
+    weight_decay: float = 0.0,
+) -> OptimizerFactory:
+    """A factory of NAdam (Dozat 2016) with decoupled weight decay, as `adamw` is of AdamW.
+
+    The defaults are those of asynchronous Nesterov (Ajanthan et al. 2025, arXiv 2505.01099): a momentum of 0.99, which
+    discounts late gradients by the factor 1 - 0.99 and looks ahead along the steps so far.
+
+    Raises:
+        ValueError: a number out of its range.
+        TypeError: an argument of another type.
+
+    """
+    check_number("learning_rate", learning_rate)
+    betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
+    check_number("momentum_decay", momentum_decay)
+    check_number("weight_decay", weight_decay)
+    return functools.partial(
+        _nadam, lr=learning_rate, betas=betas, momentum_decay=momentum_decay, weight_decay=weight_decay
+    )
+
+
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
     """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it.
 
@@ -153,6 +180,25 @@ def _adamw(
     import torch
 
     return torch.optim.AdamW(_groups(parameters, weight_decay), lr=lr, betas=betas)
+
+
+def _nadam(
+    parameters: "Iterable[Tensor]",
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    momentum_decay: float,
+    weight_decay: float,
+) -> "torch.optim.NAdam":
+    import torch
+
+    return torch.optim.NAdam(
+        _groups(parameters, weight_decay),
+        lr=lr,
+        betas=betas,
+        momentum_decay=momentum_decay,
+        decoupled_weight_decay=True,
+    )
 
 
 def _groups(parameters: "Iterable[Tensor]", weight_decay: float) -> list[dict[str, Any]]:

@@ -87,8 +87,12 @@ class Stage(nn.Module, abc.ABC):
         """Evaluate with a graph, from what `keep` returned."""
         return self.record(kept, weights)
 
-    def reconstruct(self, outputs: Streams) -> Tape:
-        """Reconstruct the input from the output, by one evaluation at the function's own weights: it is the tape too.
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+        """Reconstruct the input from the output by one evaluation, which is the tape too.
+
+        Args:
+            outputs: the stage's output streams.
+            weights: parameters to use in place of the function's own, by name.
 
         Raises:
             TypeError: the stage is not invertible.
@@ -156,10 +160,10 @@ class ReversibleStage(Stage):
         x_leaf = leaf(kept[0])
         return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights), self.combine)
 
-    def reconstruct(self, outputs: Streams) -> Tape:
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
         y, y_tilde = self._two_streams(outputs)
         x_leaf = leaf(y_tilde)
-        residual = self._evaluate(x_leaf, None)
+        residual = self._evaluate(x_leaf, weights)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
         return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
 
@@ -239,10 +243,10 @@ class HeadStage(Stage):
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
         raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
 
-    def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
+    def record_loss(self, inputs: Streams, target: Tensor, weights: StageWeights | None = None) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
         leaves = tuple(leaf(stream) for stream in inputs)
-        output = as_value(at_least_float32(self._call(as_value(leaves), None)))
+        output = as_value(at_least_float32(self._call(as_value(leaves), weights)))
         if not isinstance(output, Tensor):
             raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)

@@ -14,6 +14,7 @@ last to the first, so that one block's graph is alive at a time:
 A prime marks what is reconstructed: y' is y but for rounding and the updates since.
 """
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from petra_core.corrections import Corrector, corrector
+from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import Ledger, StageMemory, payload
+from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
-from petra_core.part import Part
+from petra_core.part import Ahead, Part
 from petra_core.randomness import RandomStream
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
@@ -136,11 +140,14 @@ class Worker:
         index: its number j.
         device: where it computes, as `devices_of` says.
         method: the training method.
-        accumulation: backwards to one update: k, of replicas the share of one.
+        accumulation: k, micro-batches of an update.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
         replicas: which of the stage's replicas this worker stands for: one number where each has a process of its own,
             0, 1, 2, … where this process does the work of all. Each has a random stream of its own.
+        sharers: replicas that have processes of their own, each with its share of the k backwards.
+        forward_weights: current or predicted.
+        correction: for delay, or None.
         autocast: dtype of automatic mixed precision, or None.
         messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
@@ -161,6 +168,9 @@ class Worker:
         *,
         seed: int | None,
         replicas: Sequence[int] = (0,),
+        sharers: int = 1,
+        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
+        correction: Correction | None = None,
         autocast: torch.dtype | None,
         messages: torch.dtype | None = None,
         hand_down: bool,
@@ -172,15 +182,32 @@ class Worker:
         self.index = index
         self.device = device
         self.ledger = Ledger()
-        self.parts = [Part(part, method, self.ledger, self.device, autocast) for part in stage.parts()]
-        self.is_head = isinstance(stage.parts()[-1], HeadStage)
+        self.is_head = isinstance(stage.parts()[-1], HeadStage)  # has no delay, so nothing to predict or to correct
+        keeps_weights = correction is not None and correction.keeps_weights and not self.is_head
+        self.parts = [
+            Part(part, method, self.ledger, self.device, autocast, keeps_weights=keeps_weights)
+            for part in stage.parts()
+        ]
         self.version = 0  # updates so far
         self.from_below: deque[Message] = deque()
         self.from_above: deque[Message] = deque()
         self.targets: deque[Message] = deque()
-        self._accumulation = accumulation
+        self._double_buffered = method.double_buffered
+        self._micro_batches = accumulation  # of an update
+        self._accumulation = accumulation // sharers  # of them here
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
+        self._forward_weights = ForwardWeights.CURRENT
+        self.corrector: Corrector | None = None
+        self._late = 0  # updates between forward and backward, summed over the backwards since the last update
+        if self.optimizer is not None and not self.is_head:
+            if forward_weights is not ForwardWeights.CURRENT:
+                check_predictable(self.optimizer)
+                self._forward_weights = forward_weights
+            if correction is not None:
+                self.corrector = corrector(correction, self.optimizer)
+                for part in self.parts:
+                    part.corrector = self.corrector
         self._streams = [RandomStream(self.device, seed, index, replica) for replica in replicas]
         self._messages = messages
         dtypes = (p.dtype for p in stage.parameters() if p.is_floating_point())
@@ -211,9 +238,10 @@ class Worker:
         streams = widened(message.streams, self._widen)
         assert streams is not None
         stream = self._streams[micro_batch % len(self._streams)]
+        version, ahead = self._weights_for(micro_batch)
         for part in self.parts:
             goal = None if target is None or part is not self.parts[-1] else target.streams
-            streams = part.forward(micro_batch, streams, goal[0] if goal else None, self.version, stream)
+            streams = part.forward(micro_batch, streams, goal[0] if goal else None, version, stream, ahead)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
@@ -238,10 +266,15 @@ class Worker:
             assert message.micro_batch == micro_batch
             streams = widened(message.streams, self._widen)
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
-            streams = part.reconstruct(streams)
+            streams = part.reconstruct(streams, part.delay(self.version))
         if not (self._overlapped and self._hand_down):
             return None
         return Message(micro_batch, narrowed(streams, self._messages), ())
+
+    @property
+    def predicts(self) -> bool:
+        """Whether forwards predict their weights."""
+        return self._forward_weights is not ForwardWeights.CURRENT
 
     @property
     def draws(self) -> bool:
@@ -266,8 +299,10 @@ class Worker:
         assert gradients is not None
         streams = message.streams  # the last part has its graph since R; to it they say nothing new
         by_parameter: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
+        delay = self.parts[-1].delay(self.version)
+        self._late += delay
         for part in reversed(self.parts):
-            part.reconstruct(streams)
+            part.reconstruct(streams, delay)
             streams, input_gradients = part.backward(
                 micro_batch,
                 gradients,
@@ -296,20 +331,25 @@ class Worker:
             torch._foreach_div_(gradients, self._accumulation)
         for hook in self._before_update:
             hook(self.index, self.version, self.stage)
-        if self.optimizer is not None:
+        if self.corrector is not None:
+            self.corrector.update(self._late / self._accumulation)
+            self.ledger.set("optimizer", self._optimizer_bytes())
+        elif self.optimizer is not None:
             self.optimizer.step()
             if self.version == 0:
                 self.ledger.set("optimizer", self._optimizer_bytes())
+        self._late = 0
         for parameter in self._parameters:
             parameter.grad = None
         self.ledger.set("gradients", 0)
         self.version += 1
 
-    def evaluate(self, streams: Streams) -> Streams:
-        """Evaluate the stage with the current weights; nothing is kept."""
+    def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
+        """Evaluate the stage with the current weights, or those of a micro-batch's forward now; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
+        version, ahead = (self.version, None) if micro_batch is None else self._weights_for(micro_batch)
         for part in self.parts:
-            streams = part.evaluate(streams)
+            streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
         return streams
 
     def memory(self) -> StageMemory:
@@ -341,6 +381,7 @@ class Worker:
             "parts": [part.state_dict() for part in self.parts],
             "random": [stream.state for stream in self._streams] if len(self._streams) > 1 else self._streams[0].state,
             **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
+            **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._late}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -357,6 +398,9 @@ class Worker:
             stream.load(stream_state)
         for kind in ("inputs", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
+        if self.corrector is not None:
+            self.corrector.load_state_dict(state["corrector"])
+            self._late = state["late"]
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state)
         for name, inbox in self._inboxes():
@@ -365,6 +409,22 @@ class Worker:
                 self.receive(Message.from_state_dict(message), inbox)
         self.ledger.set("gradients", payload(p.grad for p in self._parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
+
+    def _weights_for(self, micro_batch: int) -> tuple[int, Ahead | None]:
+        """The version of the weights of a forward, and how they are to be predicted, if they are.
+
+        Backwards come in the order of entry, so the backward of micro-batch m has the weights after m // k updates.
+        """
+        due = micro_batch // self._micro_batches
+        if self._double_buffered:
+            return max(due - 1, 0), None
+        if not self.predicts or due == self.version:
+            return self.version, None
+        assert self.optimizer is not None
+        updates, form = due - self.version, self._forward_weights
+        rate = 1.0 if self.corrector is None else self.corrector.rate
+        predict = functools.partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
+        return self.version, Ahead(updates, predict)
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))
@@ -382,4 +442,5 @@ class Worker:
         if self.optimizer is None:
             return 0
         states = self.optimizer.state.values()
-        return payload(value for state in states for value in state.values() if isinstance(value, Tensor))
+        kept = payload(value for state in states for value in state.values() if isinstance(value, Tensor))
+        return kept if self.corrector is None else kept + payload(self.corrector.buffers.values())

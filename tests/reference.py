@@ -22,7 +22,7 @@ written out. Slow and obvious; for toy networks.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,30 @@ class Sgd:
             new_weights[name] = theta - self.learning_rate(tick) * direction
             new_velocities[name] = velocity
         return new_weights, new_velocities
+
+
+class Delay:
+    """What is done about delay: nothing. `state` is a part's own, to remember things in; names are of parameters."""
+
+    lag = 0  # updates by which all micro-batches of an update are behind
+
+    def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
+        """The weights of a forward whose backward will come after so many more updates."""
+        return theta
+
+    def behind(self, theta: Named, state: dict[str, Any], delay: int) -> Named:
+        """The weights of a backward with current weights, so many updates after its forward."""
+        return theta
+
+    def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
+        """The gradient of a micro-batch whose forward had the weights `used`, when they are `theta`."""
+        return gradient
+
+    def update(
+        self, sgd: Sgd, tick: int, theta: Named, mean: Named, velocities: Named, state: dict[str, Any], delay: float
+    ) -> tuple[Named, Named]:
+        """The weights and velocities after an update with a mean delay of `delay`."""
+        return sgd.update(tick, theta, mean, velocities)
 
 
 @dataclass
@@ -154,6 +178,7 @@ def simulate(
     batches: Sequence[tuple[Tensor, Tensor]],
     enters: Sequence[int],
     ticks: int | None = None,
+    about: Delay | None = None,
 ) -> ReferenceRun:
     """Evaluate the equations for `ticks` ticks (default: until all is finished).
 
@@ -165,17 +190,26 @@ def simulate(
         batches: (input, target) of micro-batch m.
         enters: the tick e(m) at which it enters.
         ticks: how many.
+        about: what is done about delay.
 
     """
+    about = about or Delay()
+    version = [0] * len(stages)
+    forward_version: dict[tuple[int, int], int] = {}  # (m, j)
+    used: dict[tuple[int, int, int], Named] = {}  # (m, j, p): the weights of the forward
+    states: list[list[dict[str, Any]]] = [[{} for _ in stage] for stage in stages]
     last = len(stages) - 1
     history = ReferenceRun(
         weights=[[[copies(dict(part.module.named_parameters())) for part in stage] for stage in stages]],
         statistics=[[[copies(dict(part.module.named_buffers())) for part in stage] for stage in stages]],
     )
+    at_version = [[of_stage] for of_stage in history.weights[0]]  # [j][version][p]
     upward: dict[tuple[int, int], Value] = {}  # (m, j): x_j
     downward: dict[tuple[int, int], tuple[Value, Value]] = {}  # (m, j): (x~_{j-1}, delta_j)
     velocities: list[list[Named]] = [[{} for _ in stage] for stage in stages]
+    corrected: dict[tuple[int, int], list[Named]] = {}  # by (j, m): [p]
     pending: list[list[int]] = [[] for _ in stages]  # micro-batches whose gradients wait for the update
+    lateness = [0] * len(stages)  # their delays, summed
 
     for tick in range(enters[-1] + 2 * last + 1 if ticks is None else ticks):
         now = history.weights[tick]
@@ -184,43 +218,64 @@ def simulate(
         for j, stage in enumerate(stages):
             for m in [m for m, enter in enumerate(enters) if enter + j == tick]:
                 value = upward[m, j - 1] if j else as_value(batches[m][0])
+                due = m // accumulation
+                forward_version[m, j] = version[j]
                 for p, part in enumerate(stage):
                     history.inputs[m, j, p] = value
                     statistics = copies(history.statistics[tick][j][p])
+                    if about.lag:
+                        used[m, j, p] = at_version[j][max(due - about.lag, 0)][p]
+                    elif j < last and due > version[j]:
+                        used[m, j, p] = about.ahead(now[j][p], velocities[j][p], states[j][p], due - version[j])
+                    else:
+                        used[m, j, p] = now[j][p]
                     with torch.no_grad():
-                        value = apply(part, now[j][p], statistics, value)
+                        value = apply(part, used[m, j, p], statistics, value)
                     history.statistics[tick + 1][j][p] = statistics
                 upward[m, j] = value
 
             for m in [m for m, enter in enumerate(enters) if enter + 2 * last - j == tick]:
                 message, delta = downward[m, j + 1] if j < last else (None, None)
                 history.gradients[j, m] = [{} for _ in stage]
+                corrected[j, m] = [{} for _ in stage]
+                delay = version[j] - forward_version[m, j]
                 for p, part in reversed(list(enumerate(stage))):
+                    current = now[j][p] if rule.stashes or j == last else about.behind(now[j][p], states[j][p], delay)
                     if rule.reconstructs and part.kind == "reversible":
                         with torch.no_grad():
-                            value = invert(part, now[j][p], history.statistics[tick][j][p], message)
+                            value = invert(part, current, history.statistics[tick][j][p], message)
                     else:
                         value = history.inputs[m, j, p]
                     history.reconstructed[m, j, p] = value
-                    theta = history.weights[enters[m] + j][j][p] if rule.stashes else now[j][p]
+                    theta = used[m, j, p] if rule.stashes else current
                     delta, gradient, loss = differentiate(
                         part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]
                     )
                     history.gradients[j, m][p] = gradient
+                    late = j < last and used[m, j, p] is not now[j][p]
+                    corrected[j, m][p] = (
+                        about.correct(gradient, now[j][p], used[m, j, p], states[j][p]) if late else gradient
+                    )
                     if loss is not None:
                         history.losses[m] = loss
                     message = value
                 downward[m, j] = message, delta
                 pending[j].append(m)
+                lateness[j] += delay
 
             if len(pending[j]) == accumulation:
                 history.updates.append((tick, j))
                 after = []
                 for p in range(len(stage)):
-                    of_parts = [history.gradients[j, m][p] for m in pending[j]]
+                    of_parts = [corrected[j, m][p] for m in pending[j]]
                     mean = {name: sum(g[name] for g in of_parts) / accumulation for name in now[j][p]}
-                    theta, velocities[j][p] = sgd.update(tick, now[j][p], mean, velocities[j][p])
+                    rule_of_stage = about if j < last else Delay()
+                    theta, velocities[j][p] = rule_of_stage.update(
+                        sgd, tick, now[j][p], mean, velocities[j][p], states[j][p], lateness[j] / accumulation
+                    )
                     after.append(theta)
                 history.weights[tick + 1][j] = after
-                pending[j] = []
+                at_version[j].append(after)
+                version[j] += 1
+                pending[j], lateness[j] = [], 0
     return history

@@ -27,20 +27,17 @@ def nothing_is_installed(monkeypatch):
         monkeypatch.setattr(noxfile, name, lambda session: None)
 
 
-@pytest.mark.parametrize(
-    ("run", "command"),
-    [
+def test_every_session_runs_its_cells_then_writes_the_report():
+    for run, command in (
         (noxfile.reproduce_smoke, ("run", "smoke")),
         (noxfile.reproduce_small, ("run", "small")),
         (noxfile.reproduce_cifar10, ("run", "paper", "--only=dataset=cifar10,cifar100")),
         (noxfile.reproduce_imagenet32, ("run", "paper", "--only=dataset=imagenet32")),
         (noxfile.reproduce_imagenet, ("run", "paper", "--only=dataset=imagenet")),
-    ],
-)
-def test_every_session_runs_its_cells_then_writes_the_report(run, command):
-    session = Session("--k", "1,4")
-    run.func(session)
-    assert session.commands == [(*command, "--k", "1,4"), ("report",)]
+    ):
+        session = Session("--k", "1,4")
+        run.func(session)
+        assert session.commands == [(*command, "--k", "1,4"), ("report",)]
 
 
 @pytest.mark.parametrize("options", [("--k", "1", "--records", "here", "--jobs", "2"), ("--records=here",)])
@@ -50,18 +47,12 @@ def test_the_report_is_of_the_records_of_the_run(options):
     assert "=".join(session.commands[-1]) == "report=--records=here"
 
 
-def test_after_failures_there_is_a_report_and_the_session_fails():
-    session = Session(code=noxfile.SOME_FAILED)
+@pytest.mark.parametrize(("code", "commands"), [(noxfile.SOME_FAILED, ["run", "report"]), (2, ["run"])])
+def test_after_failures_there_is_a_report_and_after_a_wrong_command_line_none(code, commands):
+    session = Session(code=code)
     with pytest.raises(CommandFailed):
         noxfile.reproduce_smoke.func(session)
-    assert session.commands[-1] == ("report",)
-
-
-def test_after_a_wrong_command_line_there_is_none():
-    session = Session(code=2)
-    with pytest.raises(CommandFailed):
-        noxfile.reproduce_smoke.func(session)
-    assert [command[0] for command in session.commands] == ["run"]
+    assert [command[0] for command in session.commands] == commands
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "-h"])

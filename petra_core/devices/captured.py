@@ -343,6 +343,11 @@ def _check(pipeline: Pipeline) -> None:
             f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
+    if any(worker.corrector or worker.predicts for worker in pipeline._workers):
+        raise UnrecordableError(
+            "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
+            "recorded tick does not see; take plain steps"
+        )
     if method.overlapped or pipeline._channel is not None:
         raise UnrecordableError(
             f"ticks are recorded of one process that works in order; {method} or a channel is in the way"

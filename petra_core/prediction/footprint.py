@@ -5,13 +5,16 @@ With the delay s = 2(J - 1 - j) of stage j, in steady state,
     inputs            held s times what a backward needs of the input, one more within a tick; none if reconstructed
     graph             held as often under methods that keep graphs; else one graph of one block, within a tick only;
                       under methods that overlap, of all blocks of the stage, from one tick to the next
-    stashed_weights   ceil(s / k) copies
+    stashed_weights   ceil(s / k) copies; one where weights are double-buffered
     messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
                       at the head the targets of J micro-batches, since they enter with the micro-batch
 
 Where stages are replicated over devices that take turns, s is the delay of their clock (`petra_core.ages`), messages
 wait longer, and each of r devices has every r-th micro-batch of what is counted here; a stash of weights is each one's
 own.
+
+What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
+under way in place of every version, a buffer beside the optimizer's.
 
 What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
 any schedule it gives the bytes that are held at any time (`petra_core.prediction.holding`).
@@ -22,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from petra_core.ages import ages, check_replicas
+from petra_core.delay import AVERAGE, Correction, ForwardWeights
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 
@@ -90,6 +94,9 @@ def of_footprints(
     method: Method,
     accumulation: int = 1,
     replicas: Sequence[int] | None = None,
+    *,
+    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
+    correction: Correction | None = None,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage of a pipeline will hold, from the footprints of its stages.
 
@@ -98,12 +105,15 @@ def of_footprints(
         method: that trains them.
         accumulation: k in 1..32.
         replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
+        forward_weights: as for `Pipeline`.
+        correction: as for `Pipeline`.
 
     Raises:
         ValueError: the replicas do not fit.
 
     """
     count = len(footprints)
+    settings = _Settings(method, accumulation, forward_weights is not ForwardWeights.CURRENT, correction)
     shares = check_replicas(method, count, accumulation, replicas) or (1,) * count
     forward, backward = ages(count, shares)
     return tuple(
@@ -117,8 +127,7 @@ def of_footprints(
             ),
             index,
             footprint,
-            method,
-            accumulation,
+            settings if index < count - 1 else _Settings(method, accumulation),
         )
         for index, footprint in enumerate(footprints)
     )
@@ -182,19 +191,50 @@ class _Waiting:
         return -(-ticks // self.share)
 
 
-def _of_stage(
-    waiting: _Waiting, index: int, footprint: Footprint, method: Method, accumulation: int
-) -> StagePrediction:
-    mine = waiting.mine
+@dataclass(frozen=True)
+class _Settings:
+    """What decides which weights a stage keeps."""
+
+    method: Method
+    accumulation: int
+    predicts: bool = False
+    correction: Correction | None = None
+
+    def copies(self, waiting: _Waiting, *, in_turn: bool) -> int:
+        """Copies of the weights beside the current ones, between ticks or within a turn."""
+        if self.method.double_buffered:
+            return 1
+        if not (self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)):
+            return int(self.correction is not None and self.correction.name == AVERAGE.name and in_turn)
+        if self.predicts:
+            return self._predictions(waiting, waiting.delay + int(in_turn))
+        return -(-waiting.delay // self.accumulation)
+
+    def _predictions(self, waiting: _Waiting, count: int) -> int:
+        """Most predictions among so many micro-batches in a row: pairs of a version and the one it is to become."""
+        delay, k = waiting.delay, self.accumulation
+        pairs = [((m - delay) // k, m // k) for m in range(count + k * waiting.share)]
+        return max(
+            len({(now, due) for now, due in pairs[start : start + count : waiting.share] if now != due})
+            for start in range(k * waiting.share)
+        )
+
+
+def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Settings) -> StagePrediction:
+    mine, method = waiting.mine, settings.method
     delay, in_turn = mine(waiting.delay), mine(waiting.delay + 1)  # in a turn F comes before B
-    stash = -(-waiting.delay // accumulation) * footprint.trainable if method.stashes_weights else 0
-    always = {"parameters": footprint.parameters, "buffers": footprint.buffers, "optimizer": footprint.optimizer}
+    buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
+    always = {
+        "parameters": footprint.parameters,
+        "buffers": footprint.buffers,
+        "optimizer": footprint.optimizer + buffer,
+    }
     both = mine(waiting.below) * footprint.below + mine(waiting.above) * footprint.above
     held = {
         **always,
         "inputs": delay * footprint.kept,
         "graph": delay * footprint.lasting,
-        "stashed_weights": stash,
+        "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
         "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
     }
     arriving = both + (0 if index else footprint.below) + mine(waiting.targets + 1) * footprint.target
@@ -203,7 +243,7 @@ def _of_stage(
         "gradients": footprint.trainable,
         "inputs": in_turn * footprint.kept,
         "graph": max(in_turn * footprint.lasting, footprint.passing),
-        "stashed_weights": stash,
+        "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable,
         "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
     }
     return StagePrediction(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import narrowed
@@ -65,6 +66,8 @@ def predict(
     optimizer: OptimizerFactory | None = None,
     messages: torch.dtype | None = None,
     replicas: Sequence[int] | None = None,
+    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
+    correction: Correction | None = None,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
@@ -77,6 +80,8 @@ def predict(
         optimizer: as for `Pipeline`.
         messages: as for `Pipeline`.
         replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
+        forward_weights: as for `Pipeline`.
+        correction: as for `Pipeline`.
 
     Raises:
         ValueError: k is not in 1..32, or the replicas do not fit.
@@ -84,7 +89,9 @@ def predict(
     """
     check_accumulation(accumulation)
     per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
-    return of_footprints(per_stage, method, accumulation, replicas)
+    return of_footprints(
+        per_stage, method, accumulation, replicas, forward_weights=forward_weights, correction=correction
+    )
 
 
 def _footprint(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from petra_core import methods
+from petra_core import delay, methods
 from petra_core.ages import check_replicas
 from reproduce.cells import catalogue, transformers
 from reproduce.cells.base import Cell, CellError, near_matches
@@ -38,7 +38,8 @@ __all__ = [
 
 PRECISIONS = ("float32", "tf32", "bf16")
 MESSAGES = ("float32", "bf16")
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "nadam")
+FORWARD_WEIGHTS = tuple(weights.value for weights in delay.ForwardWeights)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
@@ -68,7 +69,7 @@ class TrainedCell(Cell):
     #: Base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 of R
     #: replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
     learning_rate: float
-    momentum: float  # Nesterov momentum of SGD; the first of AdamW's two betas (the other is 0.999)
+    momentum: float  # Nesterov momentum of SGD; the first of AdamW's and NAdam's two betas (the other is 0.999)
     weight_decay: float  # of the parameters of two dimensions or more (not of biases or those of norms)
     #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
     #: text `mask`.
@@ -80,10 +81,14 @@ class TrainedCell(Cell):
     #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
     #: (`petra_core.distributed.replicas`): R times the samples of an update.
     replicas: int = 1
-    optimizer: str = "sgd"  # with Nesterov momentum, or `adamw`, which is usual for transformers
+    #: With Nesterov momentum, or `adamw`, which is usual for transformers, or `nadam`.
+    optimizer: str = "sgd"
     #: Of each stage, the processes that take its micro-batches in turn; empty where no stage has several. It makes
     #: gradients later (`petra_core.ages`), and so another cell.
     stage_replicas: tuple[int, ...] = ()
+    forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
+    correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
+    correction_value: float = 0.0  # its constant, for `rate` in epochs; 0 where the rule has none
 
     @property
     def epochs_expected(self) -> int:
@@ -97,6 +102,7 @@ class TrainedCell(Cell):
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _check_delay(self)
         _at_least(self, 1, "batch_size", "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor", "seed")
         dataset.check(
@@ -120,7 +126,10 @@ class TrainedCell(Cell):
         optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
         training = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
         turns = "-replicated" if self.stage_replicas else ""
-        return f"{training}{replicas}{turns}{optimizer}-s{self.seed}"
+        ahead = f"-{self.forward_weights}" if self.forward_weights != "current" else ""
+        correction = f"-{self.correction}" if self.correction != "none" else ""
+        late = f"{ahead}{correction}".replace("_", "-")
+        return f"{training}{replicas}{turns}{optimizer}{late}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +165,14 @@ class GradientsCell(ProbedCell):
     """Compare the method's gradients with delayed and with end-to-end ones (Figures 5 and 6)."""
 
     kind: ClassVar[str] = "gradients"
+
+    def _check(self) -> None:
+        super()._check()
+        if (self.forward_weights, self.correction) != ("current", "none"):
+            raise CellError(
+                "gradients are compared with those of the same weights, uncorrected; got forward weights "
+                f"{self.forward_weights}, correction {self.correction}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +341,36 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
         )
     object.__setattr__(cell, "dataset", dataset.name)
     return dataset
+
+
+def _check_delay(cell: TrainedCell) -> None:
+    """Check what is done about delay. Raises: CellError."""
+    _one_of("forward_weights", cell.forward_weights, FORWARD_WEIGHTS)
+    _one_of("correction", cell.correction, ("none", *delay.CORRECTIONS))
+    ahead, correction = delay.ForwardWeights(cell.forward_weights), delay.CORRECTIONS.get(cell.correction)
+    try:
+        delay.check_delay_settings(methods.by_name(cell.method), ahead, correction)
+        if correction is not None and correction.meaning:
+            correction.at(cell.correction_value)
+    except ValueError as error:
+        raise CellError(f"correction {cell.correction}, forward weights {cell.forward_weights}: {error}") from None
+    if cell.correction_value and (correction is None or not correction.meaning):
+        raise CellError(
+            f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}"
+        )
+    if ahead is not delay.ForwardWeights.CURRENT and cell.optimizer == "nadam":
+        raise CellError("nadam looks ahead by itself: predicted forward weights go with sgd and adamw")
+    if correction is None:
+        return
+    if correction.momentum and (cell.optimizer != "sgd" or not cell.momentum):
+        raise CellError(
+            f"the correction {cell.correction} is a rule for sgd with momentum, got {cell.optimizer} with momentum "
+            f"{cell.momentum:g}; choose another correction"
+        )
+    if cell.stage_replicas:
+        raise CellError(
+            f"the correction {cell.correction} needs one process a stage, got replicas {cell.stage_replicas}"
+        )
 
 
 def _check_method(cell: TrainedCell | MeasuredCell) -> None:

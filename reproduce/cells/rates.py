@@ -12,8 +12,8 @@ from reproduce.cells.kinds import TrainedCell
 
 __all__ = ["REFERENCES", "described", "rate", "reference_of"]
 
-#: The usual rate for 256 samples an update: of SGD the paper's, of AdamW that of DeiT (Touvron et al. 2021).
-REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4}
+#: The usual rate for 256 samples an update: of SGD the paper's, of AdamW and NAdam that of DeiT (Touvron et al. 2021).
+REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
 
 
 def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
@@ -36,8 +36,8 @@ def reference_of(cell: TrainedCell) -> float:
 def described(optimizer: str, reference: float) -> str:
     """The rule of an optimizer as a formula: 0.1·batch·k/256."""
     samples = f"batch·k/{REFERENCE_BATCH}"
-    return f"{reference:.4g}·" + (f"√({samples})" if optimizer == "adamw" else samples)
+    return f"{reference:.4g}·" + (samples if optimizer == "sgd" else f"√({samples})")
 
 
 def _growth(optimizer: str, share: float) -> float:
-    return math.sqrt(share) if optimizer == "adamw" else share
+    return share if optimizer == "sgd" else math.sqrt(share)

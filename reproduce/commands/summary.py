@@ -19,7 +19,7 @@ __all__ = ["table"]
 #: The settings of a recipe: all that is the same for every network, method, k and seed.
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
-    *("momentum", "weight_decay", "augmentation", "loader", "precision"),
+    *("momentum", "weight_decay", "augmentation", "loader", "precision", "forward_weights", "correction"),
 )
 
 

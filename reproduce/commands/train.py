@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from petra_core import methods
+from petra_core import delay, methods
 from reproduce.cells import catalogue, networks, rates, transformers
-from reproduce.cells.kinds import OPTIMIZERS, CellError, TrainingCell
+from reproduce.cells.kinds import FORWARD_WEIGHTS, OPTIMIZERS, CellError, TrainingCell
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
@@ -27,7 +27,8 @@ NETWORK, DATA, METHOD, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
 )
 DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
-BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_rate", "weight_decay")
+BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_rate", "weight_decay", "correction_value")
+CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
 
 
 @click.command(cls=GroupedCommand)
@@ -67,6 +68,18 @@ BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_ra
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.KNOWN)}.")
 @METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
 @METHOD(
+    "--forward-weights",
+    default=DEFAULTS.forward_weights,
+    help=f"{', '.join(FORWARD_WEIGHTS)}: those that the stage will have at the backward, along the momentum.",
+)
+@METHOD("--correction", default=DEFAULTS.correction, help=f"For delay: none, {', '.join(delay.CORRECTIONS)}.")
+@METHOD(
+    "--correction-value",
+    type=float,
+    show_default="rate: a third of the epochs, " + ", ".join(f"{c.name}: {c.value:g}" for c in CONSTANTS),
+    help="Constant of the correction: of rate the epochs until it is released.",
+)
+@METHOD(
     "--replicas",
     default=DEFAULTS.replicas,
     help="Networks side by side, each on micro-batches of its own, with one mean gradient: R times the batch.",
@@ -87,8 +100,8 @@ BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_ra
     help="Epochs after which the rate drops, such as 150,225.",
 )
 @RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="The rate is multiplied by this at every drop.")
-@RECIPE("--optimizer", default=DEFAULTS.optimizer, help=f"{' or '.join(OPTIMIZERS)}; adamw is usual for transformers.")
-@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum, 0 for none; of adamw the first beta.")
+@RECIPE("--optimizer", default=DEFAULTS.optimizer, help=f"{', '.join(OPTIMIZERS)}; adamw is usual for transformers.")
+@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum, 0 for none; else the first beta.")
 @RECIPE(
     "--weight-decay",
     type=float,
@@ -166,6 +179,12 @@ def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> 
     return found
 
 
+def constant(correction: str, epochs: int) -> float:
+    """The usual constant of a correction; that of `rate`, epochs until it is released, a third of them."""
+    usual = {c.name: c.value for c in CONSTANTS} | {delay.RATE.name: epochs / 3}
+    return usual.get(correction, 0.0)
+
+
 def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
     """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
@@ -182,6 +201,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
         "weight_decay": dataset.weight_decay,
+        "correction_value": constant(values["correction"], values["epochs"]),
     }
     values |= {name: value for name, value in defaults.items() if values[name] is None}
     try:

@@ -21,27 +21,10 @@ from reproduce.cells import catalogue
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show.content import (
-    Block,
-    Figure,
-    Finding,
-    Listing,
-    Section,
-    Standing,
-    Table,
-    Tone,
-)
+from reproduce.show.content import Block, Figure, Finding, Listing, Section, Standing, Table, Tone
 from reproduce.words import conjunction, count
 
-__all__ = [
-    "Exhibit",
-    "Folded",
-    "Sentence",
-    "Shown",
-    "commands",
-    "section",
-    "sheets",
-]
+__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "section", "sheets"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +36,10 @@ class Folded:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What an exhibit says, for who reads no further."""
+    """What an exhibit says, for who reads no further; with a tone it is a line of the summary, too."""
 
     words: str
+    tone: Tone | None = None
 
 
 Shown = Block | Folded | Finding | Sentence | Standing
@@ -92,11 +76,8 @@ def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
 
 def commands(plan: str) -> list[str]:
     """What runs all cells of a plan, scale by scale; nothing where it has none."""
-    return [
-        f"python -m reproduce run {scale} --tables {plan}"
-        for scale in scales.SCALES
-        if plan in PLANS and PLANS[plan](scale)
-    ]
+    cells = PLANS.get(plan)
+    return [f"python -m reproduce run {scale} --tables {plan}" for scale in scales.SCALES if cells and cells(scale)]
 
 
 def section(exhibit: Exhibit, frames: Frames) -> Section:
@@ -106,29 +87,26 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     for sheet in every:
         if exhibit.each and sheet.begun:
             stream += [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
-    absent: dict[str, list[str]] = {}
-    for sheet in every:
-        if not sheet.begun:
-            absent.setdefault(sheet.scale, []).append(catalogue.by_name(sheet.dataset).title if sheet.dataset else "")
-    for scale, datasets in absent.items():
-        of = f" ({conjunction(datasets)})" if any(datasets) else ""
-        stream.append(f"Not run at the scale “{scale}”{of}.")
-    if every and not any(sheet.begun for sheet in every):
-        stream.append(Finding(f"{exhibit.title.partition(':')[0]}: nothing has been run yet.", Tone.MISSING))
-    findings = [shown for shown in stream if isinstance(shown, Finding)]
+    stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
+    absent = [sheet for sheet in every if not sheet.begun]
+    for scale in dict.fromkeys(sheet.scale for sheet in absent):
+        datasets = [catalogue.by_name(of.dataset).title for of in absent if of.scale == scale and of.dataset]
+        stream.append(f"Not run at the scale “{scale}”{f' ({conjunction(datasets)})' if datasets else ''}.")
+    label = exhibit.title.partition(":")[0]
+    sentences = [shown for shown in stream if isinstance(shown, Sentence)]
+    said = [Finding(f"{label}: {shown.words}", shown.tone) for shown in sentences if shown.tone]
+    findings = [*said, *(shown for shown in stream if isinstance(shown, Finding))]
     planned = sum(len(sheet.runs) for sheet in every)
+    blocks = [shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)]
     return Section(
         key=exhibit.key,
         title=exhibit.title,
-        blocks=[
-            *([exhibit.introduction] if exhibit.introduction else []),
-            *(shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)),
-        ],
+        blocks=[*filter(None, [exhibit.introduction]), *blocks],
         findings=findings,
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
-        sentence=next((shown.words for shown in stream if isinstance(shown, Sentence)), ""),
-        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(exhibit, every, findings)),
+        sentence=next((shown.words for shown in sentences), ""),
+        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(every, findings)),
         count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
 
@@ -140,7 +118,7 @@ def _at_scale(shown: Shown, scale: str) -> Shown:
     return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
 
 
-def _standing(exhibit: Exhibit, every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
+def _standing(every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
     """By what has been run, and at the paper's scale by whether anything alarms; None of what needs no cells."""
     if not every:
         return None

@@ -1,11 +1,11 @@
 """Beyond the paper: reconstruction error and accuracy against depth and delay, on a chain of constant width.
 
 In a RevNet a reconstruction error lives only between two stages that keep their input, at most 5 blocks; on the chain
-nothing but the head stops it. How far a method is behind is one thing, that a run is broken another: both are said.
+nothing but the head stops it. How far a method is behind is one thing, that a run is broken another.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from petra_core import methods
@@ -15,13 +15,11 @@ from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
 from reproduce.records.frames import Frame, Sheet, over_training
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, means, measured, reported
-from reproduce.show.content import Finding, Tone, short_title, two_digits
+from reproduce.show.compare import judge, means, measured, reported
+from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.facets import facet
-from reproduce.show.statistics import MARGIN_POINTS, Judgement, Verdict
 from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, number, table, words
-from reproduce.words import count
 
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
@@ -29,7 +27,6 @@ PAIRS = {step: " less ".join(map(short_title, pair)) for step, pair in STEPS.ite
 EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
 BOTTOM = 1  # the lowest stage that reconstructs its input
-TRAINING = "training/input"
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
     "other, with a delay of 2(J-1) ticks at the bottom. PETRA less DSP, which has its delays and keeps its inputs, is "
@@ -41,41 +38,22 @@ Place = tuple[int, int]  # k, J
 def each(sheet: Sheet) -> Iterator[Shown]:
     """Accuracy against depth, what separates the methods and what breaks; then the errors."""
     accuracy = means(sheet.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
-    ks, depths, _ = (sorted(set(axis)) for axis in zip(*accuracy, strict=True))
-    places = [(k, stages) for k in ks for stages in depths]
+    places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
     # That two wrecks agree says nothing.
-    wrecks = {place for place, pair in steps.items() if all(sample.broken for sample in pair)}
-    less = judge({place: Sample() if place in wrecks else of - other for place, (of, other) in steps.items()})
+    less = judge({place: of - other for place, (of, other) in steps.items() if not (of.broken and other.broken)})
     bottom = over_training(sheet.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
     errors = measured(bottom, "value", ["k", "J", "measure"])
-    setting, last = sheet.described(), depths[-1]
-    panels: dict[str, Any] = {"x": "J", "xlabel": "stages J", "ticks": depths, "xlog": True, "height": 2.9, "col": "k"}
-    panels["titles"] = lambda _, k: f"k = {k}"
-
-    def where(holds: Callable[[Sample, Sample], bool]) -> str:
-        """Of which methods it holds, of their accuracy and that of backpropagation, and at which depths."""
-        said = [
-            f"{short_title(method)} at J = {', '.join(at)} with k = {k}"
-            for method in COMPARED
-            for k in ks
-            if (at := [str(J) for J in depths if holds(accuracy[k, J, method.name], accuracy[k, J, EXACT.name])])
-        ]
-        return "; ".join(said) or "none"
-
-    def behind(own: Sample, exact: Sample) -> bool:
-        gap = (own - exact).estimate
-        return gap is not None and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
+    setting = sheet.described()
 
     def reached(method: Method) -> Field:
         return mean(short_title(method), lambda place: accuracy[*place, method.name], 1, group="accuracy, %")
 
     def step(name: str) -> Field:
-        def judgement(place: Place) -> Judgement | str:
-            return "both broken" if (*place, name) in wrecks else less[*place, name]
-
-        return judged("difference", judgement, group=f"{name}: {PAIRS[name]}")
+        return judged(
+            "difference", lambda place: less.get((*place, name), "both broken"), group=f"{name}: {PAIRS[name]}"
+        )
 
     def inexact(measure: str) -> Field:
         group = "error of the input reconstructed at the bottom"
@@ -85,24 +63,24 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         found = {short_title(m): Counter(accuracy[*place, m.name].broken.values()) for m in COMPARED}
         return "; ".join(f"{name}: {n} {why}" for name, reasons in found.items() for why, n in reasons.items())
 
-    deepest = {short_title(m): accuracy[ks[0], last, m.name].estimate for m in COMPARED}
+    k, last = places[0][0], places[-1][1]
+    deepest = {short_title(m): accuracy[k, last, m.name].estimate for m in COMPARED}
     reach = [f"{name} {f'{found.mean:.1f} %' if found else 'no run'}" for name, found in deepest.items()]
-    yield Sentence(f"With J = {last} and k = {ks[0]}: {', '.join(reach)}.")
-    if not sheet.done.empty:
-        yield facet(
-            sheet.done.assign(J=_stages),
-            [facets.line(), facets.dots(apart=0.012, broken="broken")],
-            key=f"depth-{sheet.key}-accuracy",
-            title=f"Accuracy against depth, scale “{sheet.scale}”",
-            caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run; "
-            "one whose loss was not finite has no accuracy, and no mark.",
-            y="test_accuracy",
-            ylabel="test accuracy, %",
-            **panels,
-        )
+    yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.")
+    yield facet(
+        sheet.done.assign(J=_stages),
+        [facets.line(), facets.dots(apart=0.012, broken="broken")],
+        key=f"depth-{sheet.key}-accuracy",
+        caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run; one "
+        "whose loss was not finite has no accuracy, and no mark.",
+        x="J",
+        y="test_accuracy",
+        col="k",
+        height=2.9,
+    )
     yield table(
         key=f"depth-{sheet.key}",
-        caption=f"Accuracy and errors against depth ({setting}): mean over the seeds ± half the 95 % interval (seeds).",
+        caption=f"Accuracy, paired differences in points, and errors against depth ({setting}).",
         rows=places,
         fields=[
             words("k", lambda place: f"k = {place[0]}"),
@@ -112,51 +90,39 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("broken runs", broken_runs),
             *map(inexact, LOOKS),
         ],
-        notes=(
-            "Differences in points of accuracy, paired over the seeds that both have finished.",
-            family_note(less.values()),
-            RECONSTRUCTION,
-        ),
+        notes=[RECONSTRUCTION],
         grouped=True,
     )
+    behind = [
+        f"{short_title(m)} at J = {stages} with k = {k}"
+        for m in COMPARED
+        for k, stages in places
+        if (gap := (accuracy[k, stages, m.name] - accuracy[k, stages, EXACT.name]).estimate)
+        and gap.mean < -BEHIND
+        and (gap.high or 0.0) < 0
+    ]
     yield Finding(
-        f"Depth and delay: scale “{sheet.scale}”. Broken: {where(lambda own, _: bool(own.broken))}. More than "
-        f"{BEHIND:g} points behind backpropagation after {count(sheet.example.epochs, 'epoch')}, with an interval that "
-        f"excludes 0: {where(behind)}."
+        f"Depth and delay: scale “{sheet.scale}”. More than {BEHIND:g} points behind backpropagation, with an interval "
+        f"that excludes 0: {'; '.join(behind) or 'none'}."
     )
     costs = {name: reported(found for place, found in less.items() if place[-1] == name) for name in STEPS}
-    yield Finding(
-        f"Depth and delay: scale “{sheet.scale}”, what it costs in accuracy (margin {MARGIN_POINTS} points). "
-        + " ".join(
-            f"{name.capitalize()} ({PAIRS[name]}): {cost or 'nothing to compare yet'}." for name, cost in costs.items()
-        ),
-        Tone.PLAIN if any(found.verdict is not Verdict.CANNOT_TELL for found in less.values()) else Tone.MISSING,
+    said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
+    yield Finding(f"Depth and delay: scale “{sheet.scale}”. Cost in accuracy: {said}.")
+    yield facet(
+        bottom,
+        [facets.line(), facets.dots()],
+        key=f"depth-{sheet.key}-errors",
+        caption=f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the "
+        "micro-batches that were followed. Line: mean over the seeds; dot: a run.",
+        x="J",
+        y="value",
+        hue="measure",
+        looks=LOOKS,
+        col="k",
+        ylabel="error at the bottom",
+        ylog=True,
+        height=2.9,
     )
-    if not bottom.empty:
-        yield facet(
-            bottom,
-            [facets.line(), facets.dots()],
-            key=f"depth-{sheet.key}-errors",
-            title=f"Errors of reconstructed inputs at the bottom, scale “{sheet.scale}”",
-            caption=f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the "
-            "micro-batches that were followed. Line: mean over the seeds; dot: a run.",
-            y="value",
-            ylabel="error at the bottom",
-            hue="measure",
-            looks=LOOKS,
-            ylog=True,
-            **panels,
-        )
-        ends = {k: [errors[k, stages, TRAINING].estimate for stages in (depths[0], last)] for k in ks}
-        grown = [
-            f"{two_digits(least.mean)} to {two_digits(most.mean)} with k = {k}"
-            for k, (least, most) in ends.items()
-            if least and most
-        ]
-        yield Finding(
-            f"Depth and delay: scale “{sheet.scale}”. Relative error of the input that the lowest stage reconstructs, "
-            f"from J = {depths[0]} to J = {last}: {'; '.join(grown) or 'not known'}."
-        )
 
 
 def _stages(frame: Frame) -> Any:

@@ -12,18 +12,18 @@ from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import Samples, family_note, judge, points
-from reproduce.show.content import Entry, Tone, none, text
-from reproduce.show.content import number as number_entry
+from reproduce.show.compare import Samples, judge, points
+from reproduce.show.content import Entry, none, text
 from reproduce.show.facets import facet
 from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
 from reproduce.show.statistics import Judgement
-from reproduce.show.tables import Field, entry, judged, mean, number, published, table
+from reproduce.show.tables import Field, judged, mean, number, published, table
 
 FIRST, LAST = ACCUMULATIONS[0], ACCUMULATIONS[-1]
 CHANGE = "change"  # the row of the paper's statement
 STATEMENT = statements.of("figure4")
 MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation at a fixed batch"
+LEGEND = {MATCHED: "to the same effective batch", FIXED: "to a fixed batch"}
 INTRODUCTION = (
     f"The published curve (ImageNet, RevNet-18) is unknown; stated is: {STATEMENT.quoted}. In the paper, "
     "backpropagation averages over one batch of 128 or 256 images whatever PETRA's k is; here PETRA is compared with "
@@ -34,8 +34,6 @@ INTRODUCTION = (
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The figure of a data set, its numbers, and what they say to the paper's statement."""
-    if sheet.done.empty:
-        return
     sweep, accuracy = sweep_of(sheet.scale), by_place(sheet, "final_accuracy")
     example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
     fixed = place_of(sweep.baseline(sheet.dataset, NETWORK))
@@ -57,33 +55,20 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     ends = {name: ", ".join(f"{points(gap[k])} at k = {k}" for k in (FIRST, LAST)) for name, gap in gaps.items()}
     yield Sentence(f"PETRA less backpropagation at the same effective batch, points of accuracy: {ends[MATCHED]}.")
     yield facet(
-        sheet.runs[sheet.runs["batch_size"] == example.batch_size],
+        sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
             facets.level(accuracy[fixed].values, f"Backpropagation, {fixed.batch_size} images an update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
-            facets.cut_to(sheet.runs, "final_accuracy"),
+            facets.cut_to(sheet.done, "final_accuracy"),
         ],
         key=key,
-        title="Accuracy against k",
-        caption=f"Accuracy against k ({setting}). Left: test accuracy {measure}; dot: a seed, line: mean, band: 95 % "
-        "interval of the mean, cut where it leaves the panel; right: PETRA less backpropagation, paired over seeds, "
-        "with the 95 % interval, the margin of the verdicts shaded.",
+        caption=f"Accuracy against k ({setting}), {measure}. Dot: a seed, line: mean, band: 95 % interval, cut where "
+        "it leaves the panel. Right: PETRA less backpropagation, paired; shaded: the verdicts' margin.",
         x="k",
         y="final_accuracy",
-        xlabel="k",
-        ylabel="test accuracy, %",
-        xlog=True,
-        ticks=ks,
         height=3.8,
-        beside=[
-            facets.differences(
-                {
-                    "to the same effective batch": {k: gap.estimate for k, gap in gaps[MATCHED].items()},
-                    f"to {fixed.batch_size} images an update": {k: gap.estimate for k, gap in gaps[FIXED].items()},
-                }
-            )
-        ],
+        beside=[facets.differences({LEGEND[name]: {k: gap[k].estimate for k in ks} for name, gap in gaps.items()})],
         beside_label="PETRA less backpropagation, points",
     )
 
@@ -102,30 +87,21 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=[*ks, CHANGE],
         fields=[
             number("k", lambda k: text(f"{FIRST} less {LAST}", sort=1e3) if k == CHANGE else k),
-            entry(
-                "images an update",
-                lambda k: none("") if k == CHANGE else number_entry(k * example.batch_size, 0, tone=Tone.PLAIN),
-            ),
+            number("images an update", lambda k: none("") if k == CHANGE else k * example.batch_size),
             published("published", lambda k: STATEMENT.entry if k == CHANGE else UNKNOWN),
             mean("PETRA, %", petra.get),
             *beside(MATCHED),
             *beside(FIXED),
         ],
-        notes=(
-            f"Paired over seeds, points of accuracy. At a fixed batch: {fixed_batch(example)}.",
-            family_note(less.values()),
+        notes=[
+            f"At a fixed batch: {fixed_batch(example)}.",
             "The statement: agree if all three claims are shown, disagree if one is refuted, each by its own interval, "
             "uncorrected for their number.",
-        ),
+        ],
     )
     said = [f"compared with {name}, our data {found.verb} ({ends[name]})" for name, found in outcomes.items()]
-    yield statements.finding(
-        f"Figure 4: {setting}",
-        sheet.scale,
-        STATEMENT,
-        f"{'; '.join(said)}; points of accuracy, intervals uncorrected for their number",
-        outcomes.values(),
-    )
+    said_of = f"{'; '.join(said)}; points of accuracy, intervals uncorrected for their number"
+    yield statements.finding(f"Figure 4: {setting}", sheet.scale, STATEMENT, said_of, outcomes.values())
 
 
 EXHIBIT = Exhibit("figure4", "Figure 4: accuracy against k", INTRODUCTION, each)

@@ -7,22 +7,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from petra_core import methods
-from petra_core.ledger import KINDS
 from reproduce.cells.kinds import StageCostCell, TrainingCell
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import Sentence, sheets
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
+from reproduce.grids.plans.table3 import METHODS
 from reproduce.grids.scales import SCALES
+from reproduce.modelling.held import by_kind, held
 from reproduce.modelling.modelled import timed_networks
 from reproduce.modelling.tradeoff import WAYS, taken
-from reproduce.records.frames import Frame, Frames, Sheet
+from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, plots
-from reproduce.show.compare import means
-from reproduce.show.content import GIGABYTE, Figure, short_title, with_sign
+from reproduce.show.compare import means, points
+from reproduce.show.content import GIGABYTE, Figure, short_title
 from reproduce.show.facets import KIND_LOOKS, Look, facet
 
 __all__ = ["Headline", "claim", "headlines"]
+
+HEIGHT, WIDTH = 4.2, 5.2  # of a picture, inches
+BACKPROPAGATION, PETRA = methods.BACKPROPAGATION.name, methods.PETRA.name
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def claim(frames: Frames) -> str:
     begun = (sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun)
     known = next((shown.words for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)), "")
     papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
-    done, planned = (sum(map(len, runs)) for runs in zip(*((sheet.done, sheet.runs) for sheet in papers), strict=True))
+    done, planned = sum(len(sheet.done) for sheet in papers), sum(len(sheet.runs) for sheet in papers)
     return (
         f"Is PETRA as good as backpropagation, as the paper says? {known} Of the {planned} runs of Table 2 at the "
         f"paper's own scale {done or 'none'} {'has' if done < 2 else 'have'} been made."
@@ -51,97 +55,70 @@ def headlines(frames: Frames) -> list[Headline]:
     return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
 
 
-def _largest(frames: Frames, *plans: str, kind: type = TrainingCell) -> Iterator[Sheet]:
+def _largest(frames: Frames, *plans: str, kind: type = TrainingCell) -> Sheet | None:
     """The sheet of the largest scale at which a cell of this kind in these plans is finished."""
     for scale in reversed(SCALES):
         cells = dict.fromkeys(c for plan in plans for c in PLANS[plan](scale) if isinstance(c, kind))
         for sheet in frames.sheets(scale, list(cells)):
             if not sheet.done.empty:
-                yield sheet
-                return
+                return sheet
+    return None
 
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
-    for sheet in _largest(frames, "figure4", "accuracy"):
-        runs = sheet.done[sheet.done["model"] == NETWORK]
-        runs = runs[runs["batch_size"] == runs["batch_size"].min()]  # without backpropagation at a fixed batch
-        accuracy = means(runs, "test_accuracy", ["method", "k"])
-        gaps = {
-            k: found.mean
-            for method, k in accuracy
-            if method == methods.PETRA.name
-            and (found := (accuracy[method, k] - accuracy[methods.BACKPROPAGATION.name, k]).estimate)
-        }
-        if not gaps:
-            return
-        ends = dict.fromkeys((min(gaps), max(gaps)))
-        setting = sheet.described(network=True)
-        yield Headline(
-            "PETRA less backpropagation, points of accuracy: "
-            + ", ".join(f"{with_sign(gaps[k], 1)} at k = {k}" for k in ends)
-            + f" (scale “{sheet.scale}”).",
-            facet(
-                runs,
-                [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
-                key="headline-accuracy",
-                title="Accuracy against k",
-                caption=f"Test accuracy against k, micro-batches of an update ({setting}). Line: mean over the seeds; "
-                "band: 95 % interval.",
-                x="k",
-                y="test_accuracy",
-                xlabel="k",
-                ylabel="test accuracy, %",
-                xlog=True,
-                ticks=sorted(set(runs["k"])),
-                height=4.2,
-                width=5.2,
-            ),
-            "figure4",
-        )
+    if not (sheet := _largest(frames, "figure4", "accuracy")):
+        return
+    runs = sheet.done[sheet.done["model"] == NETWORK]
+    runs = runs[runs["batch_size"] == runs["batch_size"].min()]  # without backpropagation at a fixed batch
+    accuracy = means(runs, "test_accuracy", ["method", "k"])
+    gaps = {k: accuracy[PETRA, k] - accuracy[BACKPROPAGATION, k] for k in sorted(set(runs["k"]))}
+    if not (ends := [f"{points(gap)} at k = {k}" for k, gap in gaps.items() if gap.values]):
+        return
+    yield Headline(
+        f"PETRA less backpropagation, points of accuracy: {', '.join(dict.fromkeys((ends[0], ends[-1])))} "
+        f"(scale “{sheet.scale}”).",
+        facet(
+            runs,
+            [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
+            key="headline-accuracy",
+            caption=f"Test accuracy against k, micro-batches of an update ({sheet.described(network=True)}). Line: "
+            "mean over the seeds; band: 95 % interval.",
+            x="k",
+            y="test_accuracy",
+            height=HEIGHT,
+            width=WIDTH,
+        ),
+        "figure4",
+    )
 
 
 def _memory(frames: Frames) -> Iterator[Headline]:
     """The largest network that was really held under all four configurations of Table 3."""
-    for scale in reversed(SCALES):
-        held = []
-        for sheet in frames.sheets(scale, PLANS["table3"](scale)):
-            for subject, runs in sheet.done.groupby(["network", "dataset", "batch_size"]):
-                if len(runs) == len(set(sheet.runs["method"])):
-                    parts = frames.parts(runs["cell"]).merge(runs[["cell", "method"]], on="cell")
-                    peaks = parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)]
-                    held.append((peaks["value"].sum(), subject, peaks))
-        if not held:
+    for sheet in sheets(frames, "table3"):
+        runs = held(sheet, GIGABYTE).sort_values("held", ascending=False)
+        runs = runs[runs.groupby("subject")["held"].transform("count") == len(METHODS)]
+        if runs.empty:
             continue
-        _, (network, dataset, batch), peaks = max(held, key=lambda one: one[0])
-        sums = (peaks.groupby("method")["value"].sum() / GIGABYTE).sort_values(ascending=False)
-        unit, name = (1.0, "GB") if sums.max() > 0.5 else (1e3, "MB")
-        order = [methods.by_name(method) for method in sums.index]
-        petra, most = sums[methods.PETRA.name], sums.max()
-        bars = Frame(
-            {
-                "way": [short_title(methods.by_name(method)) for method in peaks["method"]],
-                "kind": peaks["kind"],
-                "amount": peaks["value"] / GIGABYTE * unit,
-            }
-        )
-        bars["place"] = bars["way"].map([short_title(method) for method in order].index)
+        own = runs[runs["subject"] == runs["subject"].iloc[0]]
+        most, petra = own.iloc[0], own[own["method"] == PETRA].iloc[0]
+        bars = by_kind(frames, own)
+        bars["way"] = [short_title(methods.by_name(name)) for name in bars["method"]]
         yield Headline(
-            f"PETRA held {petra * unit:.2f} {name} where {order[0].title.lower()} held {most * unit:.2f} {name}, "
-            f"{100 * (1 - petra / most):.0f} % less (scale “{scale}”).",
+            f"PETRA held {petra['held']:.3g} GB where {methods.by_name(most['method']).title.lower()} held "
+            f"{most['held']:.3g} GB, {100 * (1 - petra['held'] / most['held']):.0f} % less (scale “{sheet.scale}”).",
             facet(
-                bars.sort_values("place", kind="stable"),
-                [facets.stack(sums=".2f")],
+                bars.assign(gigabytes=bars["value"] / GIGABYTE),
+                [facets.stack(sums=".3g")],
                 key="headline-memory",
-                title="Bytes held by each method",
-                caption=f"Bytes held by each method, all stages ({network}, {dataset}, batch {batch}, k = 1, scale "
-                f"“{scale}”), by kind, each at its largest moment; measured.",
+                caption=f"Bytes held by each method, all stages ({most['subject']}, k = 1, scale “{sheet.scale}”), by "
+                "kind, each at its largest moment; measured.",
                 x="way",
-                y="amount",
+                y="gigabytes",
                 hue="kind",
                 looks=KIND_LOOKS,
-                xlabel=name,
-                height=4.2,
-                width=5.2,
+                xlabel="GB",
+                height=HEIGHT,
+                width=WIDTH,
                 legend="area",
             ),
             "table3",
@@ -161,48 +138,41 @@ SPEED_LOOKS = {
 
 def _speed(frames: Frames) -> Iterator[Headline]:
     """Modelled from measured stage costs; beside it what the benchmark of pipelines measured with two processes."""
-    ways = {way.title: way for way in WAYS}
-    for sheet in _largest(frames, "table5", kind=StageCostCell):
-        network = timed_networks(sheet)[0]
-        stages, most = network.balance, len(network.costs)
-        alone = taken(stages, network.invertible, ways["Backpropagation"], 1, SPEED_K).seconds
-        speeds = {
-            (p, title): alone / taken(stages, network.invertible, ways[title], p, SPEED_K).seconds
-            for title in SPEED_LOOKS
-            for p in range(1, most + 1)
-        }
-        measured = _measured(frames)
-        yield Headline(
-            f"On {most} devices PETRA is modelled at {speeds[most, 'PETRA']:.1f} times the speed of one that "
-            f"backpropagates, the synchronous 1F1B at {speeds[most, '1F1B']:.1f} times (scale “{sheet.scale}”).",
-            facet(
-                [
-                    {"devices": p, "way": way, "modelled": speed, "measured": measured.get(way) if p == 2 else None}
-                    for (p, way), speed in speeds.items()
-                ],
-                [facets.line(), facets.also("measured", facets.dots(size=6))],
-                key="headline-speed",
-                title="Speed against the number of devices",
-                caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
-                f"({sheet.done['network'].iloc[0]}, micro-batches of {stages.cell.batch_size}, k = {SPEED_K}, scale "
-                f"“{sheet.scale}”; links take no time)."
-                + (" Marks: measured, the benchmark “pipelining”, two processes on a CPU." if measured else ""),
-                x="devices",
-                y="modelled",
-                hue="way",
-                looks=SPEED_LOOKS,
-                xlabel="devices",
-                ylabel="speed, one device with backpropagation = 1",
-                height=4.2,
-                width=5.2,
-            ),
-            "tradeoff",
-        )
+    if not (sheet := _largest(frames, "table5", kind=StageCostCell)):
+        return
+    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
+    medians = series[series["group"].str.startswith(NETWORK)].groupby("contestant")["value"].median().to_dict()
+    network, ways = timed_networks(sheet)[0], {way.title: way for way in WAYS}
 
+    def seconds(title: str, devices: int) -> float:
+        return taken(network.balance, network.invertible, ways[title], devices, SPEED_K).seconds
 
-def _measured(frames: Frames) -> dict[str, float]:
-    """Throughput of the ways with two processes, over that of autograd in one."""
-    series = frames.series
-    ours = series[(series["benchmark"] == "pipelining") & (series["quantity"] == "throughput")]
-    medians = ours[ours["group"].str.startswith(NETWORK)].groupby("contestant")["value"].median()
-    return {way: medians[way] / medians["autograd, one process"] for way in SPEED_LOOKS if way in medians}
+    most, alone = len(network.costs), seconds("Backpropagation", 1)
+    rows = [
+        {"way": title, "devices": p, "modelled": alone / seconds(title, p)}
+        | {"measured": medians[title] / medians["autograd, one process"] if title in medians and p == 2 else None}
+        for title in SPEED_LOOKS
+        for p in range(1, most + 1)
+    ]
+    speeds = {row["way"]: row["modelled"] for row in rows}  # with most devices
+    yield Headline(
+        f"On {most} devices PETRA is modelled at {speeds['PETRA']:.1f} times the speed of one that backpropagates, the "
+        f"synchronous 1F1B at {speeds['1F1B']:.1f} times (scale “{sheet.scale}”).",
+        facet(
+            rows,
+            [facets.line(), facets.also("measured", facets.dots(size=6))],
+            key="headline-speed",
+            caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
+            f"({sheet.done['network'].iloc[0]}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
+            f"scale “{sheet.scale}”; links take no time). Marks: “pipelining”, if recorded: two processes, measured.",
+            x="devices",
+            y="modelled",
+            hue="way",
+            looks=SPEED_LOOKS,
+            xlabel="devices",
+            ylabel="speed, one device with backpropagation = 1",
+            height=HEIGHT,
+            width=WIDTH,
+        ),
+        "tradeoff",
+    )

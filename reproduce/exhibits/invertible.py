@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
-from reproduce.grids.plans.invertible import COMPARED, NETWORKS, OURS, PAPERS
+from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.modelling.invertible import BATCH, DEPTHS, predicted
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.compare import family_note, judge, means, reported
-from reproduce.show.content import GIGABYTE, MEGABYTE, Finding, Tone
+from reproduce.show.compare import judge, means, reported
+from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.facets import facet
-from reproduce.show.tables import DIFFERENCES, Field, amount, difference, judged, mean, method, table, words
+from reproduce.show.tables import amount, difference, judged, mean, method, table, words
 
-SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together"
+SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
     "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
     "micro-batch of delay: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing anything, so "
@@ -30,26 +30,20 @@ INTRODUCTION = (
 def whole(_: Frames) -> Iterator[Shown]:
     """Memory at the paper's size."""
     gigabytes = {
-        (depth, when, kind): (
-            predicted(PAPERS, depth)[when][kind] / GIGABYTE,
-            predicted(OURS, depth)[when][kind] / GIGABYTE,
-        )
+        (depth, kind): [predicted(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
         for depth in DEPTHS
-        for when in ("held", "peak")
         for kind in (*KINDS, "sum")
     }
     yield facet(
         (
-            {"network": f"{network}-{depth}", "kind": kind, "GB": gigabytes[depth, "peak", kind][number]}
-            for depth in DEPTHS
-            for number, network in enumerate(("RevNet", "Invertible RevNet"))
-            for kind in KINDS
-            if gigabytes[depth, "peak", kind][number]
+            {"network": f"{network}-{depth}", "kind": kind, "GB": of}
+            for (depth, kind), both in gigabytes.items()
+            for network, of in zip(("RevNet", "Invertible RevNet"), both, strict=True)
+            if kind != "sum" and of
         ),
         [facets.stack(sums=".1f")],
         key="invertible",
-        title="Memory of the paper's networks and of the invertible ones",
-        caption=f"Memory ({SETTING}, each kind at its largest).",
+        caption=f"Memory of the paper's networks and of the invertible ones ({SETTING}).",
         x="network",
         y="GB",
         hue="kind",
@@ -58,43 +52,25 @@ def whole(_: Frames) -> Iterator[Shown]:
         height=2.0,
         legend="area",
     )
-
-    def of(when: str, group: str) -> list[Field]:
-        def pair(row: tuple[int, str]) -> tuple[float, float]:
-            return gigabytes[row[0], when, row[1]]
-
-        return [
-            amount("paper's, GB", lambda row: pair(row)[0], 2, group=group),
-            amount("invertible, GB", lambda row: pair(row)[1], 2, group=group),
-            difference("difference", lambda row: pair(row)[1] - pair(row)[0], 2, group=group),
-        ]
-
     yield Folded(
         table(
             key="invertible",
             caption=f"Memory by kind ({SETTING}).",
-            rows=[(depth, kind) for depth in DEPTHS for kind in (*KINDS, "sum")],
+            rows=gigabytes,
             fields=[
                 words("depth", lambda row: f"RevNet-{row[0]} and invertible RevNet-{row[0]}"),
                 words("kind", lambda row: row[1].replace("_", " ")),
-                *of("held", "between ticks"),
-                *of("peak", "at their largest"),
+                amount("paper's, GB", lambda row: gigabytes[row][0], 2),
+                amount("invertible, GB", lambda row: gigabytes[row][1], 2),
+                difference("difference", lambda row: gigabytes[row][1] - gigabytes[row][0], 2),
             ],
-            notes=(
-                "Between ticks: while no stage works. At their largest: each kind at its own largest moment, so that "
-                "the sum is an upper bound. Inputs: of the stem in both networks, of the down-sampling stages in the "
-                "paper's only.",
-            ),
+            notes=["Inputs: of the stem in both networks, of the down-sampling stages in the paper's only."],
             grouped=True,
         )
     )
-    sums = {depth: gigabytes[depth, "peak", "sum"] for depth in DEPTHS}
+    sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
     said = [f"of RevNet-{depth} {before:.1f} GB become {after:.1f} GB" for depth, (before, after) in sums.items()]
     yield Sentence(f"With invertible down-sampling, on ImageNet at batch {BATCH}, modelled: {', '.join(said)}.")
-    yield Finding(
-        f"Invertible down-sampling: ImageNet, batch {BATCH}, k = 1 (modelled): {'; '.join(said)}.",
-        Tone.GOOD if all(after < before for before, after in sums.values()) else Tone.PLAIN,
-    )
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
@@ -108,12 +84,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield table(
         key=f"invertible-{sheet.key}",
         caption=f"Accuracy and measured memory of both networks ({sheet.described()}).",
-        rows=[
-            (k, m.name, network)
-            for k in sorted({k for k, *_ in accuracy})
-            for m in COMPARED
-            for network in (theirs, ours)
-        ],
+        rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
             words("k", lambda place: f"k = {place[0]}"),
             method("method", lambda place: methods.by_name(place[1])),
@@ -122,11 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             judged("to the paper's", lambda place: less.get(place)),
             amount("peak, MB", lambda place: peak.get(place), 1),
         ],
-        notes=(
-            f"Mean ± half the 95 % interval (number of seeds). {DIFFERENCES} Peak: the most bytes that a stage held at "
-            "one moment, counted by the engine, summed over the stages.",
-            family_note(less.values()),
-        ),
+        notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
         grouped=True,
     )
     if said := reported(less.values()):

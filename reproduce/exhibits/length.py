@@ -4,6 +4,7 @@ The paper trains for 300 epochs and reports a small gap; whoever tries PETRA for
 gap in what the method reaches, or in how soon, and is it the delay or the reconstruction that makes it?
 """
 
+import math
 from collections.abc import Iterator
 
 from petra_core import methods
@@ -11,12 +12,10 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Sample, family_note, judge, means, points
+from reproduce.show.compare import Sample, judge, means, points
 from reproduce.show.content import Finding
-from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.facets import facet
-from reproduce.show.statistics import Estimate
-from reproduce.show.tables import DIFFERENCES, judged, mean, number, table, words
+from reproduce.show.tables import judged, mean, number, table, words
 from reproduce.words import count
 
 INTRODUCTION = (
@@ -30,43 +29,37 @@ INTRODUCTION = (
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """A figure, its numbers, and what they say."""
-    if sheet.done.empty:
-        return
     accuracy = means(sheet.runs, "test_accuracy", ["method", "k", "epochs"])
     places = [(arm, epochs) for arm in ARMS for epochs, arms in SEEDS[sheet.scale].items() if arm in arms]
-
-    def exact(arm: Arm, epochs: int) -> Sample:
-        return accuracy[methods.BACKPROPAGATION.name, arm.k, epochs]
-
-    gap = {(arm, e): accuracy[arm.method.name, arm.k, e] - exact(arm, e) for arm, e in places}
-    lengths = sorted({epochs for _, epochs in places})
-    since = f"change since {count(lengths[0], 'epoch')}"
-    change = {place: gap[place] - gap[place[0], lengths[0]] for place in places if place[1] > lengths[0]}
+    own = {(arm, epochs): accuracy[arm.method.name, arm.k, epochs] for arm, epochs in places}
+    exact = {(arm, epochs): accuracy[methods.BACKPROPAGATION.name, arm.k, epochs] for arm, epochs in places}
+    gap = {place: own[place] - exact[place] for place in places}
+    shortest = min(epochs for _, epochs in places)
+    since = f"change since {count(shortest, 'epoch')}"
+    change = {place: gap[place] - gap[place[0], shortest] for place in places if place[1] > shortest}
     less = judge({**gap, **{(since, *place): found for place, found in change.items()}})
-    setting = sheet.described(network=True, length=False)
-    of_petra = {epochs: found for (arm, epochs), found in gap.items() if arm == PETRA}
-    measured = [f"{points(found)} after {count(e, 'epoch')}" for e, found in of_petra.items() if found.values]
-    where = f"(k = {PETRA.k}, scale “{sheet.scale}”)"
-    yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(measured) or 'no pair yet'}.")
-    by_arm: dict[str, dict[float, Estimate | None]] = {
-        arm.title: {epochs: found.estimate for (other, epochs), found in gap.items() if other == arm}
-        for arm in dict.fromkeys(arm for arm, _ in places)
-    }
+    decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, found) for (arm, epochs), found in gap.items()}
+    setting, where = sheet.described(network=True, length=False), f"(k = {PETRA.k}, scale “{sheet.scale}”)"
+    said = [f"{points(gap[p])} after {count(p[1], 'epoch')}" for p in places if p[0] == PETRA and gap[p].values]
+    yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(said) or 'no pair yet'}.")
+    runs = sheet.done[sheet.done["k"] == PETRA.k]
     yield facet(
-        sheet.runs[sheet.runs["k"] == PETRA.k],
-        [facets.line("interval"), facets.dots(apart=0.08), facets.cut_to(sheet.runs, "test_accuracy")],
+        runs,
+        [facets.line("interval"), facets.dots(apart=0.08), facets.cut_to(runs, "test_accuracy")],
         key=f"length-{sheet.key}",
-        title="Accuracy against the length of the training",
-        caption=f"Left: test accuracy after the last epoch, k = {PETRA.k} ({setting}); dot: a seed, line: mean, band: "
-        "95 % interval. Right: less backpropagation at the same k, paired over seeds; shaded: the verdicts' margin.",
+        caption=f"Accuracy against the length of the training, k = {PETRA.k} ({setting}). Dot: a seed, line: mean, "
+        "band: 95 % interval. Right: less backpropagation at the same k, paired; shaded: the verdicts' margin.",
         x="epochs",
         y="test_accuracy",
-        xlabel="epochs",
-        ylabel="test accuracy, %",
-        xlog=True,
-        ticks=lengths,
         height=3.6,
-        beside=[facets.differences(by_arm)],
+        beside=[
+            facets.differences(
+                {
+                    arm.title: {epochs: gap[of, epochs].estimate for of, epochs in places if of == arm}
+                    for arm in dict.fromkeys(arm for arm, _ in places)
+                }
+            )
+        ],
         beside_label="less backpropagation, points",
     )
     yield table(
@@ -76,50 +69,31 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             words("method", lambda place: place[0].title),
             number("epochs", lambda place: place[1]),
-            mean("accuracy, %", lambda place: accuracy[place[0].method.name, place[0].k, place[1]]),
-            mean("backpropagation, %", lambda place: exact(*place)),
-            judged("points", lambda place: less[place], group="less backpropagation"),
+            mean("accuracy, %", own.get),
+            mean("backpropagation, %", exact.get),
+            judged("points", less.get, group="less backpropagation"),
             judged("points", lambda place: less.get((since, *place)), group=since),
-            words("the paper's claim", lambda place: _decided(sheet.scale, place[0], place[1], gap[place])),
+            words("the paper's claim", decided.get),
         ],
-        notes=(
-            f"Mean ± half the 95 % interval (number of seeds). {DIFFERENCES} {since[0].upper()}{since[1:]}: this gap "
-            "less that of the shortest training, over the seeds that have both; above 0, the method catches up.",
-            family_note(less.values()),
-        ),
+        notes=[f"{since.capitalize()}: this gap less that of the shortest training; above 0, the method catches up."],
         grouped=True,
     )
-    for arm in by_arm:
-        gaps = [f"{_points(found)} with {e}" for (w, e), found in gap.items() if w.title == arm and found.values]
-        if gaps:
-            decided = [_decided(sheet.scale, w, e, found) for (w, e), found in gap.items() if w.title == arm]
-            yield Finding(
-                f"Training length: {setting}. {arm}, less backpropagation, points by epochs: {', '.join(gaps)}"
-                f"{''.join(f'; {said}' for said in decided if said)}."
-            )
+    if by_rule := "; ".join(filter(None, decided.values())):
+        yield Finding(f"Training length: PETRA {where}, the paper's claim by the rule fixed beforehand: {by_rule}.")
 
 
 def _decided(scale: str, arm: Arm, epochs: int, gap: Sample) -> str:
     """What the rule that was fixed beforehand says of a gap; empty of those that it does not speak of."""
-    rules = {AGAINST[0]: AGAINST[1], FOR[0]: FOR[1]}
-    if (scale, arm) != ("small", PETRA) or epochs not in rules:
+    found, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
+    if (scale, arm) != ("small", PETRA) or limit is None or found is None:
         return ""
-    found, limit = gap.estimate, rules[epochs]
-    if found is None:
-        return ""
-    if found.low is None or found.high is None:
-        return f"after {epochs}: cannot tell"
+    low = -math.inf if found.low is None else found.low
+    high = math.inf if found.high is None else found.high
     if epochs == AGAINST[0]:
-        outcome = "against" if found.high < -limit else "not against" if found.low > -limit else "cannot tell"
+        claim, holds, fails = "against", high < -limit, low > -limit
     else:
-        inside, outside = max(-found.low, found.high) <= limit, found.high < -limit or found.low > limit
-        outcome = "for" if inside else "not for" if outside else "cannot tell"
-    return f"after {epochs}: {outcome}"
-
-
-def _points(difference: Sample) -> str:
-    found = difference.estimate
-    return f"{estimate_entry(found, 2, sign=True).text} (n = {found.n})" if found else ""
+        claim, holds, fails = "for", max(-low, high) <= limit, high < -limit or low > limit
+    return f"after {epochs}: {claim if holds else f'not {claim}' if fails else 'cannot tell'}"
 
 
 EXHIBIT = Exhibit("length", "Training length: does the gap close?", INTRODUCTION, each)

@@ -25,7 +25,7 @@ BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in 
 INTRODUCTION = (
     "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
     "PaReprop (arXiv:2306.09342) reconstructs a block beside the gradient of the block above: the same gradients, bit "
-    "for bit, with at most two graphs alive at once. Contestants were measured in turn."
+    "for bit, with at most two graphs alive at once."
 )
 
 
@@ -47,10 +47,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("size", lambda row: row["size"] or none("no size was named")),
             entry("gain, %", _published),
         ],
-        notes=(
-            "Second-hand: quoted by others; hardware, resolutions and batch sizes were not at hand. Unknown: the paper "
-            "reports this family, its values were not at hand.",
-        ),
+        notes=["Quoted by others, without hardware, resolutions and batch sizes."],
     )
 
 
@@ -70,9 +67,9 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
         for c in record.comparisons
         if (c.first, c.second, c.quantity) == pair
     }
-    medians_of = {group: found.median for group, found in gains.items()}
     quartiles = {g: f"{with_sign(found.lower, 1)} to {with_sign(found.upper, 1)}" for g, found in gains.items()}
-    device, again = _device(record), f"Again: {record.command}"
+    found = {group: gain.median for group, gain in gains.items()}
+    device = _device(record)
     small = " On a CPU, at small sizes: not to be compared with the published gains."
 
     def methods(
@@ -82,19 +79,17 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
         columns = {m: {g: v / unit for g, v in medians.get((quantity, m.title), {}).items()} for m in COMPARED}
         return [amount(short_title(m), columns[m].get, digits, group=head, hint=hint, without=without) for m in columns]
 
-    if gains:
-        yield facet(
-            ({"group": group, "gain": found.median, "method": PAREPROP.name} for group, found in gains.items()),
-            [facets.rows(list(gains))],
-            key=f"{record.name}-gains",
-            title="Gain of PaReprop over reversible backpropagation",
-            caption=f"Gain in throughput on {device}, median over the rounds.",
-            x="gain",
-            xlabel="gain, %",
-            y="group",
-            height=0.6 + 0.24 * len(gains),
-            legend="",
-        )
+    yield facet(
+        [{"group": group, "gain": gain, "method": PAREPROP.name} for group, gain in found.items()],
+        [facets.rows(list(gains))],
+        key=f"{record.name}-gains",
+        caption=f"Gain of PaReprop over reversible backpropagation (throughput on {device}, median over the rounds).",
+        x="gain",
+        y="group",
+        xlabel="gain, %",
+        height=0.6 + 0.24 * len(gains),
+        legend="",
+    )
     yield table(
         key=f"{record.name}-throughput",
         caption=f"Throughput and memory on {device}: images of {record.setting['size']} pixels, texts of "
@@ -104,12 +99,12 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
             words("network", lambda group: group.partition(BATCH)[0]),
             number("batch", lambda group: int(group.partition(BATCH)[2])),
             *methods(THROUGHPUT, 1, "samples/s", "median over the rounds", without="not timed"),
-            difference("measured", lambda group: medians_of.get(group), 1, group=GAIN, hint="median over the rounds"),
+            difference("measured", found.get, 1, group=GAIN, hint="median over the rounds"),
             words("quartiles", quartiles.get, group=GAIN),
             entry("published", lambda group: _published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
             *methods(ALLOCATED, 1, "peak memory, MB", "allocator, temporaries included", MEGABYTE, "does not fit"),
         ],
-        notes=(*record.notes, again),
+        notes=record.notes,
         grouped=True,
     )
     yield Folded(
@@ -122,16 +117,12 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
                 *methods(LARGEST_FORETOLD, 0, "predicted", "from shapes, without temporaries"),
                 *methods(LARGEST_FOUND, 0, "found", "by the allocator"),
             ],
-            notes=(again,),
         )
     )
-    if not gains:  # none of the batches fits
-        return
-    faster = sum(gain > 0 for gain in medians_of.values())
-    ends = " to ".join(with_sign(end(medians_of.values()), 1) for end in (min, max))
-    outcome = f"faster than reversible backpropagation in {faster} of {count(len(gains), 'setting')}, {ends} %."
-    yield Finding(f"PaReprop on {device}: {outcome}")
-    yield Sentence(f"On {device}: {outcome}")
+    if found:
+        faster = f"{sum(gain > 0 for gain in found.values())} of {count(len(found), 'setting')}"
+        ends = f"{with_sign(min(found.values()), 1)} to {with_sign(max(found.values()), 1)} %"
+        yield Sentence(f"On {device}: faster than reversible backpropagation in {faster}, {ends}.")
 
 
 def _device(record: Benchmark) -> str:

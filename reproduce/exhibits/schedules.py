@@ -22,6 +22,7 @@ ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
 MICRO_BATCHES = {True: 7, False: 2}
 TRACED = 1  # micro-batch whose way is drawn
+DRAWN = (*methods.ALL, methods.PAREPROP)  # PipeDream-2BW does in every tick what delayed gradients do
 INTRODUCTION = (
     f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, checked "
     "by a validator that does not know the generator. One row a stage, one column a tick; boxes carry the number of "
@@ -32,10 +33,10 @@ INTRODUCTION = (
 
 def whole(_: Frames) -> Iterator[Shown]:
     """A drawing a method for k = 1; the others folded."""
-    yield Sentence(f"What {len(methods.KNOWN)} methods do in every tick, recorded from runs of a small pipeline.")
+    yield Sentence(f"What {len(DRAWN)} methods do in every tick, recorded from runs of a small pipeline.")
     first, *others = ACCUMULATIONS
-    yield from (drawn(method, first) for method in methods.KNOWN)
-    yield from (Folded(drawn(method, k)) for k in others for method in methods.KNOWN)
+    yield from (drawn(method, first) for method in DRAWN)
+    yield from (Folded(drawn(method, k)) for k in others for method in DRAWN)
 
 
 @cache

@@ -12,10 +12,9 @@ from reproduce.records.broken import RULE, chance
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
-from reproduce.show.content import Entry, Finding, Tone, missing, text
+from reproduce.show.content import Entry, Tone, missing, text
 from reproduce.show.facets import facet
 from reproduce.show.tables import Field, amount, entry, number, table
-from reproduce.words import count
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
 ROW = ["warmup_epochs", "k", "method"]
@@ -42,33 +41,29 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lowest = (best["reference_rate"] == tried.min()) & (tried.nunique() > 1)
     setting = sheet.described(network=True, rate=False)
 
-    def of(method: str) -> list[Field]:
+    def of(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:
-            rate = best["reference_rate"].get((*row, method))
+            rate = best["reference_rate"].get((*row, name))
             if rate is None:
                 return missing("not known")
-            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, method] else ''}", float(rate), Tone.OURS)
-
-        def stable(row: tuple[float, int]) -> Entry:
-            return stable_rate({rate: samples[*row, rate, method] for rate in rates})
+            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, name] else ''}", float(rate), Tone.OURS)
 
         return [
-            entry("stable up to rate", stable, group=method),
-            entry("most accurate rate", best_rate, group=method),
-            amount("its accuracy, %", lambda row: best["test_accuracy"].get((*row, method)), 1, group=method),
+            entry("stable up to rate", lambda row: stable_rate({r: samples[*row, r, name] for r in rates}), group=name),
+            entry("most accurate rate", best_rate, group=name),
+            amount("its accuracy, %", lambda row: best["test_accuracy"].get((*row, name)), 1, group=name),
         ]
 
     yield Sentence(
-        f"Of {len(known)} points over k, learning rate and warm-up, training breaks at {len(petra)} under PETRA "
-        f"and at {len(exact)} under backpropagation."
+        f"Of {len(known)} points training breaks at {len(petra)} under PETRA and {len(exact)} under backpropagation: "
+        f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone."
     )
     yield facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
         [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
         key=f"stability-{sheet.key}",
-        title=f"Stability of PETRA and backpropagation, scale “{sheet.scale}”",
-        caption=f"Test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where one of the "
-        "two is; a cross: a loss was not finite; a dot: not run.",
+        caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
+        "one of the two is; a cross: a loss was not finite; a dot: not run.",
         x="reference_rate",
         y="test_accuracy",
         hue="k",
@@ -76,7 +71,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         row="warmup_epochs",
         col="method",
         titles=lambda warmup, shown: f"{shown}\nwarm-up of {warmup:g} epochs",
-        xlabel="rate",
         ylabel="k",
         height=0.9 + 0.34 * len(ks),
         legend="",
@@ -88,32 +82,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             number("warm-up, epochs", lambda row: row[0], 1),
             number("k", lambda row: row[1]),
-            *of(PETRA),
-            *of(EXACT),
+            *(field for name in (PETRA, EXACT) for field in of(name)),
         ],
-        notes=("Lowest run: a lower rate may be better still. Nothing is interpolated.",),
+        notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )
-    yield Finding(
-        f"Stability: scale “{sheet.scale}” ({len(known)} of {count(len(points), 'point')} run with both methods, one "
-        f"seed): PETRA breaks at {len(petra)} and backpropagation at {len(exact)} of them; at {len(petra - exact)} "
-        f"PETRA alone, at {len(exact - petra)} backpropagation alone."
-    )
-    at_lowest = lowest[lowest].groupby("method").size()
-    if PETRA in at_lowest:
-        yield Finding(
-            f"Stability: scale “{sheet.scale}”: the most accurate rate is the lowest that was run in "
-            f"{at_lowest[PETRA]} of {len(warmups) * len(ks)} rows of the map under PETRA and in "
-            f"{at_lowest.get(EXACT, 0)} under backpropagation: there the best one may lie below."
-        )
 
 
 def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
-    """The largest rate up to which nothing breaks, of those that were run; unless the next one breaks, what limits it.
-
-    Args:
-        by_rate: the runs, the rates rising.
-
-    """
+    """The largest of rising rates up to which nothing breaks, of those that were run; and what else limits it."""
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:

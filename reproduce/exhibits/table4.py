@@ -14,8 +14,8 @@ from reproduce.grids.plans.table4 import CONFIGURATIONS
 from reproduce.modelling.gradients import kinds_of
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
-from reproduce.show.compare import family_note, judge, means, points
-from reproduce.show.content import Entry, estimate, short_title
+from reproduce.show.compare import judge, means, points
+from reproduce.show.content import Entry, estimate
 from reproduce.show.facets import facet
 from reproduce.show.statements import UNKNOWN, combine, is_below, judged_entries
 from reproduce.show.statistics import Judgement
@@ -49,22 +49,18 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"{first.partition(',')[0]}, {structure}: reconstructed inputs {inputs} points, current weights {weights}, "
         f"both {both}."
     )
-    if not sheet.done.empty:
-        titles = {method.name: short_title(method) for method in CONFIGURATIONS.values()}
-        yield facet(
-            sheet.done.assign(title=sheet.done["method"].map(titles)),
-            [facets.rows(list(titles.values()))],
-            key=key,
-            title="Accuracy by what is buffered",
-            caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",
-            x="test_accuracy",
-            y="title",
-            col="network",
-            xlabel="test accuracy, %",
-            share=(False, True),
-            height=1.9,
-            legend="",
-        )
+    yield facet(
+        sheet.done,
+        [facets.rows()],
+        key=key,
+        caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",
+        x="test_accuracy",
+        y="method",
+        col="network",
+        share=(False, True),
+        height=1.9,
+        legend="",
+    )
 
     def difference(row: Any) -> Judgement | list[Entry] | None:
         network, method = row
@@ -84,22 +80,20 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("ours, %", lambda row: accuracy[row[0], row[1].name] if row[1] else None),
             judged("less both kept", difference),
         ],
-        notes=(
-            "Points of accuracy, paired over seeds.",
-            family_note(less.values()),
+        notes=[
             "The statement: agree if the interval of the difference is below 0, disagree if above, or around 0 and "
-            "within the margin; uncorrected for the number of networks.",
-        ),
+            "within the margin; uncorrected for the number of networks."
+        ],
         grouped=True,
     )
-    said = [
+    said = "; ".join(
         f"{name} ({networks[name]}): {estimate(half, 2, sign=True).text} points, our data {outcomes[name].verb}"
         for name, half in halves.items()
         if half
-    ]
+    )
     if said:
-        found = f"{'; '.join(said)}; uncorrected for the number of networks"
-        yield statements.finding(f"Table 4: {recipe}", sheet.scale, STATEMENT, found, outcomes.values())
+        said = f"{said}; uncorrected for the number of networks"
+        yield statements.finding(f"Table 4: {recipe}", sheet.scale, STATEMENT, said, outcomes.values())
 
 
 EXHIBIT = Exhibit("table4", "Table 4: buffer ablation", INTRODUCTION, each)

@@ -5,7 +5,6 @@ weights. Its text comes with Python, another one in every version, so runs on di
 nor do reconstruction errors in different arithmetics.
 """
 
-import math
 from collections.abc import Iterator
 
 from petra_core import methods
@@ -15,10 +14,10 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.transformer_errors import MODELS
 from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
-from reproduce.show.compare import family_note, judge, means, measured, points, reported
-from reproduce.show.content import Finding, two_digits
+from reproduce.show.compare import judge, means, measured, points, reported
+from reproduce.show.content import Finding
 from reproduce.show.facets import RECONSTRUCTION_LOOKS, facet
-from reproduce.show.tables import DIFFERENCES, RECONSTRUCTION, Field, error, judged, mean, method, number, table, words
+from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, method, number, table, words
 
 EXACT = methods.BACKPROPAGATION.name
 BOTTOM = 1  # the lowest stage that reconstructs its input
@@ -45,20 +44,15 @@ def _accuracy(sheet: Sheet) -> Iterator[Shown]:
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     said = [f"{points(gaps[k, methods.PETRA.name])} with k = {k}" for k in ks]
     yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(said)}.")
-    if not sheet.done.empty:
-        yield facet(
-            sheet.done,
-            [facets.line(), facets.dots(apart=0.02)],
-            key=key,
-            title=f"Accuracy of {title} against k, scale “{sheet.scale}”",
-            caption=f"Accuracy against k ({setting}). Line: mean over the seeds; dot: a run.",
-            x="k",
-            xlabel="k",
-            y="test_accuracy",
-            ylabel="masked bytes found, %" if known.text else "test accuracy, %",
-            xlog=True,
-            ticks=ks,
-        )
+    yield facet(
+        sheet.done,
+        [facets.line(), facets.dots(apart=0.02)],
+        key=key,
+        caption=f"Accuracy of {title} against k ({setting}). Line: mean over the seeds; dot: a run.",
+        x="k",
+        y="test_accuracy",
+        ylabel="masked bytes found, %" if known.text else None,
+    )
     yield table(
         key=key,
         caption=f"{'Masked bytes that are found' if known.text else 'Test accuracy of a transformer'} ({setting}).",
@@ -70,11 +64,7 @@ def _accuracy(sheet: Sheet) -> Iterator[Shown]:
             judged("to backpropagation", lambda place: less.get(place)),
             *([mean("bits per byte", lambda place: bits[place])] if known.text else []),
         ],
-        notes=(
-            f"Mean ± half the 95 % interval (number of seeds). {DIFFERENCES}",
-            _of_text(sheet) if known.text else "",
-            family_note(less.values()),
-        ),
+        notes=[_of_text(sheet) if known.text else ""],
         grouped=True,
     )
     if words_of := reported(less.values()):
@@ -83,17 +73,12 @@ def _accuracy(sheet: Sheet) -> Iterator[Shown]:
 
 def _of_text(sheet: Sheet) -> str:
     """What bits are, and what is reached without looking at a byte's neighbours, as computed when a run was made."""
-    words_of = (
-        "Masked bytes of the validation text, masked alike for all runs, one in ten shown as it is; bits: the mean of "
-        "log₂ of 1 over the probability given to each."
-    )
+    words_of = "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
     for run in (sheet.frames.by_name[cell] for cell in sheet.done["cell"]):
         if alone := run.result["data"].get("unigram"):
-            values, python = catalogue.PYDOC.num_classes, run.environments[-1]["python"]
-            return (
-                f"{words_of} A guess finds {100 / values:.2f} % in {math.log2(values):.2f} bits, the frequencies of "
-                f"bytes {alone['accuracy']:.2f} % in {alone['bits_per_byte']:.2f}. The text is that of Python {python}."
-            )
+            found = f"{alone['accuracy']:.2f} % in {alone['bits_per_byte']:.2f} bits"
+            python = run.environments[-1]["python"]
+            return f"{words_of} The frequencies of bytes alone find {found}. The text is that of Python {python}."
     return words_of
 
 
@@ -105,26 +90,18 @@ def _errors(sheet: Sheet) -> Iterator[Shown]:
     def inexact(measure: str) -> Field:
         return error(RECONSTRUCTION_LOOKS[measure].label, lambda model: errors[model, measure])
 
-    what = "relative error of the input that the lowest block reconstructs"
     yield table(
         key=f"transformers-errors-{sheet.key}",
-        caption=f"RevViT-Micro: {what} ({sheet.described()}, PETRA with k = {sheet.example.accumulation}): mean over "
-        "the micro-batches that were followed, then over the seeds ± half the 95 % interval (number of seeds).",
+        caption="RevViT-Micro: relative error of the input that the lowest block reconstructs, mean over the "
+        f"micro-batches that were followed ({sheet.described()}, PETRA with k = {sheet.example.accumulation}).",
         rows=MODELS,
         fields=[
             number("blocks", lambda model: MODELS[model]),
             number("J", lambda model: MODELS[model] + 2),
             *map(inexact, RECONSTRUCTION_LOOKS),
         ],
-        notes=(RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."),
+        notes=[RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
     )
-    grown = [
-        f"{look.label}: " + ", ".join(f"{two_digits(e.mean)} at {MODELS[model]}" for model, e in known)
-        for measure, look in RECONSTRUCTION_LOOKS.items()
-        if (known := [(model, e) for model in MODELS if (e := errors[model, measure].estimate)])
-    ]
-    if grown:
-        yield Finding(f"Transformers: {what}, by blocks ({sheet.arithmetic}). {'; '.join(grown)}.")
 
 
 EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each)

@@ -125,8 +125,8 @@ class ReconstructionProbe(Probe[_Inputs]):
         if stage in self._reconstructing:
             subject.true[stage] = subject.front
         if stage < len(self.pipeline.stages) - 1:
-            with torch.no_grad():
-                subject.front = list(as_streams(self.pipeline.stages[stage](as_value(tuple(subject.front)))))
+            outputs = self.pipeline.forward_aside(stage, subject.micro_batch, as_value(tuple(subject.front)))
+            subject.front = list(as_streams(outputs))
         else:
             subject.front = []
 

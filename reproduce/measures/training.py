@@ -32,10 +32,11 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, checkpoint, methods
+from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
 from petra_core.devices import captured, compiled
 from petra_core.finite import REMEDY
 from petra_core.models.revroberta import IGNORED
-from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, sgd
+from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
@@ -93,6 +94,11 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
+        method = methods.by_name(cell.method)
+        try:
+            method.check_depth(method.delay(0, len(stages)), cell.accumulation)
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:
             raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
         self._replicas = context.team.replicas
@@ -104,9 +110,11 @@ class Trainer:
         replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         self.pipeline = Pipeline(
             placed,
-            methods.by_name(cell.method),
+            method,
             accumulation=cell.accumulation,
             optimizer=optimizer(cell),
+            forward_weights=ForwardWeights(cell.forward_weights),
+            correction=correction(cell, self.batches),
             seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
             messages=torch.bfloat16 if cell.messages == "bf16" else None,
@@ -392,9 +400,19 @@ def _check_stage_replicas(cell: TrainedCell, replicas: tuple[int, ...]) -> None:
 
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
     """A factory of the cell's optimizer, for the parameters of each stage."""
-    if cell.optimizer == "adamw":
-        return adamw(cell.learning_rate, beta1=cell.momentum, weight_decay=cell.weight_decay)
+    if cell.optimizer != "sgd":
+        make = adamw if cell.optimizer == "adamw" else nadam
+        return make(cell.learning_rate, beta1=cell.momentum, weight_decay=cell.weight_decay)
     return sgd(cell.learning_rate, momentum=cell.momentum, nesterov=cell.momentum > 0, weight_decay=cell.weight_decay)
+
+
+def correction(cell: TrainedCell, batches: int) -> Correction | None:
+    """The cell's correction for delay, if it has one; `batches`: micro-batches of an epoch."""
+    rule = CORRECTIONS.get(cell.correction)
+    if rule is None or not rule.meaning:
+        return rule
+    epochs_or_constant = cell.correction_value
+    return rule.at(epochs_or_constant * batches / cell.accumulation if rule.name == RATE.name else epochs_or_constant)
 
 
 def autocast(cell: TrainedCell) -> torch.dtype | None:

@@ -119,14 +119,6 @@ def memory(
     return sum(_stage_memory(size, configuration, rule, accumulation) for size in sizes)
 
 
-def saving(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: BufferRule, accumulation: int = ACCUMULATION
-) -> float:
-    """Percent of memory that a configuration saves against the one that holds both buffers."""
-    everything = memory(sizes, CONFIGURATIONS[0], rule, accumulation)
-    return 100 * (1 - memory(sizes, configuration, rule, accumulation) / everything)
-
-
 @cache
 def revnet_sizes(
     depth: int, dataset: str = "imagenet", batch_size: int = BATCH, width: int = 64

@@ -97,19 +97,18 @@ class Measured:
             "backward": backward,
         }
 
-    def formula(self, name: str, stage: int = FIRST_INNER, **place: int) -> float:
+    def formula(self, name: str, stage: int = FIRST_INNER) -> float:
         """The published formula of a value, for this network; copies without rounding up.
 
         Args:
             name: of the value.
             stage: where.
-            place: J or k, if not those of the measurement.
 
         Raises:
             KeyError: the paper's table does not have the method, or no formula of the value.
 
         """
-        values = {**self.place, "j": stage + 1, "FG": self.graph, **place}
+        values = {**self.place, "j": stage + 1, "FG": self.graph}
         value = formula.evaluate(formulas()[self.method][FORMULAS[name]], values)
         if name == "activations" and not self.method.keeps_graph:
             return value * self.stream

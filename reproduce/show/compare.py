@@ -12,7 +12,7 @@ from typing import Any
 
 from pandas import DataFrame, concat, notna
 
-from reproduce.show.content import TIMES, with_sign
+from reproduce.show.content import TIMES, Tone, with_sign
 from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
@@ -23,6 +23,7 @@ __all__ = [
     "NOT_RUN",
     "Sample",
     "Samples",
+    "agreement",
     "counted",
     "family_note",
     "judge",
@@ -170,6 +171,21 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
 def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
     """Judge differences as one family, such as those of one table: one call is one family of Holm's."""
     return judge_estimates({place: difference.estimate for place, difference in differences.items()})
+
+
+def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
+    """In how many numbers two counts of the same stages are equal, in words, and that any other is an alert.
+
+    Args:
+        parts: of `reproduce.records.frames.Frames.parts`.
+        one: its `of`.
+        other: the other's.
+
+    """
+    counts = parts[parts["of"].isin([one, other])].pivot(index=["cell", "stage", "kind"], columns="of", values="value")
+    equal = int((counts[one] == counts[other]).sum())
+    words = f"{equal} of {len(counts)} numbers (cell, stage, kind)"
+    return words, Tone.GOOD if equal == len(counts) else Tone.ALERT
 
 
 # --- in words

@@ -56,6 +56,19 @@ __all__ = [
 ]
 
 
+#: What columns of runs are called on an axis.
+LABELS = {
+    "test_accuracy": "test accuracy, %",
+    "final_accuracy": "test accuracy, %",
+    "epoch": "epoch",
+    "reference_rate": "rate",
+    "stage": "stage j",
+    "k": "k",
+    "epochs": "epochs",
+    "J": "stages J",
+}
+#: Those that are chosen, not measured: the axis is logarithmic, and names every value.
+CHOSEN = ("k", "epochs", "J")
 FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
 
 
@@ -137,10 +150,10 @@ def facet(
     layers: Sequence[Layer],
     *,
     key: str,
-    title: str,
     caption: str,
     x: str,
     y: str,
+    title: str = "",
     hue: str = "method",
     looks: Mapping[Any, Look] = METHOD_LOOKS,
     row: str | None = None,
@@ -148,8 +161,8 @@ def facet(
     wrap: int | None = None,
     titles: Callable[[Any, Any], str] | None = None,
     margins: Callable[[Any], str] | None = None,
-    xlabel: str = "",
-    ylabel: str = "",
+    xlabel: str | None = None,
+    ylabel: str | None = None,
     xlog: bool = False,
     ylog: bool = False,
     ticks: Sequence[float] | None = None,
@@ -164,26 +177,27 @@ def facet(
     """A figure of panels; its description, for who cannot see it, says where every line begins and ends (see `seen`).
 
     Args:
-        frame: the rows, a table or mappings; None and NaN are not drawn.
+        frame: the rows, a table or mappings; None and NaN are not drawn. Of no rows there is no drawing.
         layers: what is drawn in every panel, one over the other.
         key: unique within the page, name of the anchor.
-        title: short, also the accessible name.
         caption: what it shows, at which scale.
         x: column of the x-axis.
         y: column of the y-axis.
+        title: the accessible name; the default is the caption up to its first bracket or full stop.
         hue: column that tells curves or colours apart.
         looks: how the values of the hue look, in the order of the legend; those that are not there are left out.
         row: column whose values make lines of panels, in the order in which they come.
         col: column whose values make panels beside one another, likewise.
         wrap: panels in a line, if there are columns only.
-        titles: title of a panel from the values of row and col; the default names the column's value.
+        titles: title of a panel from the values of row and col; the default names the column's value, of `CHOSEN` with
+            its name.
         margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
             first line alone, the x-axis its label in the last.
-        xlabel: of the x-axis.
-        ylabel: of the y-axis.
-        xlog: whether the x-axis is logarithmic.
+        xlabel: of the x-axis; the default is what `LABELS` calls the column.
+        ylabel: of the y-axis; likewise.
+        xlog: whether the x-axis is logarithmic; one of `CHOSEN` always is.
         ylog: whether the y-axis is.
-        ticks: places on the x-axis that are named, all others are not.
+        ticks: places on the x-axis that are named, all others are not; of `CHOSEN` the default is every value.
         share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
         height: of a panel, inches.
         width: of all panels of a line together, inches.
@@ -194,6 +208,12 @@ def facet(
 
     """
     frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
+    title = title or caption.partition(" (")[0].partition(". ")[0]
+    if frame.empty:
+        return Figure(key, title, "", "", caption)
+    xlabel, ylabel = (LABELS.get(of, "") if label is None else label for of, label in ((x, xlabel), (y, ylabel)))
+    if x in CHOSEN:
+        xlog, ticks = True, sorted(set(frame[x])) if ticks is None else ticks
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
@@ -220,7 +240,8 @@ def facet(
             panel = Panel(axes, known, x, y, hue, shown, part, frame)
             for layer in layers:
                 layer(panel)
-            name = (titles(r, c) if titles else str(c if col else r)) if row or col else ""
+            named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
+            name = (titles(r, c) if titles else named) if row or col else ""
             described.append(": ".join(filter(None, (name, seen(panel)))))
             if margins is None or r == rows[0]:
                 axes.set_title(name)
@@ -302,7 +323,8 @@ def seen(panel: Panel) -> str:
         if names in part and not is_numeric_dtype(part[names]):
             by_name = part.groupby(names, sort=False)[values]
             amounts = by_name.sum() if names == x else by_name.mean()
-            return "; ".join(f"{name} {value:.4g}" for name, value in amounts.items())
+            labels = {name: look.label for name, look in panel.looks.items()} if names == panel.hue else {}
+            return "; ".join(f"{labels.get(name, name)} {value:.4g}" for name, value in amounts.items())
     said = []
     for look, own in panel.by_hue():
         means = own.groupby(x)[y].mean()
@@ -430,17 +452,26 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     return dots
 
 
-def rows(names: Sequence[str], *, size: float = 4.5) -> Layer:
-    """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean."""
+def rows(names: Sequence[str] = (), *, size: float = 4.5, interval: bool = False) -> Layer:
+    """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean.
+
+    Without names y is the hue: a row for each that the figure has, called as in a legend. With `interval` the 95 %
+    interval of the mean is a line, where there is one.
+    """
 
     def rows(panel: Panel) -> None:
+        places = list(names or panel.looks)
         for look, part in panel.by_hue():
             for y, own in part.groupby(panel.y):
-                place, mean = names.index(str(y)), own[panel.x].mean()
+                place, mean = places.index(str(y)), own[panel.x].mean()
                 style: dict[str, Any] = {"color": look.colour, "markersize": size, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-        panel.axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=names)
+                low, high = _band(list(own[panel.x]), "interval") if interval else (None, None)
+                if low is not None and high is not None:
+                    panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
+        labels = list(names) or [look.label for look in panel.looks.values()]
+        panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
         panel.axes.grid(visible=True, axis="x")
         panel.axes.grid(visible=False, axis="y")
         panel.axes.tick_params(axis="y", length=0)
@@ -544,7 +575,7 @@ def _field(
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
 
-def differences(by: Mapping[str, Mapping[float, Estimate | None]], *, colour: str = "") -> Layer:
+def differences(by: Mapping[str, Mapping[Any, Estimate | None]], *, colour: str = "") -> Layer:
     """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
 
     def differences(panel: Panel) -> None:

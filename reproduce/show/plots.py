@@ -33,6 +33,7 @@ COLOURS: dict[Method, str] = {
     methods.APPROXIMATE_INPUTS: "#009e73",
     methods.PETRA: "#d55e00",
     methods.PAREPROP: "#0072b2",
+    methods.PIPEDREAM_2BW: "#8c6bb1",
 }
 DASHES: dict[Method, tuple[float, ...]] = {
     methods.BACKPROPAGATION: (),
@@ -42,6 +43,7 @@ DASHES: dict[Method, tuple[float, ...]] = {
     methods.APPROXIMATE_INPUTS: (2, 1),
     methods.PETRA: (),
     methods.PAREPROP: (3, 1, 1, 1, 1, 1),
+    methods.PIPEDREAM_2BW: (6, 2),
 }
 
 #: Of the bytes that a stage holds.

@@ -19,7 +19,7 @@ from pandas import isna
 
 from petra_core.methods import Method
 from reproduce.published import Mark, Row
-from reproduce.show.compare import CHANCE, Sample
+from reproduce.show.compare import CHANCE, Sample, family_note
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import method_name as method_entry
@@ -71,11 +71,13 @@ class Field:
     Attributes:
         heads: of the columns.
         entries: of a row, one for each head.
+        judgement: of a row, where the columns are a difference and its verdict.
 
     """
 
     heads: Sequence[Column]
     entries: Callable[[Any], Sequence[Entry]]
+    judgement: Callable[[Any], object] | None = None
 
 
 def table(
@@ -87,13 +89,20 @@ def table(
     notes: Sequence[str] = (),
     grouped: bool = False,
 ) -> Table:
-    """A table (see `reproduce.show.content.Table`) of these rows with these fields, a line a row."""
+    """A table (see `reproduce.show.content.Table`) of these rows with these fields, a line a row.
+
+    Where it has verdicts, its last note counts them (`reproduce.show.compare.family_note`).
+    """
+    rows = list(rows)
+    if verdicts := [field.judgement for field in fields if field.judgement]:
+        judgements = (of(row) for row in rows for of in verdicts)
+        notes = [*notes, family_note(found for found in judgements if isinstance(found, Judgement))]
     return Table(
         key=key,
         caption=caption,
         columns=[head for field in fields for head in field.heads],
         rows=[[shown for field in fields for shown in field.entries(row)] for row in rows],
-        notes=tuple(note for note in notes if note),
+        notes=tuple(note for note in dict.fromkeys(notes) if note),
         grouped=grouped,
     )
 
@@ -219,7 +228,7 @@ def judged(
             return judgement
         return [missing(without if judgement is None else judgement), missing("")]
 
-    return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries)
+    return Field([Column(name, group=group, hint=hint), Column("verdict", numeric=False, group=group)], entries, of)
 
 
 def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:

@@ -52,12 +52,9 @@ def test_the_report_names_what_is_noisy_and_what_regressed():
     assert lines[-2] == "noisy (differs from itself by more than 1.2), not judged: noisy"
     assert lines[-1] == "regressed: drift, worse, fails"
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
-
-
-@pytest.mark.parametrize("rows", [[], [row((None, None), (None, None))]])
-def test_where_nothing_was_measured_nothing_is_said(rows):
-    assert "nothing could be measured at both commits" in against.report(rows, 1.2)
-    assert "regressed" not in against.report(rows, 1.2)
+    for nothing in ([], [row((None, None), (None, None))]):
+        assert "nothing could be measured at both commits" in against.report(nothing, 1.2)
+        assert "regressed" not in against.report(nothing, 1.2)
 
 
 @pytest.fixture

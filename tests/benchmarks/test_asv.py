@@ -1,7 +1,4 @@
-"""The suite that asv runs: its configuration, its catalogue, and that every fast benchmark gives a number.
-
-asv finds and calls benchmarks through asv_runner; so do these tests, in this process, where imports cost once.
-"""
+"""The suite that asv runs: its configuration, its catalogue, and that every fast benchmark gives a number."""
 
 import itertools
 import json
@@ -56,11 +53,9 @@ def caches() -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def random_state_and_threads_stay() -> Iterator[None]:
-    threads = torch.get_num_threads()
+def random_state_stays() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         yield
-    torch.set_num_threads(threads)
 
 
 def choices(params: list[list[str]]) -> Iterator[int]:
@@ -84,10 +79,7 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
 
 
 def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
-    """The fast ones by default, all with the full profile, each with its unit and its parameters.
-
-    Parameters are written out in the suite, so that a parameter of one number is the same at every commit.
-    """
+    """The fast ones by default, all with the full profile, each with its unit and its parameters."""
     from benchmarks.suite import memory, setting
     from petra_core import ledger, methods
 

@@ -182,19 +182,21 @@ def test_a_call_trains_until_its_end_and_the_next_one_goes_on(tmp_path, day, cap
     assert [times(tmp_path, name) for name in ("right", "long")] == [1, 1]
 
 
-def test_a_section_takes_no_more_than_its_share(tmp_path, day, monkeypatch, capsys) -> None:
+def test_a_section_takes_no_more_than_its_share_and_a_folder_is_of_one_day(tmp_path, day, monkeypatch, capsys) -> None:
     monkeypatch.setattr(first_day, "SHARES", {"map": 0.0})
     steps = [Step("map", name, 5, [noting(tmp_path, name)]) for name in ("one", "two")]
     assert day([*steps, Step("memory", "three", 5, [noting(tmp_path, "three")])]) == 0
     assert [times(tmp_path, name) for name in ("one", "two", "three")] == [1, 0, 1]
     assert "map: two: not done" in capsys.readouterr().out
-
-
-def test_correctness_that_does_not_fit_is_not_left_out(tmp_path, day, capsys) -> None:
-    steps = [Step("correctness", "long", 600, [noting(tmp_path, "long")], "bad")]
-    assert day(steps, "--minutes", "5", training=noting(tmp_path, "training")) == 1
+    long = [Step("correctness", "long", 600, [noting(tmp_path, "long")], "bad")]
+    assert day(long, "--minutes", "5", training=noting(tmp_path, "training")) == 1
     assert "long takes up to 600 s: give it more time" in capsys.readouterr().out
     assert times(tmp_path, "training") == 0
+    state = tmp_path / "day" / "state.json"
+    state.write_text(state.read_text().replace("smoke", "day"))
+    with pytest.raises(SystemExit):
+        day([])
+    assert "has a day of" in capsys.readouterr().err
 
 
 def run_day(folder: Path, output: Path) -> None:
@@ -278,12 +280,3 @@ def test_what_makes_no_sense_is_refused(tmp_path, capsys, options, words) -> Non
         first_day.main([*options, "--output", str(tmp_path / "day")])
     assert words in capsys.readouterr().err
     assert not (tmp_path / "day").exists()
-
-
-def test_a_folder_is_of_one_day(tmp_path, day, capsys) -> None:
-    assert day([]) == 0
-    state = tmp_path / "day" / "state.json"
-    state.write_text(state.read_text().replace("smoke", "day"))
-    with pytest.raises(SystemExit):
-        day([])
-    assert "has a day of" in capsys.readouterr().err

@@ -21,19 +21,11 @@ TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --bu
 RUN = script.ParepropRun("revvit_micro2", size=8, length=8, batch=16, method=PAREPROP)
 
 
-@pytest.fixture(autouse=True)
-def same_threads() -> Any:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     """A tiny run, as it is read from its record."""
-    root, threads = tmp_path_factory.mktemp("records"), torch.get_num_threads()
+    root = tmp_path_factory.mktemp("records")
     found = script.main([*TINY.split(), "--find", "--record", "--records", str(root)])
-    torch.set_num_threads(threads)
     assert read(root / "benchmarks" / "pareprop.json") == found
     return found
 
@@ -81,7 +73,6 @@ def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)
 def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: Any) -> None:
-    torch.set_num_threads(1)
     run = dataclasses.replace(RUN, method=method)
     assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.predicted_peak(run), rel=0.25)
 
@@ -91,17 +82,6 @@ def test_a_second_graph_is_foretold_and_largest_batches_are_found_from_a_line() 
     assert script.predicted_peak(plain) < script.predicted_peak(RUN)
     limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1
-
-
-def test_unknown_networks_are_refused() -> None:
-    with pytest.raises(ValueError, match="there is no network 'revvit_nano'; there are revvit_micro"):
-        dataclasses.replace(RUN, network="revvit_nano").stages()
-
-
-def test_an_odd_number_of_threads_cannot_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        script.main(["--threads", "3"])
-    assert "--threads 3: PaReprop shares them between two" in capsys.readouterr().err
 
 
 def test_the_session_measures_then_writes_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

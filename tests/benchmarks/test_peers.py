@@ -26,13 +26,6 @@ UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # memcnn uses it
 
 
-@pytest.fixture(autouse=True)
-def _same_threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
 def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.PeerSetting) -> None:
@@ -78,9 +71,3 @@ def test_peers_that_are_ahead_are_said_first() -> None:
     assert nobody == "Ahead of ours, other: nobody, on any network measured."
     assert who.startswith("Peers: 1 other implementation of")
     assert who.endswith("More than one BatchNorm update a step: fast (2).")
-
-
-def test_a_network_that_cannot_be_compared_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        peers.main(["--networks", "resnet18"])
-    assert "resnet18 has no reversible stage to compare: expected chainN or revnet18/34/50" in capsys.readouterr().err

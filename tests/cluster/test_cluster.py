@@ -14,7 +14,7 @@ import pytest
 from reproduce.records.locks import holder
 from tests.cluster.slurm import Slurm, missing
 from tests.processes import ROOT, wait_for
-from tests.reproduce.measures.test_training import recorded
+from tests.reproduce.measures.test_training import records
 from tests.reproduce.teams.test_launch import CELL, assert_same, outcome
 
 pytestmark = pytest.mark.skipif(
@@ -53,11 +53,6 @@ def python(*arguments: str) -> str:
     done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def records(root: Path) -> dict[str, Any]:
-    """What the finished records of a grid say, times apart."""
-    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
 
 
 def epochs(root: Path) -> int:

@@ -14,18 +14,14 @@ pytestmark = pytest.mark.convolutions
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
-@pytest.mark.parametrize(("stages", "k"), [(1, 2), (2, 1), (3, 5), (4, 1), (5, 3), (6, 2)])
-def test_gradients_equal_autograd(stages: int, k: int, method: Method) -> None:
-    net, data = toys.network(stages), toys.batches(k)
-    assert_close(engine_gradients(net, method, data, k), plain_gradients(net, data), 1e-10)
-
-
-@pytest.mark.parametrize("method", EXACT, ids=str)
-@pytest.mark.parametrize("sizes", [(2, 4), (3, 2, 1), (6,)], ids=str)
-def test_merged_stages_have_the_same_gradients(method: Method, sizes: tuple[int, ...]) -> None:
-    net, data = toys.network(6), toys.batches(2)
-    merged = models.group(net, sizes)
-    assert_close(engine_gradients(merged, method, data, 2), plain_gradients(net, data), 1e-10)
+@pytest.mark.parametrize(
+    ("stages", "k"), [(1, 2), (2, 1), (3, 5), (4, 1), (5, 3), (6, 2), ((2, 4), 2), ((3, 2, 1), 2), ((6,), 2)], ids=str
+)
+def test_gradients_equal_autograd(stages: int | tuple[int, ...], k: int, method: Method) -> None:
+    """Of single stages, and of six that are merged."""
+    net, data = toys.network(stages if isinstance(stages, int) else 6), toys.batches(k)
+    grouped = net if isinstance(stages, int) else models.group(net, stages)
+    assert_close(engine_gradients(grouped, method, data, k), plain_gradients(net, data), 1e-10)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -70,6 +66,11 @@ def test_training_equals_plain_training(method: Method, k: int) -> None:
     assert_trains_as_plain_training(toys.network(5), method, k, toys.batches(9))
 
 
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_one_stage_alone_is_plain_training_under_every_method(method: Method) -> None:
+    assert_trains_as_plain_training(toys.network(1), method, 1, toys.batches(6))
+
+
 class Counting(nn.Module):
     """Counts its evaluations."""
 
@@ -104,12 +105,3 @@ def test_a_reversible_backward_evaluates_its_function_once(method: Method, evalu
     before = counting.calls
     toys.train(p, toys.batches(5, seed=2), drain=False)  # in steady state: one forward and one backward a step
     assert counting.calls - before == 5 * evaluations
-
-
-def test_one_stage_alone_is_plain_training_under_every_method() -> None:
-    net, data = toys.network(1), toys.batches(6)
-    reference = toys.pipeline(net, methods.BACKPROPAGATION)
-    expected = toys.train(reference, data)
-    for method in methods.ALL:
-        p = toys.pipeline(net, method)
-        assert toys.train(p, data) == expected

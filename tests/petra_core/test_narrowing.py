@@ -42,11 +42,10 @@ def test_only_floating_point_is_narrowed() -> None:
     assert_bitwise_equal(widened(narrow, torch.float32), (torch.tensor([1.0, 1.0]), torch.tensor([7])))
     assert narrowed(streams, None) is streams
     assert widened(streams, None) is streams
-
-
-def test_another_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match=r"as they are \(None\) or as torch.bfloat16, got torch.float16"):
         chain(2, torch.float16)
+    x, _ = batch()
+    assert_bitwise_equal(chain(3, BF16).evaluate(x), chain(3, None).evaluate(x))
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -95,11 +94,6 @@ def test_the_stream_that_passes_through_is_reconstructed_exactly_and_the_other_u
     assert 0 < x_tilde <= 2 * ROUNDING  # of an output up to twice as large as the input
     assert errors[1].max() > 0
     assert max(error.max() for error in reconstructed(None, 3)[1]) < 1e-5, "without rounding there is no such error"
-
-
-def test_evaluation_does_not_round() -> None:
-    x, _ = batch()
-    assert_bitwise_equal(chain(3, BF16).evaluate(x), chain(3, None).evaluate(x))
 
 
 def test_it_trains_and_goes_on_from_a_checkpoint_bitwise(tmp_path: Path) -> None:

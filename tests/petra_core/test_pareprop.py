@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -33,31 +33,23 @@ from tests.properties import engine_gradients, plain_gradients
 pytestmark = pytest.mark.convolutions
 
 
-# Gradients -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 12])
-def test_gradients_are_those_of_reversible_backpropagation_for_odd_and_even_depths(stages: int) -> None:
-    """A public implementation has wrong gradients in the first block at odd depths from 3 on."""
-    net, data = toys.network(stages), toys.batches(3)
-    gradients = engine_gradients(net, PAREPROP, data, 3)
-    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
-    assert_close(gradients, plain_gradients(net, data), 1e-12)
-
-
-@pytest.mark.parametrize("kinds", ["RRRB", "BRRB", "RBBRR"])
-def test_gradients_with_buffered_stages_anywhere(kinds: str) -> None:
-    """Below the head too, where nothing is held, and one after the other."""
+def mixed(kinds: str) -> list[Stage]:
+    """Reversible and buffered stages in this order between stem and head."""
     torch.manual_seed(0)
     channels = 2
     net: list[Stage] = [toys.stem(channels)]
     for kind in kinds:
         net.append(ReversibleStage(toys.residual(channels)) if kind == "R" else BufferedStage(toys.Down(channels)))
         channels *= 1 + (kind == "B")
-    net = [stage.double() for stage in (*net, toys.head(channels))]
-    data = toys.batches(2)
-    gradients = engine_gradients(net, PAREPROP, data, 2)
-    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 2))
+    return [stage.double() for stage in (*net, toys.head(channels))]
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3, 4, 5, 12, "RRRB", "BRRB", "RBBRR"])
+def test_gradients_are_those_of_reversible_backpropagation(kinds: int | str) -> None:
+    """At odd depths from 3 on a public implementation has wrong gradients; below the head nothing may be held."""
+    net, data = toys.network(kinds) if isinstance(kinds, int) else mixed(kinds), toys.batches(3)
+    gradients = engine_gradients(net, PAREPROP, data, 3)
+    assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
     assert_close(gradients, plain_gradients(net, data), 1e-12)
 
 
@@ -94,36 +86,37 @@ def test_training_with_narrow_messages_and_autocast_of_the_caller() -> None:
     assert trained(net, PAREPROP, data, messages=torch.bfloat16)[0] != expected[0]
 
 
+class Calling(nn.Module):
+    """A convolution that calls something at every evaluation."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__()
+        self.function, self.call = nn.Conv2d(2, 2, 1), call
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(x)
+        self.call()
+        return y
+
+
+def pipeline_with(call: Callable[[], object], head: HeadStage) -> Pipeline:
+    net = [toys.stem(2), ReversibleStage(Calling(call)), head]
+    return Pipeline([stage.double() for stage in net], PAREPROP, optimizer=toys.sgd)
+
+
 def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
     """A thread keeps the number of its first computation, whatever torch is told later."""
     seen: list[tuple[bool, int]] = []
-
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.function = toys.residual(2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append((threading.current_thread() is threading.main_thread(), torch.get_num_threads()))
-            y: Tensor = self.function(x)
-            return y
-
-    net = [stage.double() for stage in (toys.stem(2), ReversibleStage(Counting()), toys.head(2))]
-    p = Pipeline(net, PAREPROP, optimizer=toys.sgd)
+    main = threading.main_thread()
+    p = pipeline_with(lambda: seen.append((threading.current_thread() is main, torch.get_num_threads())), toys.head(2))
     for threads in (1, 2, 1):  # which every test begins with
         torch.set_num_threads(threads)
         toys.train(p, toys.batches(1))
-    assert seen == [(main, threads) for threads in (1, 2, 1) for main in (True, False)]
-
-
-# Side by side --------------------------------------------------------------------------------------------------------
+    assert seen == [(in_main, threads) for threads in (1, 2, 1) for in_main in (True, False)]
 
 
 class Meeting(nn.Module):
-    """A residual function whose backward waits for the reconstruction of the stage below it, and the other way round.
-
-    Done one after the other, either would wait until the barrier breaks.
-    """
+    """A residual function whose backward waits for the reconstruction of the stage below, and the other way round."""
 
     def __init__(self, here: threading.Barrier | None, below: threading.Barrier | None) -> None:
         super().__init__()
@@ -152,26 +145,12 @@ def test_a_reconstruction_runs_while_the_stage_above_differentiates() -> None:
     assert not any(barrier.broken for barrier in barriers)
 
 
-class Broken(nn.Module):
-    """Fails when it is evaluated for the second time, in the reconstruction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.function = nn.Conv2d(2, 2, 1)
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == 2:
-            raise RuntimeError("out of luck")
-        y: Tensor = self.function(x)
-        return y
-
-
 def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
-    net = [toys.stem(2), ReversibleStage(Broken()), ReversibleStage(toys.residual(2)), toys.head(2)]
-    p = Pipeline([stage.double() for stage in net], PAREPROP, optimizer=toys.sgd)
-    ((x, y),) = toys.batches(1)
+    def fail() -> None:
+        if torch.is_grad_enabled():  # in the reconstruction
+            raise RuntimeError("out of luck")
+
+    p, ((x, y),) = pipeline_with(fail, toys.head(2)), toys.batches(1)
     with pytest.raises(RuntimeError, match="out of luck") as caught:
         p.step(x, y)
     assert caught.value.__notes__ == ["in reconstruct 0 of stage 1"]
@@ -180,30 +159,21 @@ def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
 
 
 def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
-    """The head's loss is not finite while stage 2 reconstructs: nothing goes on behind the caller's back."""
+    """The head's loss is not finite while the stage below reconstructs: nothing goes on behind the caller's back."""
     entered, finished = threading.Event(), threading.Event()
 
-    class Slow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.function = nn.Conv2d(2, 2, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.function(x)
-            if torch.is_grad_enabled():
-                entered.set()
-                threading.Event().wait(0.05)
-                finished.set()
-            return y
+    def slowly() -> None:
+        if torch.is_grad_enabled():
+            entered.set()
+            threading.Event().wait(0.05)
+            finished.set()
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         assert entered.wait(20)
         return output.sum() / 0
 
-    head = HeadStage(toys.head(2).module, loss)
-    p = Pipeline([stage.double() for stage in (toys.stem(2), ReversibleStage(Slow()), head)], PAREPROP)
     with pytest.raises(NonFiniteError):
-        p.step(*toys.batches(1)[0])
+        pipeline_with(slowly, HeadStage(toys.head(2).module, loss)).step(*toys.batches(1)[0])
     assert finished.is_set()
 
 

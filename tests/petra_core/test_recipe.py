@@ -10,16 +10,12 @@ from petra_core import models
 from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, set_rate, sgd
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "accumulation", "expected"),
-    [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)],
-)
-def test_learning_rate_rule_of_the_paper(batch_size, accumulation, expected):
-    assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
-
-
 def test_the_papers_schedule_on_cifar10():
     """Batch 64, k = 4: 781 micro-batches an epoch, 5 epochs of warm-up, drops at epochs 150 and 225."""
+    for batch_size, accumulation, expected in [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)]:
+        assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
+    with pytest.raises(ValueError, match=r"k=33 is outside 1\.\.32"):
+        learning_rate(64, 33)
     schedule = LearningRateSchedule(learning_rate(64, 4), warmup := 5 * 781, drops=(150 * 781, 225 * 781))
     assert schedule(0) == 0
     steps = [schedule(i + 1) - schedule(i) for i in range(warmup)]
@@ -43,25 +39,25 @@ def test_other_factors_lists_of_drops_and_none_of_them():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "settings", "error", "message"),
     [
-        ({"base": -0.1}, "base must be at least 0 and finite, got -0.1"),
-        ({"factor": -1}, "factor must be at least 0"),
-        ({"warmup_iterations": -1}, "warmup_iterations must be at least 0, got -1"),
-        ({"drops": (5, 5)}, r"drops must increase, got 5 after 5 in \(5, 5\)"),
-        ({"drops": (3,), "warmup_iterations": 4}, "a drop must be at least 4, got 3"),
+        (LearningRateSchedule, {"base": -0.1}, ValueError, "base must be at least 0 and finite, got -0.1"),
+        (LearningRateSchedule, {"factor": -1}, ValueError, "factor must be at least 0"),
+        (LearningRateSchedule, {"warmup_iterations": -1}, ValueError, "warmup_iterations must be at least 0, got -1"),
+        (LearningRateSchedule, {"drops": (5, 5)}, ValueError, r"drops must increase, got 5 after 5 in \(5, 5\)"),
+        (LearningRateSchedule, {"drops": (3,), "warmup_iterations": 4}, ValueError, "a drop must be at least 4, got 3"),
+        (LearningRateSchedule, {"drops": (1.5,)}, TypeError, r"a drop must be an int .* got 1\.5"),
+        (sgd, {"learning_rate": -1}, ValueError, "learning_rate must be at least 0 and finite, got -1"),
+        (sgd, {"momentum": 1.0}, ValueError, "momentum must be at least 0 and below 1, got 1.0"),
+        (sgd, {"momentum": 0.0}, ValueError, "needs a momentum above 0"),
+        (adamw, {"beta1": 1.0}, ValueError, "beta1"),
+        (adamw, {"weight_decay": -1}, ValueError, "weight_decay"),
     ],
 )
-def test_schedules_that_make_no_sense(settings, message):
-    with pytest.raises(ValueError, match=message):
-        LearningRateSchedule(**{"base": 0.1} | settings)
-
-
-def test_numbers_of_other_types():
-    with pytest.raises(TypeError, match=r"a drop must be an int .* got 1\.5"):
-        LearningRateSchedule(0.1, drops=(1.5,))
-    with pytest.raises(ValueError, match=r"k=33 is outside 1\.\.32"):
-        learning_rate(64, 33)
+def test_what_makes_no_sense_is_refused(make, settings, error, message):
+    rate = {"base": 0.1} if make is LearningRateSchedule else {"learning_rate": 0.1}
+    with pytest.raises(error, match=message):
+        make(**rate | settings)
 
 
 def test_batchnorm_and_biases_do_not_decay():
@@ -76,26 +72,9 @@ def test_batchnorm_and_biases_do_not_decay():
     assert not decay
     for group in optimizer.param_groups:
         assert (group["lr"], group["momentum"], group["nesterov"]) == (0.1, 0.9, True)
-
-
-def test_a_factory_can_be_sent_to_another_process_and_a_stage_have_biases_alone():
+    # A factory can be sent to another process, and a stage can have biases alone.
     optimizer = pickle.loads(pickle.dumps(sgd(0.2, weight_decay=0.5)))([nn.Parameter(torch.ones(2))])
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.2, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "message"),
-    [
-        (sgd, {"learning_rate": -1}, "learning_rate must be at least 0 and finite, got -1"),
-        (sgd, {"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
-        (sgd, {"momentum": 0.0}, "needs a momentum above 0"),
-        (adamw, {"beta1": 1.0}, "beta1"),
-        (adamw, {"weight_decay": -1}, "weight_decay"),
-    ],
-)
-def test_optimizers_that_make_no_sense(make, settings, message):
-    with pytest.raises(ValueError, match=message):
-        make(**{"learning_rate": 0.1} | settings)
 
 
 def test_two_updates_of_adamw_by_hand():

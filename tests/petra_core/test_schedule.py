@@ -3,6 +3,7 @@
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,7 @@ from hypothesis import strategies as st
 from petra_core import methods
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
-from petra_core.schedule import (
-    Action,
-    Clock,
-    Kind,
-    Schedule,
-    generate,
-)
+from petra_core.schedule import Action, Clock, Kind, Schedule, generate
 
 every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
 
@@ -32,8 +27,6 @@ def ticks_of(schedule: Schedule, kind: Kind, stage: int) -> dict[int, int]:
         if action.kind is kind
     }
 
-
-# Pictures: what a person who has read Algorithm 1 would write down. --------------------------------------------------
 
 ONE_AT_A_TIME = """
     tick 0 | F0       | -        | -
@@ -68,23 +61,6 @@ def test_three_stages_as_drawn_by_hand(method: Method) -> None:
     assert generate(method, 3, micro_batches, 1) == Schedule.parse(f"{method} J=3 k=1\n{picture}")
 
 
-def test_accumulation_updates_at_every_second_backward_and_leaves_the_rest() -> None:
-    picture = """
-        PETRA J=2 k=2
-        tick 0 | F0       | -
-        tick 1 | F1       | F0 B0
-        tick 2 | F2 R0 B0 | F1 B1 U0
-        tick 3 | F3 R1 B1 U0 | F2 B2
-        tick 4 | F4 R2 B2 | F3 B3 U1
-        tick 5 | R3 B3 U1 | F4 B4
-        tick 6 | R4 B4    | -
-    """
-    assert generate(methods.PETRA, 2, 5, 2) == Schedule.parse(picture)
-
-
-# Properties ----------------------------------------------------------------------------------------------------------
-
-
 @every_method
 @pytest.mark.parametrize("stages", [1, 2, 3, 6])
 def test_ticks_and_delays_are_those_of_the_papers_rule(method: Method, stages: int) -> None:
@@ -99,9 +75,6 @@ def test_ticks_and_delays_are_those_of_the_papers_rule(method: Method, stages: i
         newer = sum(forward[0] < t <= backward[0] for t in forward.values())
         assert newer == method.delay(j, stages) == (2 * (stages - 1 - j) if method.pipelined else 0)
     assert len(schedule.ticks) == (count - 1) * interval + 2 * stages - 1
-
-
-# The clock -----------------------------------------------------------------------------------------------------------
 
 
 @every_method
@@ -134,9 +107,6 @@ def test_a_tick_without_entry_leaves_a_gap_that_travels() -> None:
         tick 4 | R1 B1 U1 | -
     """
     assert Schedule(methods.PETRA, 2, 1, ticks) == Schedule.parse(picture)
-
-
-def test_one_at_a_time_refuses_a_second() -> None:
     clock = Clock(methods.BACKPROPAGATION, 2, 1)
     clock.tick(enter=True)
     with pytest.raises(ValueError, match=r"micro-batch 1 cannot enter at tick 1: .* 1 is in flight.*enter=False"):
@@ -164,24 +134,21 @@ def test_a_restored_clock_goes_on_as_if_never_stopped(method: Method, stages: in
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("state", "message"),
     [
-        (Clock(methods.DSP, 3, 2), "has method 'DSP', this pipeline has 'PETRA'"),
-        (Clock(methods.PETRA, 4, 2), "has stages 4, this pipeline has 3"),
-        (Clock(methods.PETRA, 3, 1), "has accumulation 1, this pipeline has 2"),
+        (Clock(methods.DSP, 3, 2).state_dict(), "has method 'DSP', this pipeline has 'PETRA'"),
+        (Clock(methods.PETRA, 4, 2).state_dict(), "has stages 4, this pipeline has 3"),
+        (Clock(methods.PETRA, 3, 1).state_dict(), "has accumulation 1, this pipeline has 2"),
+        ({"weight": 1, "bias": 2}, "got weight, bias; it was written by another version or is no clock's"),
+        (
+            Clock(methods.PETRA, 3, 2).state_dict() | {"by_age": [0, None]},
+            "a clock of 3 stages has 5 places, the state has 2",
+        ),
     ],
 )
-def test_the_state_of_another_pipeline_is_refused(other: Clock, message: str) -> None:
+def test_the_state_of_another_clock_is_refused(state: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        Clock(methods.PETRA, 3, 2).load_state_dict(other.state_dict())
-
-
-def test_a_state_that_is_none_is_refused() -> None:
-    clock = Clock(methods.PETRA, 3, 2)
-    with pytest.raises(CheckpointError, match="got weight, bias; it was written by another version or is no clock's"):
-        clock.load_state_dict({"weight": 1, "bias": 2})
-    with pytest.raises(CheckpointError, match="a clock of 3 stages has 5 places, the state has 2"):
-        clock.load_state_dict(clock.state_dict() | {"by_age": [0, None]})
+        Clock(methods.PETRA, 3, 2).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +163,6 @@ def test_a_state_that_is_none_is_refused() -> None:
 def test_wrong_settings_are_named(arguments: tuple[Method, int, int], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Clock(*arguments)
-
-
-# The schedule as text ------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -237,16 +201,13 @@ def test_what_cannot_be_parsed_is_shown_with_its_line(text: str, message: str) -
         Schedule.parse(text)
 
 
-def test_stage_lists_its_actions_in_order() -> None:
+def test_a_stage_has_its_actions_in_order_and_a_window_the_numbers_of_its_ticks() -> None:
     schedule = generate(methods.PETRA, 2, 2, 1)
     assert " ".join(map(str, schedule.stage(0))) == "F0 F1 R0 B0 U0 R1 B1 U1"
     assert schedule.stage(1)[:2] == (Action(Kind.FORWARD, 0), Action(Kind.BACKWARD, 0))
     for stage in (-1, 2):
         with pytest.raises(IndexError, match=rf"no stage {stage}: this schedule has the stages 0\.\.1"):
             schedule.stage(stage)
-
-
-def test_a_window_keeps_the_numbers_of_its_ticks() -> None:
     schedule = generate(methods.PETRA, 3, 9, 1)
     part = schedule.window(5, 9).window(6, 8)
     assert (part.first_tick, part.ticks) == (6, schedule.ticks[6:8])

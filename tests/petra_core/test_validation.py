@@ -41,9 +41,6 @@ BACKPROPAGATION = """
 """
 
 
-# What is accepted ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", methods.KNOWN, ids=str)
 def test_all_generated_schedules_are_valid(method: Method) -> None:
     for stages, micro_batches, accumulation in itertools.product((1, 2, 3, 4, 7), (0, 1, 6, 12), (1, 2, 5)):
@@ -91,9 +88,6 @@ def test_slow_schedules_are_valid() -> None:
     )
 
 
-# What is refused, with its message -----------------------------------------------------------------------------------
-
-
 def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
     """The schedule of a picture with one turn replaced."""
     lines = text.strip().splitlines()
@@ -115,13 +109,7 @@ def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
         (BACKPROPAGATION, 1, 0, "F1", "stage 0, F1: BACKPROPAGATION lets one micro-batch pass at a time, but B0 at"),
         # the turn
         (PETRA, 2, 2, "F0", "stage 2: the turn 'F0' of the head must have F and B of the same micro-batch"),
-        (
-            PETRA,
-            3,
-            2,
-            "F1 U0 B1",
-            "the turn 'F1 U0 B1' must have at most one each of F, R, B, U, in this order",
-        ),
+        (PETRA, 3, 2, "F1 U0 B1", "the turn 'F1 U0 B1' must have at most one each of F, R, B, U, in this order"),
         # reconstruction
         (PETRA, 3, 1, "F2 B0", "stage 1: the turn 'F2 B0' breaks a rule of PETRA: expected R0 before B0"),
         (PETRA, 2, 1, "F1 R0", "stage 1: the turn 'F1 R0' breaks a rule of PETRA: expected no R without a B"),
@@ -137,23 +125,19 @@ def test_a_broken_rule_is_named_with_its_place(text: str, tick: int, stage: int,
         validate(broken(text, tick, stage, turn))
 
 
-def test_a_tick_without_a_turn_for_each_stage() -> None:
-    schedule = generate(methods.PETRA, 3, 2, 1)
-    ticks = (*schedule.ticks[:2], schedule.ticks[2][:2], *schedule.ticks[3:])
-    with pytest.raises(ScheduleError, match="tick 2 has the turns of 2 stages, expected J=3"):
-        validate(replace(schedule, ticks=ticks))
-
-
-def test_unfinished_micro_batches_are_allowed_only_if_asked() -> None:
-    unfinished = generate(methods.PETRA, 3, 9, 1).window(0, 6)
+def test_a_run_is_whole_unless_asked_otherwise_and_has_a_turn_for_each_stage() -> None:
+    schedule = generate(methods.PETRA, 3, 9, 1)
+    unfinished = schedule.window(0, 6)
     validate(unfinished, complete=False)
     with pytest.raises(ScheduleError, match=r"tick 5 is the last and micro-batch 2 .* B2 at stage 0 is missing; drain"):
         validate(unfinished)
     with pytest.raises(ScheduleError, match="micro-batch 0 is still in flight: F0 at stage 2 is missing"):
         validate(unfinished.window(0, 2))
-
-
-# Records that begin in the middle ------------------------------------------------------------------------------------
+    with pytest.raises(ScheduleError, match="tick 0, stage 0, F6: expected micro-batch 0 first"):
+        validate(replace(schedule.window(6, 13), first_tick=0))
+    ticks = (*schedule.ticks[:2], schedule.ticks[2][:2], *schedule.ticks[3:])
+    with pytest.raises(ScheduleError, match="tick 2 has the turns of 2 stages, expected J=3"):
+        validate(replace(schedule, ticks=ticks))
 
 
 @pytest.mark.parametrize(
@@ -178,19 +162,8 @@ def test_a_record_from_the_middle_is_still_checked(text: str, message: str) -> N
         validate(Schedule.parse(text), complete=False)
 
 
-def test_a_run_from_tick_0_does_not_begin_in_the_middle() -> None:
-    record = replace(generate(methods.PETRA, 3, 9, 1).window(6, 13), first_tick=0)
-    with pytest.raises(ScheduleError, match="tick 0, stage 0, F6: expected micro-batch 0 first"):
-        validate(record)
-
-
-# Every single mutation -----------------------------------------------------------------------------------------------
-
-
 def mutations(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:
-    """Every schedule that differs by one action (missing, doubled, renumbered, another kind, a tick early or late), by
-    two neighbouring turns swapped, by two neighbouring ticks swapped, or by a missing tick.
-    """
+    """Every schedule that differs by an action, by two neighbouring turns or ticks swapped, or by a missing tick."""
 
     def with_turns(*changes: tuple[int, int, Turn]) -> Schedule:
         ticks = [list(tick) for tick in schedule.ticks]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import (
     accuracy,
+    corrections,
     depth,
     figure4,
     gradients,
@@ -47,4 +48,5 @@ PLANS: dict[str, Plan] = {
     "transformers": transformers.cells,
     "length": length.cells,
     "tradeoff": tradeoff.cells,
+    "corrections": corrections.cells,
 }

@@ -13,10 +13,9 @@ from petra_core import Pipeline, methods
 from petra_core.devices import compiled
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
-from reproduce.measures.context import Stopped
 from tests import toys
 from tests.reproduce.cells.test_cells import COMPLEXITY
-from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, run
+from tests.reproduce.measures.test_training import CHAIN, outcome, run, stop_after
 
 
 def trained(
@@ -63,19 +62,13 @@ def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
 ) -> None:
     monkeypatch.setattr(compiled, "compile_functions", partial(compile_functions, backend="aot_eager"))
     plain, _ = run(CHAIN, tmp_path / "plain")
-    assert "compiled" not in plain.environments()[0]
+    untrained, _ = run(COMPLEXITY, tmp_path / "untrained", compiled=True)
+    assert not any("compiled" in record.environments()[0] for record in (plain, untrained))
     whole, _ = run(CHAIN, tmp_path / "whole", compiled=True)
     assert [entry["compiled"] for entry in whole.environments()] == [True]
-    stop = StopAfter(26)
-    with pytest.raises(Stopped):
-        run(CHAIN, tmp_path / "parts", compiled=True, should_stop=stop.should_stop, observer=stop)
+    stop_after(26, tmp_path / "parts", CHAIN, compiled=True)
     run(CHAIN, tmp_path / "parts", compiled=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
-
-
-def test_a_cell_that_is_not_trained_does_not_say_that_it_was_compiled(tmp_path: Path) -> None:
-    record, _ = run(COMPLEXITY, tmp_path, compiled=True)
-    assert "compiled" not in record.environments()[0]

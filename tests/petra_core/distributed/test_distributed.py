@@ -135,30 +135,13 @@ class Sliced(nn.Module):
         return logits[:, : toys.CLASSES - 1]
 
 
-def evaluate_sliced(rank: int) -> None:
-    def sliced() -> list[Stage]:
-        *below, head = toys.network(3)
-        return [*below, HeadStage(nn.Sequential(head.function, Sliced()))]
-
-    test = toys.batches(1)[0][0]
-    expected = toys.pipeline(sliced()).evaluate(test)
-    channel = ProcessChannel((2, 1))
-    shared = Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
-    assert torch.equal(shared.evaluate(test), expected)
-    channel.close()
+def sliced() -> list[Stage]:
+    *below, head = toys.network(3)
+    return [*below, HeadStage(nn.Sequential(head.function, Sliced()))]
 
 
-@pytest.mark.slow
-def test_an_output_with_gaps_is_evaluated_alike_everywhere() -> None:
-    in_processes(2, evaluate_sliced)
-
-
-def test_a_channel_needs_a_process_group() -> None:
-    with pytest.raises(RuntimeError, match="init_process_group"):
-        ProcessChannel((1,))
-
-
-def refuse(rank: int) -> None:
+def two_ranks(rank: int) -> None:
+    """What does not fit is refused; an output with gaps is evaluated alike everywhere."""
     with pytest.raises(ValueError, match="each of the 2 ranks at least one stage, got \\(3, 0\\)"):
         ProcessChannel((3, 0))
     channel = ProcessChannel((2, 1))
@@ -166,11 +149,18 @@ def refuse(rank: int) -> None:
         Pipeline(network(3), methods.PETRA, channel=channel)
     with pytest.raises(ValueError, match="the channel is for 3 stages"):
         Pipeline(network(4), methods.PETRA, seed=1, channel=channel)
+    test = toys.batches(1)[0][0]
+    shared = Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
+    assert torch.equal(shared.evaluate(test), toys.pipeline(sliced()).evaluate(test))
+    channel.close()
+    send_many(rank)
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_refused() -> None:
-    in_processes(2, refuse)
+def test_two_ranks_refuse_what_does_not_fit_and_let_messages_go_when_they_have_arrived() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        ProcessChannel((1,))
+    in_processes(2, two_ranks)
 
 
 @pytest.mark.slow
@@ -192,11 +182,6 @@ def send_many(rank: int) -> None:
         outside = [transfer for transfer in outlet._sending if transfer.micro_batch == OUTSIDE]
         assert len(outside) <= 1 + len(outlet.layouts[0] or ())
         channel.close()
-
-
-@pytest.mark.slow
-def test_messages_are_let_go_when_they_have_arrived() -> None:
-    in_processes(2, send_many)
 
 
 class Narrow(ProcessChannel):

@@ -27,8 +27,6 @@ from tests.petra_core.distributed.test_distributed import in_processes
 Batched = partial(ProcessChannel, batched=True)
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
 
-# The same bits -------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("partition", [(3, 2), (1, 2, 2)], ids=str)
 @pytest.mark.slow
@@ -36,11 +34,7 @@ def test_bitwise_equal_to_one_process(partition: tuple[int, ...]) -> None:
     in_processes(len(partition), test_distributed.compare, 5, partition, Batched, methods.ALL, (2,))
 
 
-class SlowBatched(test_distributed.Slow):
-    """Delays every message by a random time."""
-
-    def __init__(self, partition: tuple[int, ...]) -> None:
-        super().__init__(partition, batched=True)
+SlowBatched = partial(test_distributed.Slow, batched=True)
 
 
 @pytest.mark.slow
@@ -87,19 +81,12 @@ def test_bitwise_equal_to_the_other_way(parts: Parts, which: list[Method]) -> No
     in_processes(sum(parts[1]), both_ways, parts, which)
 
 
-# The order of calls --------------------------------------------------------------------------------------------------
-
-
 class Entry(NamedTuple):
-    """What a rank has put on its GPU: `tick` only divides, `compute` is an action, the others are operations.
-
-    `group` and `parts` are of an operation: its process group and, of a batch, ("isend" or "irecv", the other rank, the
-    number of values); of a collective one, its ranks.
-    """
+    """What a rank has put on its GPU: `tick` only divides, `compute` is an action, the others are operations."""
 
     kind: str
     group: str = ""
-    parts: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()  # of a batch ("isend" or "irecv", other rank, number of values); of a mean its ranks
 
 
 class Shared:
@@ -167,10 +154,7 @@ def recorded(*, batched: bool) -> Iterator[list[Entry]]:
 
 
 def comes_to_an_end(logs: list[list[Entry]]) -> bool:
-    """Whether GPUs of which each does one thing after the other get through: the most that one has to be ready for.
-
-    Parts of a batch may be done in any order, each with its counterpart in the batch at which the other rank is.
-    """
+    """Whether GPUs of which each does one thing after the other get through: the most that one has to be ready for."""
     queues = [deque((e, list(e.parts)) for e in log if e.group) for log in logs]
 
     def advance(rank: int) -> bool:
@@ -284,30 +268,13 @@ def test_all_ranks_issue_one_operation_a_tick_in_an_order_that_comes_to_an_end(
     in_processes(sum(parts[1]) * rows, in_order, parts, method, rows)
 
 
-def test_operations_that_wait_in_a_circle_are_found() -> None:
-    def one(kind: str, other: int) -> Entry:
-        return Entry("batch", "all", ((kind, other, 1),))
-
-    def both(other: int) -> Entry:
-        return Entry("batch", "all", (("isend", other, 1), ("irecv", other, 1)))
-
-    assert comes_to_an_end([[both(1)], [both(0)]])
-    assert comes_to_an_end([[one("irecv", 1), one("isend", 1)], [one("isend", 0), one("irecv", 0)]])
-    assert not comes_to_an_end([[one("irecv", 1), one("isend", 1)], [one("irecv", 0), one("isend", 0)]])
-    assert not comes_to_an_end([[both(1)], [one("isend", 0)]])
-    mean = Entry("all_reduce", "twins", (0, 1))
-    assert comes_to_an_end([[mean, both(1)], [mean, both(0)]])
-    assert not comes_to_an_end([[mean, both(1)], [both(0), mean]])
-
-
 def on_a_gpu(rank: int) -> None:
-    backends = []
+    backends, made = [], dist.new_group
 
     def new_group(ranks: list[int], patience: timedelta, backend: str, **settings: Any) -> dist.ProcessGroup:
         backends.append(backend)
         return made(ranks, patience, "gloo", **settings)
 
-    made = dist.new_group
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "new_group", new_group)
         patch.setattr(ProcessChannel, "_greet", lambda channel, peers: None)
@@ -317,11 +284,9 @@ def on_a_gpu(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_the_way_of_nccl_and_headers_have_gloo() -> None:
+def test_it_is_the_way_of_nccl_and_layouts_that_do_not_agree_are_both_named() -> None:
     in_processes(2, on_a_gpu)
-
-
-# What does not fit, and who dies -------------------------------------------------------------------------------------
+    in_processes(2, disagree)
 
 
 def disagree(rank: int) -> None:
@@ -348,11 +313,6 @@ def disagree(rank: int) -> None:
             channel.send(0, Message(0, (first,), (other,)))
             channel.end()
         dist.barrier()
-
-
-@pytest.mark.slow
-def test_layouts_that_do_not_agree_are_both_named() -> None:
-    in_processes(2, disagree)
 
 
 class Failing:

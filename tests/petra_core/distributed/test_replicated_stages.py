@@ -26,7 +26,6 @@ from tests.petra_core.distributed.test_distributed import in_processes
 
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
 
-# The clock ----------------------------------------------------------------------------------------------------------
 
 HEAVY_MIDDLE = """
     PETRA J=3 k=2 r=1,2,1
@@ -54,10 +53,10 @@ def test_two_devices_in_turn_have_two_ticks_for_a_turn_and_wait_one_for_each_oth
     assert of_stages((2, 1), (3, 1)) == (3, 3, 1)
 
 
-@pytest.mark.parametrize(("method", "stages"), [(methods.BACKPROPAGATION, 5), (methods.PETRA, 1), (methods.PETRA, 5)])
-def test_one_replica_of_each_is_the_usual_clock(method: Method, stages: int) -> None:
-    assert generate(method, stages, 9, 2, [1] * stages) == generate(method, stages, 9, 2)
-    assert Clock(method, stages, 2, [1] * stages).state_dict() == Clock(method, stages, 2).state_dict()
+def test_one_replica_of_each_is_the_usual_clock() -> None:
+    for method, stages in ((methods.BACKPROPAGATION, 5), (methods.PETRA, 1), (methods.PETRA, 5)):
+        assert generate(method, stages, 9, 2, [1] * stages) == generate(method, stages, 9, 2)
+        assert Clock(method, stages, 2, [1] * stages).state_dict() == Clock(method, stages, 2).state_dict()
 
 
 @pytest.mark.parametrize(
@@ -80,9 +79,6 @@ def test_a_schedule_with_replicas_is_valid_and_has_the_delays_of_the_rule(
         }
         delays = {ticks[Kind.BACKWARD, m] - ticks[Kind.FORWARD, m] for m in range(30)}
         assert delays == {backward[stage] - forward[stage]}
-
-
-def test_a_message_that_comes_before_a_replica_can_have_sent_it_is_found() -> None:
     usual = generate(methods.PETRA, 3, 4, 2)
     with pytest.raises(ScheduleError, match=r"tick 2, stage 2, F0: needs F0 at stage 1 at least 2 ticks before"):
         validate(Schedule(usual.method, 3, 2, usual.ticks, replicas=(1, 2, 1)))
@@ -120,14 +116,6 @@ def test_places() -> None:
         places((4, 6), (2, 1), 2)
     with pytest.raises(ValueError, match=r"each of the 2 parts has at least one replica, got \(2, 0\) for \(4, 6\)"):
         places((4, 6), (2, 0), 2)
-
-
-# One process ---------------------------------------------------------------------------------------------------------
-
-
-def network(stages: int) -> list[Stage]:
-    """With dropout: each replica has a stream of its own, also where one process does what all would do."""
-    return toys.network(stages, dropout=0.2, norm=False)
 
 
 def make(
@@ -182,15 +170,14 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
     assert len(seen) == 8
 
 
-# Several processes ---------------------------------------------------------------------------------------------------
-
 BATCHES = 17
 
 
 def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
     """Losses, weights, evaluation and the resumed run of the processes, against one that does what all would do."""
     partition, counts = parts
-    stages = network(sum(partition))
+    # With dropout: each replica has a stream of its own, also where one process does what all would do.
+    stages = toys.network(sum(partition), dropout=0.2, norm=False)
     data = toys.batches(BATCHES + 8)
     for method in which:
         channel = ProcessChannel(partition, replicas=counts)
@@ -208,7 +195,7 @@ def as_one(rank: int, parts: Parts, k: int, which: list[Method]) -> None:
                 assert_close(mine, theirs, 1e-12)
         validate(recording.schedule, complete=False)
         assert_close(shared.evaluate(data[0][0]), alone.evaluate(data[0][0]), 1e-12)
-        resumed = make(network(sum(partition)), method, k, None, channel)
+        resumed = make(toys.network(sum(partition), dropout=0.2, norm=False), method, k, None, channel)
         resumed.load_state_dict(shared.state_dict())
         for pipeline in (shared, resumed, alone):
             toys.train(pipeline, data[BATCHES:])
@@ -274,7 +261,7 @@ def test_replicas_have_statistics_of_their_own_and_evaluate_with_the_mean() -> N
 
 def lose(rank: int, batched: bool) -> None:
     channel = ProcessChannel((2, 2), replicas=(2, 1), patience=timedelta(seconds=2), batched=batched)
-    pipeline = make(network(4), methods.PETRA, 2, None, channel)
+    pipeline = make(toys.network(4, dropout=0.2, norm=False), methods.PETRA, 2, None, channel)
     data = toys.batches(20)
     toys.train(pipeline, data[:10], drain=False)
     dist.barrier()

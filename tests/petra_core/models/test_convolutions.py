@@ -1,9 +1,7 @@
 """Every kind of convolution that the networks use, against float64 and under glibc's checks of the heap.
 
-The bug that this guards against: oneDNN's gradient of the weights of a strided 1x1 convolution of few channels writes
-past its workspace (`petra_core.models.pointwise`). It does not fail where it happens: the gradient may be wrong, and
-the process dies, or hangs, somewhere later. So each kind is tried in a process of its own, with the kernels that this
-processor takes and with those of one that has AVX2 only.
+oneDNN's gradient of a strided 1x1 convolution of few channels writes past its workspace: so each kind is tried in a
+process of its own, with the kernels of this processor and with those of AVX2.
 """
 
 import itertools
@@ -25,19 +23,9 @@ pytestmark = pytest.mark.convolutions
 
 #: Kernel, stride, padding and whether each channel is convolved alone, of the convolutions in `petra_core.models`.
 KINDS = (
-    (1, 1, 0, False),
-    (1, 2, 0, False),
-    (2, 2, 0, False),
-    (3, 1, 1, False),
-    (3, 2, 1, False),
-    (3, 4, 1, False),
-    (4, 4, 0, False),
-    (7, 2, 3, False),
-    (7, 4, 3, False),
-    (16, 16, 0, False),
-    (3, 1, 1, True),
-    (3, 2, 1, True),
-    (3, 4, 1, True),
+    *((kernel, stride, 0, False) for kernel, stride in ((1, 1), (1, 2), (2, 2), (4, 4), (16, 16))),
+    *((3, stride, 1, alone) for stride in (1, 2, 4) for alone in (False, True)),
+    *((7, stride, 3, False) for stride in (2, 4)),
 )
 CHANNELS = (2, 3, 4, 8, 12, 16)
 PIXELS = (4, 9, 32, 64)
@@ -69,24 +57,17 @@ def kind_of(convolution: nn.Conv2d) -> tuple[int, int, int, bool]:
     return convolution.kernel_size[0], convolution.stride[0], int(convolution.padding[0]), alone
 
 
-def used() -> list[nn.Conv2d]:
+def test_every_kind_that_the_networks_use_is_tried_and_none_is_that_which_cannot_be_trusted():
     with torch.device("meta"):
         modules = [module for stages in networks() for stage in stages for module in stage.modules()]
-    return [module for module in modules if isinstance(module, nn.Conv2d)]
-
-
-def test_every_kind_that_the_networks_use_is_tried():
-    assert {kind_of(convolution) for convolution in used()} == set(KINDS)
-
-
-def test_no_network_has_the_form_that_cannot_be_trusted():
-    strided = [c for c in used() if c.kernel_size == (1, 1) and c.stride != (1, 1)]
+    used = [module for module in modules if isinstance(module, nn.Conv2d)]
+    assert {kind_of(convolution) for convolution in used} == set(KINDS)
+    strided = [c for c in used if c.kernel_size == (1, 1) and c.stride != (1, 1)]
     assert strided
     assert all(isinstance(convolution, PointwiseConv2d) for convolution in strided)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("stride", "bias"), [(1, True), (2, False), (3, True)])
 def test_a_pointwise_convolution_is_the_plain_one(stride, bias):
     torch.manual_seed(0)
     ours = PointwiseConv2d(3, 5, stride, bias=bias).double()

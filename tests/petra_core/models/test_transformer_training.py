@@ -30,10 +30,7 @@ pytestmark = pytest.mark.convolutions
 
 
 def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the gradients that are zero up to rounding, and the biases that therefore stay zero.
-
-    What all keys have in common shifts all logits alike.
-    """
+    """Without the gradients that are zero up to rounding, and the biases that therefore stay zero."""
     zero = {name for name in tensors if name.endswith("pool_k.norm.bias")}
     assert all(tensors[name].abs().max() < 1e-14 for name in zero)
     return {name: tensor for name, tensor in tensors.items() if name not in zero}
@@ -130,11 +127,7 @@ def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
 
 
 def test_reconstruction_error_with_depth() -> None:
-    """Errors stay small for 48 blocks with streams in float32; bfloat16 costs digits, inside blocks or between them.
-
-    The functions themselves, in bfloat16, round what they read: an input that is wrong in its last digit is then
-    rounded elsewhere, so under autocast the error begins at 0 at the top and grows by the digits of bfloat16.
-    """
+    """Errors stay small for 48 blocks with streams in float32; bfloat16 costs digits, inside blocks or between them."""
     torch.manual_seed(0)
     depth = 48
     size = TransformerSize(width=32, depth=depth, heads=2)

@@ -23,31 +23,14 @@ from tests.transformers import batches, every_family, network
 
 pytestmark = pytest.mark.convolutions
 
-# ---------------------------------------------------------------------------------------------- the two-function block
-
-
-class TwoFunctionBlock(nn.Module):
-    """The block as its paper writes it."""
-
-    def __init__(self, f: nn.Module, g: nn.Module) -> None:
-        super().__init__()
-        self.f, self.g = f, g
-
-    def forward(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-        y1 = x1 + self.f(x2)
-        y2 = x2 + self.g(y1)
-        return y1, y2
-
 
 def test_two_coupled_stages_are_the_two_function_block() -> None:
     torch.manual_seed(0)
     f, g = pre_norm(8, SelfAttention(8, 2)).double(), pre_norm(8, Mlp(8)).double()
-    block = TwoFunctionBlock(f, g)
     x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64) for _ in range(2))
-    expected = block(x1, x2)
-    stage = merge([ReversibleStage(f), ReversibleStage(g)])
-    y2, y1 = stage((x2, x1))
-    assert_bitwise_equal((y1, y2), expected)
+    y1 = x1 + f(x2)
+    y2 = x2 + g(y1)
+    assert_bitwise_equal(merge([ReversibleStage(f), ReversibleStage(g)])((x2, x1)), (y2, y1))
 
 
 @every_family
@@ -60,9 +43,6 @@ def test_split_blocks_are_the_same_network_in_more_stages(family: str) -> None:
     assert_bitwise_equal(dict(models.stages_state_dict(functions)), dict(models.stages_state_dict(blocks)))
     x = batches(family, 1)[0][0]
     assert_bitwise_equal(sequential(functions)(x), sequential(blocks)(x))
-
-
-# -------------------------------------------------------------------------------------------------- what they compute
 
 
 def test_attention_and_mlp_are_torchs() -> None:
@@ -177,9 +157,6 @@ def test_streams_begin_equal_in_memory_of_their_own(family: str) -> None:
         assert stream.untyped_storage().nbytes() == stream.nbytes
 
 
-# -------------------------------------------------------------------------------------------------------------- sizes
-
-
 def count(stages: Sequence[Stage]) -> int:
     return sum(parameter.numel() for stage in stages for parameter in stage.parameters())
 
@@ -189,41 +166,29 @@ def on_meta(family: Callable[..., list[Stage]], size: str, **options: object) ->
         return family(size, **options)
 
 
-@pytest.mark.parametrize(("size", "plain"), [("base", "vit_b_16"), ("large", "vit_l_16")])
-def test_revvit_has_the_parameters_of_vit(size: str, plain: str) -> None:
-    stages, vit, width = on_meta(revvit, size, num_classes=1000), getattr(torchvision.models, plain), VIT[size].width
-    with torch.device("meta"):
-        expected = count([vit()])
-    # There is no class token and no position for it; LayerNorm and linear layer of the head read two streams.
-    assert count(stages) == expected - 2 * width + 2 * width + 1000 * width
-    assert len(stages) == VIT[size].depth + 2
-
-
-@pytest.mark.parametrize(("size", "plain"), [("tiny", "swin_t"), ("small", "swin_s"), ("base", "swin_b")])
-def test_revswin_has_the_parameters_of_swin(size: str, plain: str) -> None:
-    stages, width = on_meta(revswin, size, num_classes=1000), SWIN[size].width
-    with torch.device("meta"):
-        expected = count([getattr(torchvision.models, plain)()])
-    mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # they and the head read two streams
-    assert count(stages) == expected + mergings + (2 + 1000) * 8 * width
-    assert len(stages) == sum(SWIN[size].depths) + 5
-
-
-def test_revmvit_has_the_published_number_of_parameters() -> None:
+def test_sizes_are_those_of_the_published_networks() -> None:
+    for size, plain in (("base", "vit_b_16"), ("large", "vit_l_16")):
+        stages, width = on_meta(revvit, size, num_classes=1000), VIT[size].width
+        with torch.device("meta"):
+            expected = count([getattr(torchvision.models, plain)()])
+        # There is no class token and no position for it; LayerNorm and linear layer of the head read two streams.
+        assert count(stages) == expected - 2 * width + 2 * width + 1000 * width
+        assert len(stages) == VIT[size].depth + 2
+    for size, plain in (("tiny", "swin_t"), ("small", "swin_s"), ("base", "swin_b")):
+        stages, width = on_meta(revswin, size, num_classes=1000), SWIN[size].width
+        with torch.device("meta"):
+            expected = count([getattr(torchvision.models, plain)()])
+        mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # they and the head read two streams
+        assert count(stages) == expected + mergings + (2 + 1000) * 8 * width
+        assert len(stages) == sum(SWIN[size].depths) + 5
     stages = on_meta(revmvit, "base", num_classes=1000)
     assert count(stages) / 1e6 == pytest.approx(39.7, abs=0.05)  # Rev-MViT-B: 39 (Mangalam et al. 2022)
     assert len(stages) == 18
-
-
-@pytest.mark.parametrize(("size", "published"), [("base", 125), ("large", 355)])
-def test_parameters_of_revroberta(size: str, published: int) -> None:
-    width = ROBERTA[size].width
-    found = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
-    fusion = 4 * width + width**2  # LayerNorm of both streams, and the dense layer reads both
-    assert (found - fusion) / 1e6 == pytest.approx(published, abs=0.5)
-
-
-# --------------------------------------------------------------------------------------------------------- bad input
+    for size, published in (("base", 125), ("large", 355)):
+        width = ROBERTA[size].width
+        found = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
+        fusion = 4 * width + width**2  # LayerNorm of both streams, and the dense layer reads both
+        assert (found - fusion) / 1e6 == pytest.approx(published, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -64,14 +64,9 @@ def test_gpipe_keeps_a_batch_and_one_f_one_b_what_is_under_way() -> None:
     assert peaks(simulate(orders.one_f_one_b(costs, (1, 1, 1), 8)), 3, one) == [103, 102, 101]
     assert peaks(simulate(orders.interleaved([UNIT] * 6, [1] * 6, 9)), 6, one) == [208, 206, 204]
     assert peaks(simulate(orders.zero_bubble(costs, (1, 1, 1), 8)), 3, one) == [103, 103, 103]  # until its W is done
-
-
-def test_steps() -> None:
-    """F from 0 to 1, B from 1 to 3, and nobody before or after."""
-    timeline = simulate(orders.gpipe([UNIT], (1,), 1))
-    (history,) = holding(timeline, [of_inputs(5, passing=7, always=1)])
-    assert history.steps == ((0, 1), (0, 6), (1, 13), (3, 1))
-    assert history.peak == 13
+    # F from 0 to 1, B from 1 to 3, and nobody before or after.
+    (history,) = holding(simulate(orders.gpipe([UNIT], (1,), 1)), [of_inputs(5, passing=7, always=1)])
+    assert (history.steps, history.peak) == (((0, 1), (0, 6), (1, 13), (3, 1)), 13)
 
 
 def test_messages_are_held_by_who_waits_for_them() -> None:

@@ -40,37 +40,24 @@ def test_every_reconstruction_is_in_the_tick_of_the_backward_above() -> None:
     assert to_svg(recording.schedule).count("<title>") > 4
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        (
-            "tick 4 | -     | R0    | B0 U0",
-            "tick 4 | -     | -     | B0 U0",
-            "expected R0 beside B0 at the stage above",
-        ),
+def test_other_schedules_are_refused() -> None:
+    for before, after, message in (
+        ("tick 4 | -     | R0    | B0", "tick 4 | -     | -     | B0", "expected R0 beside B0 at the stage above"),
         ("tick 6 | B0 U0", "tick 6 | R0 B0 U0", "expected no R without a B at the stage above"),
         ("| F0 B0 U0", "| F0 R0 B0 U0", "the head has the graph of its forward still"),
-    ],
-)
-def test_other_schedules_are_refused(before: str, after: str, message: str) -> None:
-    assert before in SCHEDULE
-    with pytest.raises(ScheduleError, match=message):
-        validate(Schedule.parse(SCHEDULE.replace(before, after)))
+    ):
+        assert before in SCHEDULE
+        with pytest.raises(ScheduleError, match=message):
+            validate(Schedule.parse(SCHEDULE.replace(before, after)))
 
 
-@pytest.mark.parametrize("stages", [2, 3, 6])
-def test_a_micro_batch_costs_what_backpropagation_costs_as_reconstructions_are_hidden(stages: int) -> None:
-    schedule = generate(PAREPROP, stages, 1, 1)
-    assert units_per_micro_batch(schedule, overlap=True) == 3 * stages
-    assert units_per_micro_batch(schedule, overlap=False) == 4 * stages - 1
-
-
-def test_the_model_of_several_devices_has_no_place_for_it() -> None:
-    with pytest.raises(ValueError, match="PAREPROP overlaps"):
+def test_a_micro_batch_costs_what_backpropagation_costs_as_reconstructions_are_hidden() -> None:
+    for stages in (2, 3, 6):
+        schedule = generate(PAREPROP, stages, 1, 1)
+        assert units_per_micro_batch(schedule, overlap=True) == 3 * stages
+        assert units_per_micro_batch(schedule, overlap=False) == 4 * stages - 1
+    with pytest.raises(ValueError, match="PAREPROP overlaps"):  # the model of several devices has no place for it
         of_method(PAREPROP, [Cost(1, 2)] * 2, [1, 1], 3)
-
-
-# Memory --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP], ids=str)

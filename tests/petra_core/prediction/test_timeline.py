@@ -28,53 +28,39 @@ def picture(timeline: Timeline, unit: float = 1.0) -> list[str]:
     return lines
 
 
-def test_gpipe() -> None:
-    timeline = simulate(orders.gpipe([UNIT] * 3, (1, 1, 1), micro_batches=4))
-    assert picture(timeline) == [
-        "0123......aabbccdd",
-        ".0123...aabbccdd..",
-        "..0123aabbccdd....",
-    ]
+PICTURES = {
+    "gpipe": (
+        orders.gpipe([UNIT] * 3, (1, 1, 1), 4),
+        ["0123......aabbccdd", ".0123...aabbccdd..", "..0123aabbccdd...."],
+    ),
+    # As long as GPipe, with fewer micro-batches in flight.
+    "1f1b": (
+        orders.one_f_one_b([UNIT] * 3, (1, 1, 1), 4),
+        ["012....aa3bb.cc.dd", ".01..aa2bb3cc.dd..", "..0aa1bb2cc3dd...."],
+    ),
+    # ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6.
+    "zero bubble": (
+        orders.zero_bubble([UNIT] * 3, (1, 1, 1), 4),
+        ["012..aw3bwcwdw", ".01.a2bw3cwdww", "..0a1b2cw3dwww"],
+    ),
+    # Two chunks halve the bubble: (P - 1)(F + B) of one chunk.
+    "interleaved": (
+        orders.interleaved([UNIT] * 6, [1] * 6, 3),
+        ["012012....aa.bb.ccaabbcc", ".012012.aa.bb.ccaabbcc..", "..0120aa1bb2ccaabbcc...."],
+    ),
+    "petra": (
+        orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6),
+        ["01234..aa5bb.cc.dd.ee.ff", ".012.aa3bb4cc5dd.ee.ff..", "..0aa1bb2cc3dd4ee5ff...."],
+    ),
+}
 
 
-def test_one_f_one_b() -> None:
-    """As long as GPipe, with fewer micro-batches in flight."""
-    timeline = simulate(orders.one_f_one_b([UNIT] * 3, (1, 1, 1), micro_batches=4))
-    assert picture(timeline) == [
-        "012....aa3bb.cc.dd",
-        ".01..aa2bb3cc.dd..",
-        "..0aa1bb2cc3dd....",
-    ]
-
-
-def test_zero_bubble() -> None:
-    """ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6."""
-    timeline = simulate(orders.zero_bubble([UNIT] * 3, (1, 1, 1), micro_batches=4))
-    assert picture(timeline) == [
-        "012..aw3bwcwdw",
-        ".01.a2bw3cwdww",
-        "..0a1b2cw3dwww",
-    ]
-
-
-def test_interleaved() -> None:
-    """Two chunks halve the bubble: (P - 1)(F + B) of one chunk."""
-    timeline = simulate(orders.interleaved([UNIT] * 6, [1] * 6, micro_batches=3))
-    assert picture(timeline) == [
-        "012012....aa.bb.ccaabbcc",
-        ".012012.aa.bb.ccaabbcc..",
-        "..0120aa1bb2ccaabbcc....",
-    ]
-
-
-def test_petra_waits_only_while_it_fills_and_drains() -> None:
-    timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), micro_batches=6))
-    assert picture(timeline) == [
-        "01234..aa5bb.cc.dd.ee.ff",
-        ".012.aa3bb4cc5dd.ee.ff..",
-        "..0aa1bb2cc3dd4ee5ff....",
-    ]
-    assert timeline.seconds_per_micro_batch() == 3
+@pytest.mark.parametrize("name", PICTURES)
+def test_orders_as_drawn_by_hand(name: str) -> None:
+    order, lines = PICTURES[name]
+    timeline = simulate(order)
+    assert picture(timeline) == lines
+    assert name != "petra" or timeline.seconds_per_micro_batch() == 3  # it waits only while it fills and drains
 
 
 def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:

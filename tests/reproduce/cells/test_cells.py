@@ -63,6 +63,8 @@ OTHER_VALUES = {
     "replicas": 2,
     "stage_replicas": (2, 1),
     "optimizer": "adamw",
+    "forward_weights": "predicted",
+    "correction": "spike",
 }
 
 
@@ -80,10 +82,12 @@ def test_the_identity_is_fixed_for_ever():
 
 
 def test_every_setting_changes_the_identity():
-    single_choice = {"dataset", "loader"}
-    assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | single_choice
+    elsewhere = {"dataset", "loader", "correction_value"}
+    assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | elsewhere
     for setting, value in OTHER_VALUES.items():
         assert dataclasses.replace(TRAINING, **{setting: value}).identity != TRAINING.identity, setting
+    compensated = dataclasses.replace(TRAINING, correction="compensation", correction_value=0.04)
+    assert dataclasses.replace(compensated, correction_value=0.05).identity != compensated.identity
 
 
 def test_equal_values_written_differently_are_one_cell():
@@ -116,7 +120,16 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"stem": "cifer"}, "did you mean cifar"),
         ({"precision": "float16"}, "did you mean float32"),
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
-        ({"optimizer": "adam"}, "no optimizer 'adam'; did you mean adamw"),
+        ({"optimizer": "adam"}, "no optimizer 'adam'; did you mean nadam, adamw"),
+        ({"forward_weights": "future"}, "no forward_weights 'future'; choose from current, predicted"),
+        ({"correction": "gap-aware"}, "no correction 'gap-aware'; did you mean gap_aware"),
+        ({"correction": "rate"}, "updates until the rate is released must be above 0, got 0"),
+        ({"correction": "spike", "correction_value": 2.0}, "spike has no constant, got correction_value 2.0"),
+        ({"correction": "spike", "momentum": 0.0}, "spike is a rule for sgd with momentum, got sgd with momentum 0"),
+        ({"correction": "spike", "stage_replicas": [2, 1]}, r"needs one process a stage, got replicas \(2, 1\)"),
+        ({"correction": "average", "correction_value": 0.1, "method": "DELAYED_GRADIENTS"}, "DELAYED_GRADIENTS keeps"),
+        ({"forward_weights": "predicted", "method": "BACKPROPAGATION"}, "would do nothing; choose a pipelined method"),
+        ({"forward_weights": "predicted", "optimizer": "nadam"}, "nadam looks ahead by itself"),
         ({"model": "revvit_tiny"}, "stem of a transformer is patch<P> .* got 'cifar'"),
         (
             {"model": "revvit_tiny", "stem": "patch4"},

@@ -36,22 +36,15 @@ def stored(file: Beton, number: int) -> bytes:
     return file.path.read_bytes()[file.places[number] : file.places[number] + file.sizes[number]]
 
 
-def test_raw_images_come_back(tmp_path: Path) -> None:
-    images = raw_images()
+@pytest.mark.parametrize("shape", [(7, 6, 5), SHAPES[1]], ids=["a page", "more"])
+def test_raw_images_come_back_each_in_a_page(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+    images = raw_images(*shape)
     write_beton(tmp_path / "a.beton", images)
     file = Beton(tmp_path / "a.beton")
-    back = file.raw()
-    assert len(file) == 7
-    assert np.array_equal(back.pixels, images.pixels)
-    assert np.array_equal(back.labels, images.labels)
-
-
-def test_images_that_fill_more_than_a_page(tmp_path: Path) -> None:
-    images = raw_images(*SHAPES[1])
-    write_beton(tmp_path / "a.beton", images)
-    file = Beton(tmp_path / "a.beton")
+    assert len(file) == shape[0]
     assert (file.places // beton.PAGE == (file.places + file.sizes - 1) // beton.PAGE).all()
     assert np.array_equal(file.raw().pixels, images.pixels)
+    assert np.array_equal(file.raw().labels, images.labels)
 
 
 class Samples:
@@ -113,6 +106,8 @@ def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, 
                 difference = np.asarray(image).astype(int) - np.asarray(source.convert("RGB"))
                 assert abs(difference).mean() < 4
     assert converted == [("PNG", "RGB"), ("JPEG", "CMYK")]
+    with pytest.raises(DataError, match="expected raw images of one size, got 6 JPEG files and images of 6 sizes"):
+        file.raw()
 
 
 def test_a_file_that_is_no_image_is_named_and_leaves_nothing(tmp_path: Path, jpegs: JpegFiles) -> None:
@@ -179,9 +174,3 @@ def test_a_flipped_bit_in_the_structure_is_an_error_or_harmless(tmp_path: Path) 
                 file.seek(position)
                 file.write(whole[position : position + 1])
     assert refused > 500  # the rest are labels, and bytes without a meaning
-
-
-def test_files_of_several_sizes_are_not_raw_images(tmp_path: Path, jpegs: JpegFiles) -> None:
-    write_beton(tmp_path / "a.beton", jpegs)
-    with pytest.raises(DataError, match="expected raw images of one size, got 6 JPEG files and images of 6 sizes"):
-        Beton(tmp_path / "a.beton").raw()

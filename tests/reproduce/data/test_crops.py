@@ -52,9 +52,14 @@ def test_a_box_depends_on_its_own_hash_and_size_alone() -> None:
     assert np.array_equal(together, np.concatenate(alone))
 
 
-def test_an_image_too_narrow_for_any_ratio_gives_its_centre() -> None:
+def test_centres_and_mirrors() -> None:
+    # An image too narrow for any ratio gives its centre.
     assert (random_resized_crops(hashes(0, 50), *sizes(1000, 10, 50)) == [493, 0, 13, 10]).all()
     assert (random_resized_crops(hashes(0, 50), *sizes(10, 1000, 50)) == [0, 493, 10, 13]).all()
+    heights, widths = np.array([256, 256, 512, 3]), np.array([256, 300, 300, 1])
+    boxes = [[16, 16, 224, 224], [16, 38, 224, 224], [125, 19, 262, 262], [1, 0, 1, 1]]
+    assert centre_crops(heights, widths).tolist() == boxes
+    assert abs(mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
 
 
 @pytest.mark.parametrize("padding", [0, 4])
@@ -65,13 +70,3 @@ def test_padded_crops_take_every_place_equally(padding: int) -> None:
     expected = SAMPLES / places**2
     assert len(counts) == places**2
     assert abs(counts - expected).max() < 5 * expected**0.5
-
-
-def test_half_of_the_samples_are_mirrored() -> None:
-    assert abs(mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
-
-
-def test_centre_crops() -> None:
-    heights, widths = np.array([256, 256, 512, 3]), np.array([256, 300, 300, 1])
-    boxes = [[16, 16, 224, 224], [16, 38, 224, 224], [125, 19, 262, 262], [1, 0, 1, 1]]
-    assert centre_crops(heights, widths).tolist() == boxes

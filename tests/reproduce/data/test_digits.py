@@ -17,22 +17,13 @@ def test_they_are_scikit_learns_digits_each_once_and_grey():
     assert sorted(image[0].tobytes() for image in both) == sorted(map(bytes, original))
 
 
-def test_magnification_repeats_pixels():
-    small, large = digits(8).test.pixels, digits(24).test.pixels
-    assert all((large[:, :, row::3, column::3] == small).all() for row in range(3) for column in range(3))
-
-
-def test_every_class_has_its_share_of_the_split():
-    assert np.bincount(digits(8).test.labels).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
-
-
-def test_mean_and_deviation_are_those_of_the_training_set():
-    train, _, mean, deviation = digits(8)
+def test_classes_magnification_statistics_and_what_sizes_are_refused():
+    small, large = digits(8), digits(24).test.pixels
+    assert np.bincount(small.test.labels).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
+    assert all((large[:, :, row::3, column::3] == small.test.pixels).all() for row in range(3) for column in range(3))
+    train, _, mean, deviation = small
     assert mean == pytest.approx((train.pixels.mean() / 255,) * 3)
     assert deviation == pytest.approx((train.pixels.std() / 255,) * 3)
-
-
-@pytest.mark.parametrize("size", [0, 4, 12])
-def test_sizes_that_are_no_multiple_of_8_are_refused(size):
-    with pytest.raises(ValueError, match=f"a multiple of 8, got {size}"):
-        digits(size)
+    for size in (0, 4, 12):
+        with pytest.raises(ValueError, match=f"a multiple of 8, got {size}"):
+            digits(size)

@@ -1,5 +1,6 @@
 """The resizing of JPEG files: Pillow's filter, without its roundings."""
 
+import itertools
 from importlib.util import find_spec
 
 import numpy as np
@@ -47,16 +48,12 @@ def test_resampling_is_pillow_s(size: int) -> None:
         assert np.array_equal(resampled(box, size, flip=True), resampled(box, size)[:, :, ::-1])
 
 
-def test_factors_and_offsets_of_the_channels() -> None:
+def test_weights_sum_to_one_and_stay_inside_and_channels_have_factors() -> None:
+    for source, target in itertools.product((1, 3, 32, 500), (1, 32, 224)):
+        firsts, weights = kernels.weights(source, target)
+        assert np.allclose(weights.sum(1), 1)
+        assert (weights >= 0).all()
+        assert (firsts >= 0).all()
+        assert (firsts + weights.shape[1] <= source).all()
     factors = np.array([0.5, 2, 3], np.float32)
     assert np.allclose(resampled(BOXES[1], 8, factors=factors), resampled(BOXES[1], 8) * factors[:, None, None])
-
-
-@pytest.mark.parametrize("source", [1, 3, 32, 500])
-@pytest.mark.parametrize("target", [1, 32, 224])
-def test_weights_sum_to_one_and_stay_inside(source: int, target: int) -> None:
-    firsts, weights = kernels.weights(source, target)
-    assert np.allclose(weights.sum(1), 1)
-    assert (weights >= 0).all()
-    assert (firsts >= 0).all()
-    assert (firsts + weights.shape[1] <= source).all()

@@ -79,26 +79,23 @@ def ffcv_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if type(thread).__name__ == "EpochIterator"]
 
 
-# --- the same batches
-
-
 @pytest.mark.parametrize(
     ("augment", "batch_size", "workers"), [(False, 1, 3), (False, 50, 1), (True, 7, 2), (True, 8, 1)]
 )
 def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_size: int, workers: int) -> None:
+    """And nobody's random numbers are disturbed."""
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[union-attr]
     memory = Loader(in_memory(augment), batch_size, seed=5)
     loader = raw_loader(raw_file, batch_size, augment, 5, workers)
     assert (loader.num_classes, loader.samples, loader.batches) == (CLASSES, SAMPLES, memory.batches)
     for which in ((0,), (3, 4), (3, 1, 4), (3, 6)):
         assert_same_batches(loader.epoch(*which), memory.epoch(*which))
     loader.close()
-
-
-@pytest.mark.parametrize("batch_size", [7, 64])
-def test_evaluation_reads_everything_in_order(raw_file: Path, batch_size: int) -> None:
     found = evaluation(raw_file, batch_size, SMALL)
     for _ in range(2):
         assert_same_batches(found, Evaluation(in_memory(False), batch_size))
+    assert np.array_equal(np.random.get_state()[1], before[0])
+    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> None:
@@ -127,9 +124,6 @@ def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: Jpeg
         assert label == jpegs.labels[sample]
 
 
-# --- FFCV's traps
-
-
 def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path) -> None:
     """FFCV has buffers for five batches: of eight that a pipeline holds it would overwrite the first three."""
     loader, memory = raw_loader(raw_file, 2), Loader(in_memory(True), 2, seed=0)
@@ -140,7 +134,7 @@ def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path)
 
 
 @pytest.mark.parametrize(("taken", "workers"), [(0, 1), (1, 2), (5, 1), (6, 2)])
-def test_an_epoch_that_is_left_leaves_no_thread(raw_file: Path, taken: int, workers: int) -> None:
+def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken: int, workers: int) -> None:
     """At any place, the end included: FFCV's thread looks at its flag only while the queue is full."""
     before = set(threading.enumerate())  # some of these may end meanwhile
     loader = raw_loader(raw_file, workers=workers)
@@ -150,7 +144,12 @@ def test_an_epoch_that_is_left_leaves_no_thread(raw_file: Path, taken: int, work
     assert len(ffcv_threads()) <= 1
     del batches
     assert not ffcv_threads()
+    held = loader.epoch(0)
+    next(held)
+    assert len(ffcv_threads()) == 1
     loader.close()
+    assert not ffcv_threads()
+    assert list(held) == []
     assert set(threading.enumerate()) <= before
 
 
@@ -164,16 +163,6 @@ def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypat
     del batches
     assert not ffcv_threads()
     assert len(decoded) <= 6  # of 50: one was taken, three may wait, one may be finished and one begun
-
-
-def test_closing_a_loader_ends_the_epoch_that_somebody_still_holds(raw_file: Path) -> None:
-    loader = raw_loader(raw_file)
-    batches = loader.epoch(0)
-    next(batches)
-    assert len(ffcv_threads()) == 1
-    loader.close()
-    assert not ffcv_threads()
-    assert list(batches) == []
 
 
 def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> None:
@@ -190,18 +179,8 @@ def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> Non
     assert not recorder.buffer
 
 
-def test_random_numbers_of_others_are_left_alone(raw_file: Path) -> None:
-    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[union-attr]
-    list(raw_loader(raw_file).epoch(0))
-    assert np.array_equal(np.random.get_state()[1], before[0])
-    assert torch.equal(torch.get_rng_state(), before[1])
-
-
 def test_torch_keeps_its_threads_and_nothing_is_printed(raw_file: Path) -> None:
-    """FFCV sets torch's threads at import, with every Loader and epoch, and once more in its own thread.
-
-    In a process of its own: a number that FFCV does not set by chance, and Numba's complaints at the end would be seen.
-    """
+    """FFCV sets torch's threads at import, with every Loader and epoch, and once more in its own thread."""
     program = """
 import sys, threading, torch
 from pathlib import Path
@@ -257,15 +236,9 @@ def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     assert abs(torch.from_numpy(images).permute(0, 3, 1, 2) - expected).mean() < 3
 
 
-# --- what is refused
-
-
-def test_labels_out_of_range(raw_file: Path) -> None:
+def test_labels_out_of_range_and_images_of_another_size_are_refused(raw_file: Path) -> None:
     few = BatchFormat(num_classes=7, image_size=SIZE, mean=MEAN, deviation=DEVIATION)
     with pytest.raises(DataError, match=r"image 7 has the label 7, expected 0\.\.6 \(15 such labels\)"):
         evaluation(raw_file, 8, few)
-
-
-def test_images_of_another_size(raw_file: Path) -> None:
     with pytest.raises(DataError, match="its images have 12 x 12 pixels, expected 64 x 64"):
         evaluation(raw_file, 8)

@@ -42,14 +42,11 @@ def test_files_where_the_archives_put_them_are_found(tmp_path):
     np.testing.assert_array_equal(contents(imagenet32.find(nested))[0][0][0], flat[0][0])
 
 
-def test_missing_files_are_named(tmp_path):
-    fake_data.imagenet32(tmp_path)
-    (tmp_path / "train_data_batch_7.npz").unlink()
+def test_missing_files_are_named_and_the_version_in_pickles_is_recognised_and_not_read(tmp_path):
+    fake_data.imagenet32(tmp_path / "npz")
+    (tmp_path / "npz" / "train_data_batch_7.npz").unlink()
     with pytest.raises(DataError, match=r"files train_data_batch_7.npz are not here.*image-net.org.*accept the terms"):
-        imagenet32.find(tmp_path)
-
-
-def test_the_version_in_pickles_is_recognised_and_not_read(tmp_path):
+        imagenet32.find(tmp_path / "npz")
     (tmp_path / "val_data").mkdir()
     with pytest.raises(DataError, match=r"val_data.npz are not here; val_data is of the version in pickles.*_npz.zip"):
         imagenet32.find(tmp_path)

@@ -4,7 +4,6 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from reproduce.running.execution import execute
 from tests.reproduce.cells.test_cells import TRAINING
 
 CPU = torch.device("cpu")
+REAL_PYDOC = corpus.pydoc
 SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30
 
 CELL = replace(
@@ -58,9 +58,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
     return found
 
 
-# --- the text
-
-
 def test_no_paragraph_to_validate_on_was_trained_on() -> None:
     found = corpus.pydoc()
     train, test = (part.decode(errors="ignore") for part in (found.train, found.test))
@@ -68,19 +65,7 @@ def test_no_paragraph_to_validate_on_was_trained_on() -> None:
     assert len(test) > 20_000
     assert not [p for p in test.split("\n\n")[1:] if " ".join(p.split()) in known]
     assert hashlib.sha256(found.train + found.test).hexdigest() == found.sha256
-
-
-def test_paragraphs_are_kept_at_their_first_place() -> None:
     assert corpus.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
-
-
-def test_a_python_without_the_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pydoc_data", None)
-    with pytest.raises(DataError, match=r"this Python comes without it\. Take a complete Python"):
-        corpus.pydoc.__wrapped__()
-
-
-# --- the masks
 
 
 def test_masks_are_berts() -> None:
@@ -126,9 +111,6 @@ def test_a_unigram_predictor_is_counted_not_guessed() -> None:
     assert found["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
 
 
-# --- training
-
-
 def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) -> Record:
     """To the end, or stopped after so many ticks."""
     record, asked = Record(folder, cell), iter(range(10**6))
@@ -150,32 +132,18 @@ def test_a_measure_that_is_no_number_is_no_result(
     assert "nan bits per byte of the test set after epoch 1" in record.result()["detail"]
 
 
-def without_times(lines: Any) -> list[dict[str, Any]]:
-    times = ("train_seconds", "evaluation_seconds", "images_per_second")
-    return [{name: value for name, value in line.items() if name not in times} for line in lines]
-
-
-def test_a_run_that_was_stopped_ends_with_the_same_bits(short: Corpus, tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole")
-    stopped = train(tmp_path / "stopped", ticks=13)
-    assert stopped.state().status is Status.PARTIAL
-    resumed = train(tmp_path / "stopped")
-    assert without_times(resumed.metrics()) == without_times(whole.metrics())
-    result = whole.result()
+def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train(tmp_path, ticks=5).state().status is Status.PARTIAL
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "pydoc", lambda: corpus.split(SHORT.replace("better", "beeter")))
+        with pytest.raises(Exception, match="was trained on other files of pydoc than those that are there now"):
+            train(tmp_path)
+    record = train(tmp_path)
+    result, last = record.result(), record.metrics()[-1]
     assert result is not None
-    last = whole.metrics()[-1]
-    assert (result["test_accuracy"], result["test_bits_per_byte"]) == (
-        last["test_accuracy"],
-        last["test_bits_per_byte"],
-    )
+    for measure in ("test_accuracy", "test_bits_per_byte"):
+        assert result[measure] == last[measure]
     assert result["data"]["files"] == {"pydoc_data.topics": short.sha256}
-
-
-def test_a_run_does_not_go_on_with_another_text(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(tmp_path, ticks=5)
-    monkeypatch.setattr(corpus, "pydoc", lambda: corpus.split(SHORT.replace("better", "beeter")))
-    with pytest.raises(Exception, match="was trained on other files of pydoc than those that are there now"):
-        train(tmp_path)
 
 
 def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
@@ -203,29 +171,23 @@ def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> 
     assert last["test_bits_per_byte"] < 5  # a guess among all bytes would take 8
 
 
-# --- what is refused, and what is told
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes, message in (
         ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, and pydoc is text; choose one of "),
         ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
         ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
         ({"image_size": 4}, "image_size, the bytes of a sequence, must be between 8 and 1024 for pydoc, got 4"),
         ({"width": 7}, "7 channels cannot be shared out to 3 heads"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(CellError) as caught:
-        replace(CELL, **changes)
-    assert message in str(caught.value)
-
-
-def test_a_batch_larger_than_the_text_is_told(short: Corpus) -> None:
+    ):
+        with pytest.raises(CellError) as caught:
+            replace(CELL, **changes)  # type: ignore[arg-type]
+        assert message in str(caught.value)
     message = r"pydoc: batch_size 5000 is larger than this training set \(\d+ samples\)\. .*, or shorter sequences"
     with pytest.raises(DataError, match=message):
         open_data(replace(CELL, batch_size=5000), CPU)
+    monkeypatch.setitem(__import__("sys").modules, "pydoc_data", None)
+    with pytest.raises(DataError, match=r"this Python comes without it\. Take a complete Python"):
+        REAL_PYDOC.__wrapped__()
 
 
 def test_its_stages_can_be_timed() -> None:

@@ -30,28 +30,22 @@ def made(tmp_path):
     return made
 
 
-def test_it_reads_back(made, tmp_path):
+def test_it_reads_back_says_whether_the_data_are_official_and_not_where_they_lie(made, tmp_path):
     assert manifest.read(tmp_path) == made
     assert made.official
     assert made.has_beton
     assert made.findings.num_classes == 2
     assert manifest.problems(tmp_path, made, contents=True) == []
-
-
-@pytest.mark.parametrize(
-    ("findings", "official"),
-    [({"deviations": ("9 test images",)}, False), ({"skipped": ("a.JPEG",)}, False), ({"notes": ("9 L",)}, True)],
-)
-def test_it_says_whether_the_data_are_official(made, findings, official):
-    other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, **findings))
-    assert other.official == official
-    assert other.provenance()["official"] == official
-
-
-def test_what_results_say_of_the_data_does_not_tell_where_they_lie(made):
     said = made.provenance()
     assert said["files"]["train.beton"] == hashlib.sha256(b"training").hexdigest()
     assert "there" not in json.dumps(said)
+    for findings, official in (
+        ({"deviations": ("9 test images",)}, False),
+        ({"skipped": ("a.JPEG",)}, False),
+        ({"notes": ("9 L",)}, True),
+    ):
+        other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, **findings))
+        assert other.official == other.provenance()["official"] == official
 
 
 def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
@@ -72,30 +66,20 @@ def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path):
     assert short == f"{tmp_path / 'test.beton'} has 3 bytes, its record says 4"
 
 
-def test_a_folder_without_one_says_how_to_make_it(tmp_path):
-    with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
-        manifest.read(tmp_path)
-
-
 def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path):
-    text = made.to_json()
+    file, text = tmp_path / manifest.NAME, made.to_json()
     for length in range(0, len(text) - 2, 7):
-        (tmp_path / manifest.NAME).write_text(text[:length])
+        file.write_text(text[:length])
         with pytest.raises(DataError, match=r"manifest.json: is damaged"):
             manifest.read(tmp_path)
-
-
-@pytest.mark.parametrize("key", ["dataset", "findings", "files", "schema"])
-def test_a_manifest_without_a_part_is_damaged(made, tmp_path, key):
-    values = json.loads(made.to_json())
-    del values[key]
-    (tmp_path / manifest.NAME).write_text(json.dumps(values))
-    with pytest.raises(DataError, match=f"is damaged .*{key}"):
-        manifest.read(tmp_path)
-
-
-def test_another_version_is_named(made, tmp_path):
-    values = json.loads(made.to_json())
-    (tmp_path / manifest.NAME).write_text(json.dumps({**values, "schema": 2}))
+    values = json.loads(text)
+    for key in ("dataset", "findings", "files", "schema"):
+        file.write_text(json.dumps({name: value for name, value in values.items() if name != key}))
+        with pytest.raises(DataError, match=f"is damaged .*{key}"):
+            manifest.read(tmp_path)
+    file.write_text(json.dumps({**values, "schema": 2}))
     with pytest.raises(DataError, match="of format 2, this version reads format 1"):
+        manifest.read(tmp_path)
+    file.unlink()
+    with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
         manifest.read(tmp_path)

@@ -77,29 +77,22 @@ def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset
         assert tuple(counts.tolist()) == made.findings.splits[split].histogram
 
 
-# --- official or not
-
-
-def test_data_that_are_not_official_are_refused_without_a_reason(source, root):
+def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source, root, monkeypatch):
     with pytest.raises(DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--unofficial") as error:
         prepare(CIFAR10, source, root, Options(), bar)
     assert "100 train images, officially 50,000" in str(error.value)
     assert left(root) == set()
-
-
-def test_the_reason_is_recorded_and_goes_with_results(source, root):
     made, _ = prepare(CIFAR10, source, root, WHY, bar)
     assert not made.official
     assert made.reason == made.provenance()["reason"] == "a test"
     assert made.provenance()["deviations"] == list(made.findings.deviations)
-
-
-def test_official_data_need_no_reason_and_keep_none(source, root, monkeypatch):
+    assert prepare(CIFAR10, source, root, WHY, bar) == (made, False), "again there is nothing to do"
+    with pytest.raises(DataError, match=r"prepared before, and is not official: .*--unofficial"):
+        prepare(CIFAR10, source, root, Options(), bar)
     monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda *_: [])
     monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
-    made, _ = prepare(CIFAR10, source, root, WHY, bar)
-    assert made.official
-    assert made.reason == ""
+    made, _ = prepare(CIFAR10, source, root / "official", WHY, bar)
+    assert (made.official, made.reason) == (True, ""), "official data need no reason and keep none"
 
 
 def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10, root):
@@ -116,9 +109,6 @@ def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar1
 @contextlib.contextmanager
 def bar_without_promise(what, total, unit):
     yield lambda step: None
-
-
-# --- bad sources leave nothing
 
 
 def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
@@ -143,30 +133,6 @@ def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, prob
         prepare(dataset, tmp_path / "source", root, WHY, bar_without_promise)
     assert path.name in str(error.value)
     assert left(root) == set()
-
-
-# --- what is there already
-
-
-def test_again_from_the_same_source_there_is_nothing_to_do(source, root):
-    made, _ = prepare(CIFAR10, source, root, WHY, bar)
-    assert prepare(CIFAR10, source, root, WHY, bar) == (made, False)
-
-
-def test_what_is_there_is_refused_without_a_reason_if_it_is_not_official(source, root):
-    prepare(CIFAR10, source, root, WHY, bar)
-    with pytest.raises(DataError, match=r"prepared before, and is not official: .*--unofficial"):
-        prepare(CIFAR10, source, root, Options(), bar)
-
-
-def test_a_source_that_was_repaired_is_not_taken_for_what_was_prepared(source, root):
-    prepare(CIFAR10, source, root, WHY, bar)
-    [file] = source.rglob("test_batch.bin")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"prepared before, from other files than .* holds now\. Add --replace"):
-        prepare(CIFAR10, source, root, WHY, bar)
 
 
 def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
@@ -197,6 +163,15 @@ def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, roo
     assert after.source == str(other)
     assert after.files == before.files
     assert left(root) == {"cifar10"}
+    [file] = other.rglob("test_batch.bin")  # repaired, it is not what was prepared
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"prepared before, from other files than .* holds now\. Add --replace"):
+        prepare(CIFAR10, other, root, WHY, bar)
+    with (
+        filelock.FileLock(root / ".cifar10.lock"),
+        pytest.raises(DataError, match="another process prepares this data set"),
+    ):
+        prepare(CIFAR10, source, root, WHY, bar)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +202,6 @@ def test_a_source_where_the_result_would_go_is_left_alone(tmp_path):
     with pytest.raises(DataError, match="it holds the source"):
         prepare(CIFAR10, source, tmp_path / "data", Options(reason="a test", replace=True), bar)
     assert (source / "cifar-10-batches-bin" / "test_batch.bin").exists()
-
-
-# --- stops
 
 
 class Killed(BaseException):
@@ -269,41 +241,22 @@ def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
     assert manifest.problems(root / "cifar10", made, contents=True) == []
 
 
-def test_a_second_process_is_told_to_wait(source, root):
-    root.mkdir()
-    with (
-        filelock.FileLock(root / ".cifar10.lock"),
-        pytest.raises(DataError, match="another process prepares this data set"),
-    ):
-        prepare(CIFAR10, source, root, WHY, bar)
-    prepare(CIFAR10, source, root, WHY, bar)
-
-
-def test_an_interrupt_leaves_nothing(source, root, monkeypatch):
+def test_an_interrupt_and_too_little_room_leave_nothing(source, root, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_written", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(CIFAR10, source, root, WHY, bar)
-    assert left(root) == set()
-
-
-# --- room
-
-
-def test_too_little_room_is_seen_before_anything_is_written(source, root, monkeypatch):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DataError, match=r"CIFAR-10 needs 0.00 GB, 0.00 GB are free"):
-        prepare(CIFAR10, source, root, WHY, bar)
-    assert left(root) == set()
-
-
-def test_a_disk_that_fills_up_under_way_leaves_nothing(source, root, monkeypatch):
     def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "write_atomically", full)
-    with pytest.raises(StorageFullError, match=r"no room for CIFAR-10 in .* \(No space left on device\); nothing half"):
-        prepare(CIFAR10, source, root, WHY, bar)
-    assert left(root) == set()
+    little = type("Usage", (), {"free": 1000})
+    fills = r"no room for CIFAR-10 in .* \(No space left on device\); nothing half"
+    for place, name, change, error, message in (
+        (module, "_written", interrupted, KeyboardInterrupt, None),
+        (module.shutil, "disk_usage", lambda _: little, DataError, "CIFAR-10 needs 0.00 GB, 0.00 GB are free"),
+        (module, "write_atomically", full, StorageFullError, fills),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, change)
+            with pytest.raises(error, match=message):
+                prepare(CIFAR10, source, root, WHY, bar)
+        assert left(root) == set()

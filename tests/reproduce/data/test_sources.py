@@ -89,36 +89,34 @@ def test_imagenet_comes_in_the_size_that_the_cell_asks_for(imagenet_root, loader
     data.train.close()
 
 
-# --- not prepared, not whole, not for this loader
-
-
-def test_a_data_set_that_is_not_prepared_says_how_to(tmp_path):
-    command = rf"python -m reproduce data prepare cifar10 --data-root {re.escape(str(tmp_path))}; .*--download"
+def test_what_cannot_be_opened_says_what_to_do(root, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    command = rf"python -m reproduce data prepare cifar10 --data-root {re.escape(str(elsewhere))}; .*--download"
     with pytest.raises(DataError, match=rf"cifar10 is not prepared. {command}"):
-        open_data(CELL, CPU, tmp_path)
+        open_data(CELL, CPU, elsewhere)
+    with pytest.raises(DataError, match=r"batch_size 101 is larger than this training set \(100 samples\)"):
+        open_data(dataclasses.replace(CELL, batch_size=101), CPU, root)
+    monkeypatch.setitem(sys.modules, "reproduce.data.ffcv_loader", None)
+    with pytest.raises(DataError, match=r"the loader is ffcv: .*--loader memory"):
+        open_data(dataclasses.replace(CELL, loader="ffcv"), CPU, root)
 
 
-@pytest.mark.parametrize("file", ["train.beton", "test.beton"])
-def test_one_flipped_bit_in_the_files_is_noticed_before_training(root, file):
-    path = root / "cifar10" / file
-    content = bytearray(path.read_bytes())
-    content[-5000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(
-        DataError, match=rf"{file} is of other content than its record says.*prepare cifar10 --data-root .* --replace"
-    ):
-        open_data(CELL, CPU, root)
-
-
-def test_of_large_data_sets_only_names_and_sizes_are_looked_at(root, monkeypatch):
-    path = root / "cifar10" / "train.beton"
-    content = bytearray(path.read_bytes())
-    content[-5000] ^= 1
-    path.write_bytes(content)
+def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_names_and_sizes(root, monkeypatch):
+    message = r"is of other content than its record says.*prepare cifar10 --data-root .* --replace"
+    for name in ("test.beton", "train.beton"):
+        path = root / "cifar10" / name
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[-5000] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"{name} {message}"):
+            open_data(CELL, CPU, root)
+        if name == "test.beton":
+            path.write_bytes(whole)
     monkeypatch.setattr(sources, "READ_WHOLE", 1000)
     open_data(CELL, CPU, root)
     sources._verified_once.cache_clear()
-    path.write_bytes(content[:-1])
+    path.write_bytes(damaged[:-1])
     with pytest.raises(DataError, match="bytes, its record says"):
         open_data(CELL, CPU, root)
 
@@ -131,55 +129,36 @@ def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
         open_data(CELL, CPU, root)
 
 
-def test_a_batch_larger_than_an_unofficial_training_set_is_refused(root):
-    with pytest.raises(DataError, match=r"batch_size 101 is larger than this training set \(100 samples\)"):
-        open_data(dataclasses.replace(CELL, batch_size=101), CPU, root)
-
-
-def test_without_ffcv_the_error_names_the_other_loader(root, monkeypatch):
-    monkeypatch.setitem(sys.modules, "reproduce.data.ffcv_loader", None)
-    with pytest.raises(DataError, match=r"the loader is ffcv: .*--loader memory"):
-        open_data(dataclasses.replace(CELL, loader="ffcv"), CPU, root)
-
-
-def test_images_that_were_only_listed_are_not_for_ffcv(tmp_path):
-    prepared(IMAGENET, fake_data.image_folder(tmp_path / "photographs"), tmp_path / "data", beton=False)
+def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_path):
+    source = fake_data.image_folder(tmp_path / "photographs")
+    prepared(IMAGENET, source, tmp_path / "data", beton=False)
     open_data(IMAGENET_CELL, CPU, tmp_path / "data")
     with pytest.raises(DataError, match=r"only listed, not copied\. Prepare it without --no-beton"):
         open_data(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), CPU, tmp_path / "data")
+    source.rename(tmp_path / "elsewhere")
+    sources._verified_once.cache_clear()
+    with pytest.raises(DataError, match=f"the folder in which they lay, {source}, is not there.*--replace --source"):
+        open_data(IMAGENET_CELL, CPU, tmp_path / "data")
 
 
-# --- training
-
-
-def test_a_result_says_what_it_was_trained_on(root, tmp_path):
-    record = Record(tmp_path / "record", CELL)
-    execute(record, Context(how=How(data_root=root)))
-    said = record.result()["data"]
-    assert said["dataset"] == "cifar10"
-    assert not said["official"]
-    assert said["reason"] == "a test"
-    assert set(said["files"]) == {"train.beton", "test.beton"}
-
-
-def test_a_run_does_not_go_on_with_other_files(root, tmp_path):
+def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on(root, tmp_path):
     """Data that were prepared anew between stop and resume would make a result of two data sets."""
-    record = Record(tmp_path / "record", CELL)
-    with pytest.raises(Stopped):
-        execute(record, Context(how=How(data_root=root), should_stop=lambda: True))
-    other = fake_data.cifar10_binary(tmp_path / "other", per_file=30)
-    prepared(CIFAR10, other, root, replace=True)
-    with pytest.raises(CheckpointError, match="trained on other files of cifar10 than those that are there now"):
-        execute(record, Context(how=How(data_root=root)))
-
-
-def test_a_run_goes_on_with_the_same_files_whatever_the_reason_is_called(root, tmp_path):
-    record = Record(tmp_path / "record", CELL)
-    with pytest.raises(Stopped):
-        execute(record, Context(how=How(data_root=root), should_stop=lambda: True))
+    record, how = Record(tmp_path / "record", CELL), How(data_root=root)
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            execute(record, Context(how=how, should_stop=lambda: True))
     file = root / "cifar10" / "manifest.json"
     file.write_text(file.read_text().replace("a test", "in other words"))
-    assert execute(record, Context(how=How(data_root=root))).status is Status.DONE
+    checkpoint = record.checkpoint.read_bytes()
+    assert execute(record, Context(how=how)).status is Status.DONE
+    said = record.result()["data"]
+    assert (said["dataset"], said["official"], said["reason"]) == ("cifar10", False, "in other words")
+    assert set(said["files"]) == {"train.beton", "test.beton"}
+    (record.path / "result.json").unlink()
+    record.checkpoint.write_bytes(checkpoint)
+    prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "other", per_file=30), root, replace=True)
+    with pytest.raises(CheckpointError, match="trained on other files of cifar10 than those that are there now"):
+        execute(record, Context(how=how))
 
 
 @needs_ffcv
@@ -188,14 +167,6 @@ def test_threads_that_decode_end_with_the_run(imagenet_root, tmp_path):
     before = set(threading.enumerate())
     execute(Record(tmp_path / "record", cell), Context(how=How(data_root=imagenet_root, data_workers=3)))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
-
-
-def test_listed_images_that_are_gone_are_told_before_training(tmp_path):
-    source = fake_data.image_folder(tmp_path / "photographs")
-    prepared(IMAGENET, source, tmp_path / "data", beton=False)
-    source.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=f"the folder in which they lay, {source}, is not there.*--replace --source"):
-        open_data(IMAGENET_CELL, CPU, tmp_path / "data")
 
 
 def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):

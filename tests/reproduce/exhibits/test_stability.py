@@ -51,11 +51,12 @@ def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the
     run(tmp_path, "PETRA", 1, [40.0, 10.0, 12.0, 11.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0, 30.0, 10.0])
     run(tmp_path, "PETRA", 2, [40.0])  # without its pair
-    counts, lowest = made(stability.EXHIBIT, tmp_path).findings
-    assert f"4 of {len(CELLS) // 2} points run with both methods, one seed" in counts.text
-    assert "PETRA breaks at 3 and backpropagation at 1 of them; at 2 PETRA alone" in counts.text
-    assert "in 1 of 12 rows of the map under PETRA and in 0 under backpropagation" in lowest.text
-    (rates,) = tables(made(stability.EXHIBIT, tmp_path))
+    found = made(stability.EXHIBIT, tmp_path)
+    assert found.sentence == (
+        "Of 4 points training breaks at 3 under PETRA and 1 under backpropagation: "
+        "at 2 under PETRA alone, at 0 under backpropagation alone."
+    )
+    (rates,) = tables(found)
     assert [entry.text for entry in rates.rows[0][2:]] == [
         "0.0015",
         "0.0015 (lowest run)",

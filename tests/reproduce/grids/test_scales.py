@@ -1,8 +1,4 @@
-"""The scales: `paper` is the paper number by number, `small` differs from it as it says, no recorded cell is lost.
-
-Every number here is written out and none computed from the code under test: section 4.1 of arXiv 2406.02052 and the
-captions of its tables.
-"""
+"""The scales: `paper` is the paper number by number, `small` differs from it as it says, no recorded cell is lost."""
 
 import dataclasses
 from collections import Counter

@@ -1,7 +1,6 @@
 """Cells trained from recorded steps: as plainly, up to rounding; stopped and gone on with, to the same bits."""
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ from petra_core import Pipeline, Stage
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
 from reproduce.cells import networks
-from reproduce.measures.context import Observer, Stopped
+from reproduce.measures.context import Observer
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import CHAIN, SMALL, StopAfter, recorded, run
+from tests.reproduce.measures.test_training import CHAIN, SMALL, recorded, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 
@@ -58,12 +57,9 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
 
 
 def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedTicks]) -> None:
-    train = partial(run, LONG, cuda_graphs=STREAMS)
-    train(tmp_path / "whole")
-    stop = StopAfter(55)
-    with pytest.raises(Stopped):
-        train(tmp_path / "parts", should_stop=stop.should_stop, observer=stop)
-    train(tmp_path / "parts")
+    run(LONG, tmp_path / "whole", cuda_graphs=STREAMS)
+    stop_after(55, tmp_path / "parts", LONG, cuda_graphs=STREAMS)
+    run(LONG, tmp_path / "parts", cuda_graphs=STREAMS)
     assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
     assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
     whole = weights(tmp_path / "whole")

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
+from petra_core.delay import ForwardWeights
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
+from petra_core.recipe import sgd
 from reproduce.measures.probe import Values
 from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
 from tests import toys
+from tests.petra_core.test_delay import MOMENTUM, RATE, ByHand
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
 
@@ -48,6 +51,34 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
         assert [found[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
         assert expected[0] > 1e-5 or j == last  # forward and backward of the head are of one tick
         assert found["rounding/input"][j] < 1e-14  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k: int) -> None:
+    pattern, settings = "b r r r h", {"forward_weights": ForwardWeights.PREDICTED}
+    stages, data = network(pattern, norm=False), batches(18)
+    reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov=False)
+    about = ByHand(nesterov=False, **settings)
+    history = simulate(stages, RULES["PETRA"], k, reference, data, range(len(data)), about=about)
+    probe = ReconstructionProbe(every=1)
+    p = pipeline_of(
+        *(stages, methods.PETRA, k),
+        optimizer=sgd(RATE, momentum=MOMENTUM, nesterov=False),
+        after_backward=probe.after_backward,
+        **settings,
+    )
+    probe.watch(p, len(data))
+    for x, y in data:
+        probe.before_step(x, y)
+        p.step(x, y)
+    collected = probe.collect()["measured"]["training/input"]
+    for j in (1, 2, 3):
+        pairs = [
+            (torch.cat(history.reconstructed[m, j, 0]), torch.cat(history.inputs[m, j, 0]))
+            for m in range(len(data) - 2 * (len(stages) - 1))
+        ]
+        expected = sum(float((r - t).norm() / t.norm()) for r, t in pairs) / len(pairs)
+        assert collected[j] == pytest.approx(expected, rel=1e-9, abs=1e-11)
 
 
 @pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)

@@ -61,6 +61,12 @@ def run(cell, folder, **chosen):
     return record, state
 
 
+def stop_after(ticks, folder, cell, match=None, **chosen):
+    stop = StopAfter(ticks)
+    with pytest.raises(Stopped, match=match):
+        run(cell, folder, observer=stop, should_stop=stop.should_stop, **chosen)
+
+
 def without_times(values):
     return {key: value for key, value in values.items() if key not in TIMES}
 
@@ -69,6 +75,11 @@ def recorded(folder):
     """All that a finished record says, times apart."""
     metrics = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return metrics, without_times(json.loads((folder / "result.json").read_text()))
+
+
+def records(root):
+    """What the finished records of a grid say, by their names."""
+    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
 
 
 def outcome(folder):
@@ -110,7 +121,7 @@ def test_a_cell_trains_to_a_result(tmp_path):
     assert not record.checkpoint.exists()
 
 
-def test_the_model_left_behind_is_the_plain_network_with_the_recorded_accuracy(tmp_path):
+def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
     record, _ = run(SMALL, tmp_path)
     plain = sequential(networks.build(SMALL, 10))
     plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
@@ -118,19 +129,18 @@ def test_the_model_left_behind_is_the_plain_network_with_the_recorded_accuracy(t
     with torch.no_grad():
         predicted = plain.eval()(batch[0]).argmax(1)
     assert 100 * (predicted == batch[1]).double().mean().item() == pytest.approx(record.result()["test_accuracy"])
+    monkeypatch.setattr(training, "Trainer", None)
+    assert run(SMALL, tmp_path)[1].status is Status.DONE
 
 
 @pytest.mark.parametrize(
     ("method", "ticks"),
-    [(method.name, ticks) for method in ALL for ticks in (15, 2 * BATCHES + 4)]
-    + [("PETRA", ticks) for ticks in (1, BATCHES, 3 * BATCHES)],
+    [*((method.name, 15) for method in ALL), *(("PETRA", ticks) for ticks in (1, 11, 26, 33)), ("DSP", 26)],
 )
 def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ticks):
-    """Ticks: while the pipeline is still filling in epoch 2; in the last epoch; the first; the ends of two epochs."""
+    """Ticks: while the pipeline is still filling in epoch 2; the first; the ends of two epochs; in the last epoch."""
     cell = small(method)
-    stop = StopAfter(ticks)
-    with pytest.raises(Stopped, match=f"micro-batch {ticks} of 33"):
-        run(cell, tmp_path, observer=stop, should_stop=stop.should_stop)
+    stop_after(ticks, tmp_path, cell, match=f"micro-batch {ticks} of 33")
     assert not (tmp_path / "result.json").exists()
     run(cell, tmp_path)
     assert outcome(tmp_path) == whole(method)
@@ -168,18 +178,14 @@ def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, who
     monkeypatch.setattr(training, "PAUSE", 1.0)  # a second for each byte
     monkeypatch.setattr(training, "SMALL", 0)
     monkeypatch.setattr(training.Trainer, "save", note)
-    stop = StopAfter(2 * BATCHES + 1)
-    with pytest.raises(Stopped):
-        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    stop_after(2 * BATCHES + 1, tmp_path, SMALL)
     assert saved == [(1, 0), (2, 1)], "not after the second epoch; where it is stopped in the third"
     run(SMALL, tmp_path)
     assert outcome(tmp_path) == whole("PETRA")
 
 
 def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
-    stop = StopAfter(2 * BATCHES)
-    with pytest.raises(Stopped):
-        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    stop_after(2 * BATCHES, tmp_path, SMALL)
     (tmp_path / "checkpoint.pt").unlink()
     run(SMALL, tmp_path)
     assert outcome(tmp_path) == whole("PETRA")
@@ -210,13 +216,6 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
             run(SMALL, tmp_path, should_stop=lambda: bool(evaluating) and len(begun) == epoch)
     run(SMALL, tmp_path)
     assert outcome(tmp_path) == whole("PETRA")
-
-
-def test_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
-    run(SMALL, tmp_path)
-    monkeypatch.setattr(training, "Trainer", None)
-    _, state = run(SMALL, tmp_path)
-    assert state.status is Status.DONE
 
 
 def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
@@ -261,25 +260,6 @@ def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
     assert not any(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["BACKPROPAGATION"], strict=True))
 
 
-def test_the_process_is_left_as_it_was(tmp_path):
-    torch.manual_seed(3)
-    expected = torch.rand(3)
-    torch.manual_seed(3)
-    inside = []
-
-    class Watch(Observer):
-        def tick(self, done, total, loss):
-            flags = torch.are_deterministic_algorithms_enabled(), allocation.fill_uninitialized_memory
-            inside.append((*flags, torch.backends.cudnn.benchmark))
-
-    allocation = torch.utils.deterministic
-    run(SMALL, tmp_path, observer=Watch())
-    assert set(inside) == {(True, False, False)}, "deterministic kernels, and no pass over memory that is not needed"
-    assert torch.equal(torch.rand(3), expected)
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert allocation.fill_uninitialized_memory
-
-
 @pytest.mark.parametrize("of", ["precision", "messages"])
 def test_bf16_is_another_result(tmp_path, whole, of):
     record, state = run(dataclasses.replace(SMALL, **{of: "bf16"}), tmp_path)
@@ -287,16 +267,10 @@ def test_bf16_is_another_result(tmp_path, whole, of):
     assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
 
 
-def test_replicas_need_processes(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
-        run(dataclasses.replace(SMALL, replicas=3), tmp_path)
-
-
-def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path):
+def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
     cell = dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0)
-    record, state = run(cell, tmp_path)
-    assert state.status is Status.FAILED
-    assert state.reason == "diverged"
+    record, state = run(cell, tmp_path / "at once")
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert state.result["data"]["dataset"] == "digits", "a failure says of which data, too"
     result = record.result()
     assert result["micro_batch"] > 0
@@ -307,14 +281,10 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     assert all(
         bool(torch.isfinite(tensor).all()) for worker in state["workers"] for tensor in worker["module"].values()
     )
-
-
-def test_divergence_among_losses_that_nobody_has_looked_at_is_recorded(tmp_path, monkeypatch):
-    """As on a GPU, where they are looked at in groups: the mean of an epoch with such a loss is no number."""
+    # As on a GPU, where losses are looked at in groups: the mean of an epoch with such a loss is no number.
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
-    record, state = run(dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0), tmp_path)
-    assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert record.result()["stage"] is None
+    record, state = run(cell, tmp_path / "late")
+    assert (state.status, state.reason, record.result()["stage"]) == (Status.FAILED, "diverged", None)
     assert "cannot be told any more which stage it comes from" in record.result()["detail"]
 
 
@@ -333,7 +303,9 @@ def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch
     assert record.result()["stage"] == 4
 
 
-def test_a_trace_of_recorded_steps_is_refused(tmp_path):
+def test_replicas_without_processes_and_a_trace_of_recorded_steps_are_refused(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
+        run(dataclasses.replace(SMALL, replicas=3), tmp_path / "replicas")
     with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
         run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, ALONE))
 
@@ -397,9 +369,7 @@ def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole):
-    stop = StopAfter(15)
-    with pytest.raises(Stopped):
-        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+    stop_after(15, tmp_path, SMALL)
     good = (tmp_path / "checkpoint.pt").read_bytes()
     with full_disk(10_000), pytest.raises(StorageFullError, match=r"no room to write .*checkpoint.pt"):
         run(SMALL, tmp_path)
@@ -409,36 +379,37 @@ def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole)
     assert outcome(tmp_path) == whole("PETRA")
 
 
-@pytest.mark.parametrize("harm", ["truncated", "foreign", "no checkpoint at all"])
-def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path, harm):
-    stop = StopAfter(15)
-    with pytest.raises(Stopped):
-        run(SMALL, tmp_path, observer=stop, should_stop=stop.should_stop)
+def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
+    stop_after(15, tmp_path, SMALL)
     file = tmp_path / "checkpoint.pt"
-    if harm == "truncated":
-        file.write_bytes(file.read_bytes()[:-1000])
-    elif harm == "foreign":
-        checkpoint.save(file, {"identity": "f"})
-    else:
-        file.write_text("hello")
-    before = file.read_bytes()
-    with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
-        run(SMALL, tmp_path)
-    assert file.read_bytes() == before
+    checkpoint.save(tmp_path / "foreign.pt", {"identity": "f"})
+    for harm in (file.read_bytes()[:-1000], (tmp_path / "foreign.pt").read_bytes(), b"hello"):
+        file.write_bytes(harm)
+        with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
+            run(SMALL, tmp_path)
+        assert file.read_bytes() == harm
 
 
-def test_the_observer_hears_of_every_tick_and_epoch(tmp_path):
-    calls = Counter()
+def test_the_observer_hears_of_every_tick_and_epoch_and_the_process_is_left_as_it_was(tmp_path):
+    calls, inside = Counter(), set()
+    allocation = torch.utils.deterministic
 
     class Count(Observer):
         def tick(self, done, total, loss):
             calls["ticks"] += 1
             calls["losses"] += loss is not None
             assert (done, total) == (calls["ticks"], 33)
+            flags = torch.are_deterministic_algorithms_enabled(), allocation.fill_uninitialized_memory
+            inside.add((*flags, torch.backends.cudnn.benchmark))
 
         def epoch(self, metrics):
             calls["epochs"] += 1
             assert metrics["epoch"] == calls["epochs"]
 
+    before = torch.get_rng_state()
     run(SMALL, tmp_path, observer=Count())
     assert calls == {"ticks": 33, "losses": 33 - 9, "epochs": 3}
+    assert inside == {(True, False, False)}, "deterministic kernels, and no pass over memory that is not needed"
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert allocation.fill_uninitialized_memory

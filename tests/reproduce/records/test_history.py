@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from petra_core import methods
 from reproduce.exhibits import history as exhibit
 from reproduce.exhibits._exhibit import section
@@ -58,15 +56,12 @@ def test_values_of_an_older_version_of_a_benchmark_are_left_out(tmp_path: Path) 
     assert set(rows["ratio"]) == {1.0}
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"date": 1}'])
-def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path, damage: str) -> None:
-    write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])
-    (tmp_path / "asv" / "machine" / "b.json").write_text(damage)
-    (problem,) = frames(tmp_path).results.benchmark_problems
-    assert "b.json" in str(problem)
-    assert len(frames(tmp_path).history) == 4
-
-
-def test_nothing_counted_is_said(tmp_path: Path) -> None:
+def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path) -> None:
     (words,) = section(exhibit.EXHIBIT, frames(tmp_path)).blocks[-1:]
     assert "nox -s benchmarks-history" in str(words)
+    write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])
+    for damage in ("{", "[]", '{"date": 1}'):
+        (tmp_path / "asv" / "machine" / "b.json").write_text(damage)
+        (problem,) = frames(tmp_path).results.benchmark_problems
+        assert "b.json" in str(problem)
+        assert len(frames(tmp_path).history) == 4

@@ -1,8 +1,4 @@
-"""Locks: one holder on one machine and on several, however a holder ends.
-
-A second machine is played by a process that has another host name and its own kernel lock file: over a network file
-system the kernel's locks of one machine may not be seen by another.
-"""
+"""Locks: one holder on one machine and on several, however a holder ends."""
 
 import os
 import runpy

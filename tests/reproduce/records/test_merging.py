@@ -48,8 +48,8 @@ def shared(root, epochs):
     return record
 
 
-def failed(root, reason, cell=CELL):
-    record = train(cell, root, 95.0, epochs=1)
+def failed(root, reason, epochs=1):
+    record = train(CELL, root, 95.0, epochs=epochs)
     record.fail(reason, "words")
     return record
 
@@ -87,6 +87,7 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
         (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Verdict.REPLACED),
         (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Verdict.REPLACED),
         (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Verdict.REPLACED),
+        (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Verdict.REPLACED),  # no metrics left
         (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Verdict.REPLACED),
         (lambda root: partial(root, 1), lambda root: begin(CELL, root), Verdict.REPLACED),
         (lambda root: shared(root, 3), lambda root: partial(root, 1), Verdict.REPLACED),
@@ -101,9 +102,11 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
 def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, ours, verdict):
     theirs(there)
     ours(here)
-    wanted = snapshot(there if verdict is Verdict.REPLACED else here)
+    before = snapshot(here)
+    assert verdicts(there, here, dry_run=True) == [verdict]
+    assert snapshot(here) == before
     assert verdicts(there, here) == [verdict]
-    assert snapshot(here) == wanted
+    assert snapshot(here) == (snapshot(there) if verdict is Verdict.REPLACED else before)
     assert verdicts(there, here) != [Verdict.REPLACED], "once is enough"
 
 
@@ -152,14 +155,6 @@ def test_what_somebody_works_on_is_left(there, here, side):
     before = snapshot(here)
     with Record.of(CELL, {"there": there, "here": here}[side]).lock():
         assert verdicts(there, here) == [Verdict.IN_USE]
-    assert snapshot(here) == before
-
-
-def test_a_dry_run_changes_nothing(there, here):
-    train(CELL, there, 95.0)
-    partial(here, 1)
-    before = snapshot(here)
-    assert verdicts(there, here, dry_run=True) == [Verdict.REPLACED]
     assert snapshot(here) == before
 
 
@@ -269,38 +264,27 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     assert "no folder `records` in this archive" in call("merge", tmp_path / "other.tar.gz", "--records", here).output
 
 
-def test_the_command_refuses_what_makes_no_sense(here, tmp_path):
+def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):
     here.mkdir()
     assert "name the others" in call("merge", here, "--records", here).output
     result = call("merge", tmp_path / "missing", "--records", here)
     assert result.exit_code == 2
     assert "there is no folder" in result.output
     assert "there is no record in" in call("merge", tmp_path, "--records", here).output
-
-
-def test_nothing_of_another_run_is_left_in_what_was_replaced(there, here):
-    """Where it diverged in its first epoch there are no metrics, and ours would read as that run's."""
-    train(CELL, there, 95.0, epochs=0).fail("diverged", "words")
-    ours = partial(here, 1).path
-    assert verdicts(there, here) == [Verdict.REPLACED]
-    assert not (ours / "metrics.jsonl").exists()
-    assert [state.epochs_done for _, state in scan(here).records] == [0]
-
-
-def test_a_folder_that_cannot_be_written_to_is_told_at_once(here, tmp_path):
     train(CELL, here, 95.0)
-    (tmp_path / "file").write_text("")
+    file = tmp_path / "file"
+    file.write_text("")
     for arguments in (
-        ["records", "merge", here, "--records", tmp_path / "file" / "records"],
-        ["report", "--records", here, "--output", tmp_path / "file" / "page.html"],
-        ["run", "smoke", "--tables", "table1", "--records", tmp_path / "file" / "records"],
-        ["partition", "--svg", tmp_path / "file" / "run.svg"],
-        ["train", "--output", tmp_path / "file" / "run"],
-        ["train", "--output", tmp_path / "run", "--trace", tmp_path / "file" / "trace.json"],
+        ["records", "merge", here, "--records", file / "records"],
+        ["report", "--records", here, "--output", file / "page.html"],
+        ["run", "smoke", "--tables", "table1", "--records", file / "records"],
+        ["partition", "--svg", file / "run.svg"],
+        ["train", "--output", file / "run"],
+        ["train", "--output", tmp_path / "run", "--trace", file / "trace.json"],
     ):
         result = CliRunner().invoke(main, list(map(str, arguments)))
         assert result.exit_code == 2, arguments
-        assert f"nothing can be written to {tmp_path / 'file'}" in result.stderr
+        assert f"nothing can be written to {file}" in result.stderr
 
 
 def test_list_and_check(here):

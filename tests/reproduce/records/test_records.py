@@ -64,15 +64,6 @@ def test_a_failure_is_a_result_with_a_reason_and_keeps_the_checkpoint(record):
         record.retry()
 
 
-def test_the_folder_is_plain_text_with_the_whole_configuration(record):
-    begun(record)
-    config = json.loads((record.path / "config.json").read_text())
-    assert config["cell"] == json.loads(json.dumps(CELL.to_dict()))
-    assert record.path.name == CELL.name
-    assert record.path.parent.name == "smoke"
-    assert Record.load(record.path).cell == CELL
-
-
 def test_environments_and_codes_are_kept_once_each(record):
     begun(record).begin(ENVIRONMENT, CODE)
     assert record.environments() == [ENVIRONMENT]
@@ -84,22 +75,19 @@ def test_environments_and_codes_are_kept_once_each(record):
     assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
 
 
-def test_a_line_cut_off_by_a_kill_is_not_an_epoch(record):
-    begun(record, epochs=2)
-    with (record.path / "metrics.jsonl").open("a") as file:
-        file.write('{"epoch": 2, "test_acc')
+def test_metrics_are_cut_back_to_the_checkpoint_and_a_line_cut_off_by_a_kill_is_no_epoch(record):
+    begun(record, epochs=1)
+    file = record.path / "metrics.jsonl"
+    before = file.read_bytes()
+    record.append({"epoch": 1, "test_accuracy": 1 / 3})
+    with file.open("a") as cut_off:
+        cut_off.write('{"epoch": 2, "test_acc')
     assert str(record.state()) == "2 of 3 epochs"
     record.keep_metrics(2)
     record.append({"epoch": 2, "test_accuracy": 0.5})
     assert [line["epoch"] for line in record.metrics()] == [0, 1, 2]
-
-
-def test_metrics_are_cut_back_to_the_checkpoint_byte_for_byte(record):
-    begun(record, epochs=1)
-    before = (record.path / "metrics.jsonl").read_bytes()
-    record.append({"epoch": 1, "test_accuracy": 1 / 3})
     record.keep_metrics(1)
-    assert (record.path / "metrics.jsonl").read_bytes() == before
+    assert file.read_bytes() == before
     with pytest.raises(RecordError, match="has 1 lines, but the checkpoint was saved after 2"):
         record.keep_metrics(2)
 
@@ -161,8 +149,12 @@ def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, me
     assert (len(found.records), len(found.problems)) == (0, 1)
 
 
-def test_a_folder_with_another_cell_is_refused_with_the_difference(record):
+def test_the_folder_has_the_whole_configuration_and_another_cell_is_refused_with_the_difference(record):
     begun(record)
+    config = json.loads((record.path / "config.json").read_text())
+    assert config["cell"] == json.loads(json.dumps(CELL.to_dict()))
+    assert (record.path.parent.name, record.path.name) == ("smoke", CELL.name)
+    assert Record.load(record.path).cell == CELL
     other = Record(record.path, dataclasses.replace(CELL, width=8))
     with pytest.raises(RecordError, match="another cell: width 4, not 8"):
         other.begin(ENVIRONMENT, CODE)
@@ -191,14 +183,12 @@ def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record):
     assert (snapshot(record.path), snapshot(other.path)) == before
     assert record.state().status is Status.DONE
     assert str(other.state()) == "1 of 3 epochs"
-
-
-def test_a_full_disk_does_not_hurt_the_file_that_is_replaced(tmp_path):
-    file = tmp_path / "result.json"
+    file = tmp_path / "replaced" / "result.json"
+    file.parent.mkdir()
     write_atomically(file, b"old")
     with pytest.raises(StorageFullError), full_disk():
         write_atomically(file, b"x" * 200)
-    assert snapshot(tmp_path) == {"result.json": b"old"}
+    assert snapshot(file.parent) == {"result.json": b"old"}
 
 
 def test_the_environment_is_json_without_folders_and_hosts():
@@ -229,12 +219,15 @@ def checkout(tmp_path, monkeypatch):
     provenance.code.cache_clear()
 
 
-def test_the_code_is_the_commit_and_what_was_changed(checkout):
+def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
+    race = checkout / "reports" / "records" / "benchmarks" / "race.json"
+    race.parent.mkdir(parents=True)
+    race.write_text("{}")
     _repository(checkout)
+    race.write_text('{"faster": true}')  # a record that is written anew is no change of the code
     entry, patch = provenance.code()
     assert len(entry["commit"]) == 40
-    assert entry["clean"]
-    assert patch == ""
+    assert (entry["clean"], patch) == (True, "")
 
     provenance.code.cache_clear()
     (checkout / "reproduce" / "provenance.py").write_text("two\n")
@@ -243,17 +236,6 @@ def test_the_code_is_the_commit_and_what_was_changed(checkout):
     assert not entry["clean"]
     assert entry["untracked"] == ["reproduce/new.py"]
     assert "-one\n+two\n" in patch
-
-
-def test_a_record_that_is_written_anew_is_no_change_of_the_code(checkout):
-    record = checkout / "reports" / "records" / "benchmarks" / "race.json"
-    record.parent.mkdir(parents=True)
-    record.write_text("{}")
-    _repository(checkout)
-    record.write_text('{"faster": true}')
-    entry, patch = provenance.code()
-    assert entry["clean"]
-    assert patch == ""
 
 
 def test_without_git_the_record_says_so(checkout, monkeypatch):

@@ -39,48 +39,35 @@ def test_finished_and_partial_cells_tell_the_time_of_comparable_ones(tmp_path, e
     assert left(speeds, longer) == pytest.approx(40 * EPOCH)
 
 
-def test_what_is_finished_of_a_cell_is_not_left():
+def test_what_is_finished_of_a_cell_is_not_left_and_of_several_times_the_median_is_taken():
     speeds = speed.Speeds()
-    speeds.add(CELL, HERE, [2.0])
-    assert speeds.left(CELL, State(Status.PARTIAL, 3, 4), HERE) == 2.0
+    speeds.add(CELL, HERE, [3.0, 2.0, 90.0])
+    assert left(speeds) == 4 * 3.0
+    assert speeds.left(CELL, State(Status.PARTIAL, 3, 4), HERE) == 3.0
     assert speeds.left(CELL, State(Status.DONE, 4, 4), HERE) == 0
     assert speeds.left(CELL, State(Status.FAILED, 1, 4, "diverged"), HERE) == 0
 
 
-def test_other_work_and_other_devices_say_nothing(tmp_path):
-    fake_records.train(CELL, tmp_path, 95.0)
-    speeds = recorded(tmp_path)
+def test_other_work_moved_cells_and_incomplete_records_say_nothing(tmp_path):
+    fake_records.train(CELL, tmp_path / "a", 95.0)
+    speeds = recorded(tmp_path / "a")
     for change in ({"width": 9}, {"batch_size": 96}, {"method": "DSP"}, {"image_size": 16}, {"precision": "bf16"}):
         assert left(speeds, dataclasses.replace(CELL, **change)) is None
+    moved = fake_records.train(CELL, tmp_path / "b", 95.0, epochs=2)
+    moved.begin(ENVIRONMENT | {"device": "NVIDIA H200"}, {})
+    Record.of(CELL, tmp_path / "c").begin({"python": "3.11"}, {})
+    assert left(recorded(tmp_path / "b")) is left(recorded(tmp_path / "c")) is None
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        *({"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}),
-        *({"cuda_graphs": 4}, {"compiled": True}),
-    ],
-    ids=str,
-)
-def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch, other):
+def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch):
     fake_records.train(CELL, tmp_path, 95.0)
-    where = speed.device(ENVIRONMENT | other)
-    assert left(recorded(tmp_path), where=where) is None
-    monkeypatch.setattr(fake_records, "ENVIRONMENT", ENVIRONMENT | other)
-    fake_records.train(dataclasses.replace(CELL, seed=1), tmp_path, 95.0)
-    assert left(recorded(tmp_path), where=where) == pytest.approx(4 * EPOCH)
-
-
-def test_a_cell_that_moved_between_machines_says_nothing(tmp_path):
-    record = fake_records.train(CELL, tmp_path, 95.0, epochs=2)
-    record.begin(ENVIRONMENT | {"device": "NVIDIA H200"}, {})
-    assert left(recorded(tmp_path)) is None
-
-
-def test_of_several_times_the_median_is_taken():
-    speeds = speed.Speeds()
-    speeds.add(CELL, HERE, [3.0, 2.0, 90.0])
-    assert left(speeds) == 4 * 3.0
+    others = [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}]
+    for seed, other in enumerate([*others, {"cuda_graphs": 4}, {"compiled": True}], 1):
+        where = speed.device(ENVIRONMENT | other)
+        assert left(recorded(tmp_path), where=where) is None, other
+        monkeypatch.setattr(fake_records, "ENVIRONMENT", ENVIRONMENT | other)
+        fake_records.train(dataclasses.replace(CELL, seed=seed), tmp_path, 95.0)
+        assert left(recorded(tmp_path), where=where) == pytest.approx(4 * EPOCH), other
 
 
 def test_cells_without_epochs_take_their_whole_time(tmp_path):
@@ -94,9 +81,3 @@ def test_cells_without_epochs_take_their_whole_time(tmp_path):
     assert left(speeds, cell, where=(*HERE[:4], 4, True)) == 2.5, "nothing of it is recorded or compiled"
     assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
     assert left(speeds, dataclasses.replace(cell, batch_size=64)) is None, "their time grows with the batch"
-
-
-def test_a_record_without_the_usual_entries_is_passed_over(tmp_path):
-    record = Record.of(CELL, tmp_path)
-    record.begin({"python": "3.11"}, {})
-    assert left(recorded(tmp_path)) is None

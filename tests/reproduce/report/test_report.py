@@ -234,7 +234,7 @@ def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:
     tree = parse(build(tmp_path / "records", tmp_path / "index.html"))
     assert "There are no records yet" in tree.text
-    assert "nothing has been run yet" in tree.text
+    assert "Not run at the scale “paper”" in tree.text
     assert "44.45" in table(tree, "table3").text  # what needs no records is there
 
 

@@ -46,19 +46,13 @@ def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
     assert parts == [(0.25, taken[1])]
 
 
-def test_workers_take_the_devices_in_turn(tmp_path):
+def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
     settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
     assert [device_of(number, settings) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
-
-
-@pytest.mark.parametrize(
-    ("names", "jobs", "shares"),
-    [
+    for names, jobs, shares in (
         (["cuda:0"], 4, [4, 4, 4, 4]),
         (["cuda:0", "cuda:1"], 3, [2, 1, 2]),
         (["cuda:0", "cpu"], 4, [2, 1, 2, 1]),
         (["cpu"], 2, [1, 1]),
-    ],
-)
-def test_workers_of_a_gpu_share_it(names, jobs, shares):
-    assert [sharing(names, jobs, number) for number in range(jobs)] == shares
+    ):
+        assert [sharing(names, jobs, number) for number in range(jobs)] == shares

@@ -26,26 +26,16 @@ def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
     file.write_text(json.dumps(values))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of a run that was stopped after a tick, in one thread as all tests are."""
-    assert told(tmp_path) == []
-    return tmp_path
-
-
-def test_going_on_with_another_number_of_threads_is_told(folder: Path) -> None:
-    assert told(folder) == []
-    ran_on(folder, 3)
-    [words] = told(folder)
-    assert words.startswith(f"WARNING: {folder} goes on with --threads 1, after 3: its result will have other bits")
+def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_it(tmp_path: Path) -> None:
+    assert told(tmp_path) == told(tmp_path) == []  # begun and gone on with in one thread, as all tests are
+    ran_on(tmp_path, 3)
+    [words] = told(tmp_path)
+    assert words.startswith(f"WARNING: {tmp_path} goes on with --threads 1, after 3: its result will have other bits")
     assert words.endswith("it began with --threads 3")
-    [words] = told(folder)  # whoever began it has one more chance to see it
+    [words] = told(tmp_path)  # whoever began it has one more chance to see it
     assert "goes on with --threads 1, after 3 and 1: " in words
-
-
-def test_nothing_is_told_where_no_bit_depends_on_threads(folder: Path) -> None:
-    ran_on(folder, 3, device="an accelerator")
-    assert told(folder) == []
-    ran_on(folder, 3)
-    (folder / "checkpoint.pt").unlink()  # then it begins anew
-    assert told(folder) == []
+    ran_on(tmp_path, 3, device="an accelerator")
+    assert told(tmp_path) == []
+    ran_on(tmp_path, 3)
+    (tmp_path / "checkpoint.pt").unlink()  # then it begins anew
+    assert told(tmp_path) == []

@@ -48,15 +48,6 @@ def test_one_line_for_each_network_with_everything_counted():
     assert "PROBLEM cifar10-revnet18-w64-petra-k1-s2: result.json: is damaged" in text
 
 
-def test_networks_and_kinds_have_lines_of_their_own():
-    text = table(plan(Item(cell(), NOT_RUN), Item(cell(network="resnet18", method=BACKPROPAGATION), NOT_RUN)))
-    assert entries(text, "cifar10")[1] == "revnet18"
-    assert "resnet18 w64" in text
-    measured = table(plan(*(Item(complexity_cell(method), NOT_RUN) for method in ALL)))
-    assert "chain3 w4 (complexity)" in measured
-    assert f"{len(ALL)} methods" in measured
-
-
 @pytest.mark.parametrize(
     ("seconds", "workers", "entry", "words"),
     [
@@ -73,11 +64,17 @@ def test_hours_left_are_sums_of_what_is_known(seconds, workers, entry, words):
     assert words in text
 
 
-def test_a_stale_lock_is_named_and_its_cell_is_ours():
+def test_lines_are_of_networks_and_kinds_and_a_stale_lock_is_named_and_its_cell_is_ours():
+    text = table(plan(Item(cell(), NOT_RUN), Item(cell(network="resnet18", method=BACKPROPAGATION), NOT_RUN)))
+    assert entries(text, "cifar10")[1] == "revnet18"
+    assert "resnet18 w64" in text
+    measured = table(plan(*(Item(complexity_cell(method), NOT_RUN) for method in ALL)))
+    assert "chain3 w4 (complexity)" in measured
+    assert f"{len(ALL)} methods" in measured
     text = table(plan(Item(cell(), PARTIAL, 3600.0, GONE)))
     assert "Left: 1 cell, 60 min" in text
-    assert "Nothing is left to run." in table(plan(Item(cell(), PARTIAL, 3600.0, ALIVE)))
     assert "STALE LOCK on cifar10-revnet18-w64-petra-k1-s0, left by process 34 on beta" in text
+    assert "Nothing is left to run." in table(plan(Item(cell(), PARTIAL, 3600.0, ALIVE)))
 
 
 def test_the_listing_names_every_cell():

@@ -21,25 +21,14 @@ from reproduce.running import runner, worker
 from reproduce.running.runner import Outcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
-from tests.reproduce.measures.test_training import SMALL, recorded
+from tests.reproduce.measures.test_training import SMALL, records
+from tests.reproduce.running.test_worker import reports
 
 CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
 
 
 def settings(root, **changes):
     return Settings(**{"root": root, "jobs": 1, **changes})
-
-
-def work_here(cells, root, should_stop=lambda: False):
-    """One worker in this process; returns what it reported, without the shares."""
-    messages = []
-    work(cells, settings(root), lambda *message: messages.append(message), should_stop)
-    return [message for message in messages if message[0] != "share"]
-
-
-def records(root):
-    """What the finished records of a grid say, times apart."""
-    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
 
 
 def lines(root):
@@ -51,16 +40,13 @@ def lines(root):
 def whole(tmp_path_factory):
     """The folder of the grid, run without a disturbance."""
     root = tmp_path_factory.mktemp("whole")
-    assert [message[:2] for message in work_here(CELLS, root)] == [("end", 0), ("end", 1), ("end", 2)]
+    assert [message[:2] for message in reports(CELLS, root)] == [("end", 0), ("end", 1), ("end", 2)]
     assert len(records(root)) == 3
     return root
 
 
 def grid(cells, root, jobs):
-    """Run the grid as a command does, in this process; its workers are forked from it.
-
-    SIGTERM ends them, as it does a process that is started anew, unless they say otherwise.
-    """
+    """Run the grid as a command does, in this process; its workers are forked from it."""
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
@@ -110,7 +96,7 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
 
     wait_for(is_free)
     assert len(records(tmp_path)) < 3
-    work_here(CELLS, tmp_path)
+    reports(CELLS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 
@@ -127,7 +113,7 @@ def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code)
     assert "stopping: every worker finishes its tick" in said
     assert "Traceback" not in said
     assert len(records(tmp_path)) < 3
-    work_here(CELLS, tmp_path)
+    reports(CELLS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 
@@ -214,30 +200,12 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
     assert records(tmp_path) == records(whole)
 
 
-def test_told_to_stop_it_takes_no_other_cell(tmp_path):
-    assert work_here(CELLS, tmp_path, should_stop=lambda: True) == []
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_many_cells_have_to_say_is_told_once():
-    told = []
-    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
-    for index in range(3):
-        listener._notice(0, index, "ticks of DSP cannot be recorded")
-    assert told == ["NOTE ticks of DSP cannot be recorded"]
-
-
-def test_a_finished_grid_starts_no_worker(whole, monkeypatch):
-    monkeypatch.setattr(runner, "_supervise", None)
-    assert run_grid(CELLS, settings(whole)).exit_code == 0
-
-
 def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     file = Record.of(CELLS[1], tmp_path).path / "result.json"
     file.write_text("{")
     shutil.rmtree(Record.of(CELLS[2], tmp_path).path)
-    messages = work_here(CELLS, tmp_path)
+    messages = reports(CELLS, tmp_path)
     assert [message[:2] for message in messages] == [("end", 0), ("problem", 1), ("end", 2)]
     assert str(file) in messages[1][2]
     assert file.read_text() == "{"
@@ -248,7 +216,7 @@ def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     assert "is damaged" in result.problems[CELLS[1]]
 
 
-def test_an_unexpected_error_does_not_stop_the_others(tmp_path, monkeypatch):
+def test_an_unexpected_error_does_not_stop_the_others_and_a_full_disk_or_an_order_does(tmp_path, monkeypatch):
     execute = worker.execute
 
     def fail_once(record, context):
@@ -256,27 +224,22 @@ def test_an_unexpected_error_does_not_stop_the_others(tmp_path, monkeypatch):
             raise ZeroDivisionError("a slip")
         return execute(record, context)
 
-    monkeypatch.setattr(worker, "execute", fail_once)
-    messages = work_here(CELLS[:2], tmp_path)
-    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
-    assert "ZeroDivisionError: a slip" in messages[0][2]
-
-
-def test_a_full_disk_ends_the_worker(tmp_path, monkeypatch):
-    def fail(record, context):
+    def full(record, context):
         raise StorageFullError(28, "no room")
 
-    monkeypatch.setattr(worker, "execute", fail)
-    assert [message[:2] for message in work_here(CELLS, tmp_path)] == [("full", 0)]
+    assert reports(CELLS, tmp_path, should_stop=lambda: True) == []
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(worker, "execute", fail_once)
+    messages = reports(CELLS[:2], tmp_path)
+    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
+    assert "ZeroDivisionError: a slip" in messages[0][2]
+    monkeypatch.setattr(worker, "execute", full)
+    assert [message[:2] for message in reports(CELLS, tmp_path / "other")] == [("full", 0)]
 
 
-def test_exit_codes():
-    done, diverged, memory = (
-        State(Status.DONE),
-        State(Status.FAILED, 0, 1, "diverged"),
-        State(Status.FAILED, 0, 1, "out of memory"),
-    )
-    partial = State(Status.PARTIAL, 1, 2)
+def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
+    done, partial = State(Status.DONE), State(Status.PARTIAL, 1, 2)
+    diverged, memory = (State(Status.FAILED, 0, 1, reason) for reason in ("diverged", "out of memory"))
     a, b = CELLS[:2]
     assert Outcome({a: done, b: diverged}).exit_code == 0
     assert Outcome({a: done, b: memory}).exit_code == 1
@@ -284,14 +247,20 @@ def test_exit_codes():
     assert Outcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert Outcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert Outcome({a: done}, {b: "damaged"}).exit_code == 1
+    told = []
+    listener = runner._Listener([], Outcome(), SimpleNamespace(notice=told.append), None, None)
+    for index in range(3):
+        listener._notice(0, index, "ticks of DSP cannot be recorded")
+    assert told == ["NOTE ticks of DSP cannot be recorded"]
 
 
-def test_failed_cells_are_run_again_only_if_asked(tmp_path, monkeypatch):
+def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, whole, monkeypatch):
+    started = []
+    monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
+    assert run_grid(CELLS, settings(whole)).exit_code == 0
     record = Record.of(CELLS[0], tmp_path)
     record.begin({}, {})
     record.fail("out of memory", "no more")
-    monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
-    started = []
     assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
     assert started == []
     run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)

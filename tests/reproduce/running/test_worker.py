@@ -13,7 +13,7 @@ from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
 from reproduce.running.worker import Settings, work
-from tests.reproduce.measures.test_training import SMALL, recorded
+from tests.reproduce.measures.test_training import SMALL, records
 
 METHODS = ("PETRA", "DSP", "BACKPROPAGATION")
 CELLS = [dataclasses.replace(SMALL, method=method) for method in METHODS]
@@ -28,10 +28,6 @@ def reports(cells, root, should_stop=lambda: False, **how):
     settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
     work(cells, settings, lambda *message: messages.append(message), should_stop)
     return [message for message in messages if message[0] != "share"]
-
-
-def records(root):
-    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
 
 
 def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
@@ -92,7 +88,11 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
     assert message in found[0][2]
 
 
-def test_workers_of_one_gpu_have_their_part_of_its_memory(tmp_path, monkeypatch):
+def test_workers_of_one_gpu_have_their_part_of_its_memory_and_records_say_so(tmp_path, monkeypatch):
+    reports(CELLS[:1], tmp_path, sharing=4)
+    reports(CELLS[1:2], tmp_path)
+    environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
+    assert [entry.get("sharing") for (entry,) in environments] == [4, None]
     taken, worked = [], []
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(worker.devices, "take", lambda *given: taken.append(given))
@@ -100,10 +100,3 @@ def test_workers_of_one_gpu_have_their_part_of_its_memory(tmp_path, monkeypatch)
     settings = Settings(tmp_path, jobs=4, devices=("cuda:0",))
     worker.main(CELLS, settings, 3, None, None, 0)
     assert (taken, worked) == ([("cuda:0", 4)], [4])
-
-
-def test_records_say_with_how_many_a_gpu_was_shared(tmp_path):
-    reports(CELLS[:1], tmp_path, sharing=4)
-    reports(CELLS[1:2], tmp_path)
-    environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
-    assert [entry.get("sharing") for (entry,) in environments] == [4, None]

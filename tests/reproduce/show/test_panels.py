@@ -62,6 +62,22 @@ def test_a_figure_says_what_is_in_it() -> None:
     assert said(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
 
 
+def test_what_is_called_alike_everywhere_need_not_be_said() -> None:
+    drawn: list[Axes] = []
+    runs = DataFrame({"k": [1, 4], "test_accuracy": [60.0, 61.0], "method": ["PETRA", "BACKPROPAGATION"]})
+    caption = "Accuracy by k (scale “small”). Dot: a seed."
+    figure = facets.facet(
+        runs, [facets.dots()], key="k", caption=caption, x="k", y="test_accuracy", finish=drawn.append
+    )
+    assert (figure.title, drawn[0].get_xlabel(), drawn[0].get_ylabel()) == ("Accuracy by k", "k", "test accuracy, %")
+    assert [label.get_text() for label in drawn[0].get_xticklabels()] == ["1", "4"]
+    assert drawn[0].get_xscale() == "log"
+    facets.facet(runs, [facets.rows()], key="k", caption=caption, x="test_accuracy", y="method", finish=drawn.append)
+    assert [label.get_text() for label in drawn[1].get_yticklabels()] == ["Backpropagation", "PETRA"]
+    nothing = facets.facet(runs[:0], [facets.dots()], key="k", caption=caption, x="k", y="test_accuracy", row="method")
+    assert nothing.svg == ""
+
+
 def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> None:
     """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed all of it to the right."""
     drawn: list[Axes] = []

@@ -1,0 +1,75 @@
+"""What the engine really held for Table 3, beside the rules of the published table."""
+
+from petra_core import methods
+from petra_core.ledger import KINDS
+from reproduce.cells import catalogue
+from reproduce.grids.plans.table3 import METHODS
+from reproduce.modelling.buffer_rules import (
+    CONSISTENT_RULE,
+    PUBLISHED_RULE,
+    BufferRule,
+    configuration_of,
+    memory,
+    revnet_sizes,
+)
+from reproduce.records.frames import Frame, Frames, Sheet
+
+__all__ = ["COUNTED", "by_kind", "held", "with_rules"]
+
+COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count
+
+
+def by_kind(frames: Frames, runs: Frame) -> Frame:
+    """The rows of these runs with each kind of tensors of each stage at its largest moment, as `value`, in bytes."""
+    parts = frames.parts(runs["cell"])
+    return runs.drop(columns="kind").merge(parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)], on="cell")
+
+
+def held(sheet: Sheet, unit: float) -> Frame:
+    """The runs, methods in the paper's order, with what all stages held together; NaN of what was not measured.
+
+    Args:
+        sheet: of Table 3's plan.
+        unit: of the amounts, in bytes.
+
+    Returns:
+        The columns of the runs and images, subject (network and images), counted (held of what the rules count), held,
+        predicted.
+
+    """
+    place = sheet.runs["method"].map([m.name for m in METHODS].index)
+    runs = sheet.runs.assign(place=place).sort_values(["dataset", "model", "batch_size", "place"])
+    titles = runs["dataset"].map(lambda name: catalogue.by_name(name).title)
+    runs["images"] = titles + ", batch " + runs["batch_size"].astype(str)
+    runs["subject"] = runs["network"].str.removesuffix(", width 64") + ", " + runs["images"]
+    parts = sheet.frames.parts(runs["cell"])
+    for name, of, kinds in (("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)):
+        chosen = parts[(parts["of"] == of) & parts["kind"].isin(kinds)]
+        runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
+    return runs
+
+
+def with_rules(runs: Frame, unit: float) -> Frame:
+    """The runs of `held` with what both rules give, as published_rule and consistent_rule.
+
+    Of these, counted and held also `…_saved`: percent less than under delayed gradients with the same network, images
+    and batch.
+    """
+    runs = runs.assign(published_rule=_by(PUBLISHED_RULE, runs, unit), consistent_rule=_by(CONSISTENT_RULE, runs, unit))
+    delayed = runs[runs["method"] == METHODS[0].name].groupby("subject")
+    for name in ("published_rule", "consistent_rule", "counted", "held"):
+        runs[f"{name}_saved"] = 100 * (1 - runs[name] / runs["subject"].map(delayed[name].first()))
+    return runs
+
+
+def _by(rule: BufferRule, runs: Frame, unit: float) -> list[float]:
+    return [
+        memory(
+            revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),
+            configuration_of(methods.by_name(run["method"])),
+            rule,
+            run["k"],
+        )
+        / unit
+        for run in runs.to_dict("records")
+    ]

@@ -1,0 +1,476 @@
+"""Predicted forward weights, corrections for delay and PipeDream-2BW: against their equations, written out by hand."""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, checkpoint, delay, merge, methods, models
+from petra_core.corrections import corrector
+from petra_core.delay import CORRECTIONS, Correction, ForwardWeights
+from petra_core.devices import captured
+from petra_core.distributed import ProcessChannel
+from petra_core.lookahead import predicted
+from petra_core.methods import Method
+from petra_core.recipe import adamw, nadam, sgd
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.distributed.test_distributed import in_processes
+from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, statistics_of, weights_of
+from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
+from tests.reference import RULES, Delay, MethodRule, Named, Sgd, entries, simulate
+
+TOLERANCE = 1e-12
+RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
+PREDICTED, LINEAR = ForwardWeights.PREDICTED, ForwardWeights.PREDICTED_LINEAR
+#: Every setting, and a method that takes it.
+SETTINGS: list[tuple[Method, dict[str, Any]]] = [
+    *((methods.PETRA, {"correction": correction}) for correction in CORRECTIONS.values()),
+    *((method, {"forward_weights": PREDICTED}) for method in methods.ALL if method.pipelined),
+    (methods.PETRA, {"forward_weights": LINEAR}),
+    (methods.DSP, {"forward_weights": PREDICTED, "correction": delay.GAP_AWARE}),
+    (methods.DSP, {"correction": delay.AVERAGE}),
+    (methods.DELAYED_GRADIENTS, {"forward_weights": LINEAR, "correction": delay.RATE}),
+    (methods.DELAYED_GRADIENTS, {"correction": delay.COMPENSATION}),
+    (methods.APPROXIMATE_INPUTS, {"correction": delay.SPIKE}),
+    (methods.PETRA, {"forward_weights": PREDICTED, "correction": delay.COMPENSATION}),
+]
+
+
+def name_of(value: Any) -> str:
+    """Of a test case."""
+    if isinstance(value, dict):
+        return "-".join(
+            setting.value if isinstance(setting, ForwardWeights) else str(setting) for setting in value.values()
+        )
+    return "" if callable(value) else str(value)
+
+
+# ----------------------------------------------------------------------------------------- by hand, in the reference
+
+
+class ByHand(Delay):
+    """The rules, each written once more, from their equations and on whole dictionaries."""
+
+    def __init__(
+        self,
+        *,
+        nesterov: bool,
+        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
+        correction: Correction | None = None,
+    ) -> None:
+        self.nesterov, self.form = nesterov, forward_weights
+        self.rule, self.constant = ("", 0.0) if correction is None else (correction.name, correction.value)
+
+    def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
+        if self.form is ForwardWeights.CURRENT or not velocities:
+            return theta
+        moving, velocity = dict(theta), dict(velocities)
+        for _ in range(updates):
+            if self.form is PREDICTED:  # the optimizer's own step, with a gradient of zero
+                velocity = {name: MOMENTUM * v for name, v in velocity.items()}
+            step = MOMENTUM if self.form is PREDICTED and self.nesterov else 1.0
+            moving = {name: w - state.get("factor", 1.0) * RATE * step * velocity[name] for name, w in moving.items()}
+        return moving
+
+    def behind(self, theta: Named, state: dict[str, Any], delay: int) -> Named:
+        if self.rule != "average" or not delay or "delta" not in state:
+            return theta
+        return {name: theta[name] - delay * state["delta"][name] for name in theta}
+
+    def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
+        gap = {name: theta[name] - used[name] for name in theta}
+        if self.rule == "compensation":
+            return {name: g + self.constant * g**2 * gap[name] for name, g in gradient.items()}
+        if self.rule == "gap_aware" and "r" in state:
+            corrected = {}
+            for name, g in gradient.items():
+                usual = RATE * ((state["r"][name] / (1 - 0.999 ** state["updates"])).sqrt() + 1e-8)
+                decayed = decay_of(theta[name]) * theta[name]
+                corrected[name] = (g + decayed) / (1 + gap[name].abs() / usual) - decayed
+            return corrected
+        return gradient
+
+    def update(
+        self, sgd: Sgd, tick: int, theta: Named, mean: Named, velocities: Named, state: dict[str, Any], delay: float
+    ) -> tuple[Named, Named]:
+        before = state.get("updates", 0)
+        state["updates"] = before + 1
+        if self.rule == "rate":
+            factor = state["factor"] = max(delay, 1) ** -(1 - min(before / self.constant, 1))
+            sgd = dataclasses.replace(sgd, learning_rate=lambda tick: factor * RATE)
+        new, velocity = sgd.update(tick, theta, mean, velocities)
+        if self.rule == "spike" and delay:
+            length = delay + self.nesterov
+            a, b = MOMENTUM**length, (1 - MOMENTUM**length) / (1 - MOMENTUM)
+            for name, w in theta.items():
+                new[name] = w - RATE * (a * velocity[name] + b * (mean[name] + decay_of(w) * w))
+        if self.rule == "gap_aware":
+            state["r"] = {n: 0.999 * state["r"][n] if before else 0 * v for n, v in velocity.items()}
+            state["r"] = {n: r + 0.001 * velocity[n] ** 2 for n, r in state["r"].items()}
+        if self.rule == "average":
+            keep = self.constant ** (1 / delay) if delay else 0.0
+            state["delta"] = {
+                n: (keep * state["delta"][n] if before else 0.0) + (1 - keep) * (new[n] - theta[n]) for n in theta
+            }
+        return new, velocity
+
+
+def decay_of(weight: Tensor) -> float:
+    return DECAY if weight.dim() > 1 else 0.0
+
+
+def assert_follows(
+    pattern: str, method: Method, k: int, rule: MethodRule, about: Delay, *, nesterov: bool = True, **settings: Any
+) -> None:
+    """The engine's weights, statistics and losses are the reference's after every tick of thirty, and at the end."""
+    stages, data = network(pattern), batches(30)
+    reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov, decay_of)
+    history = simulate(stages, rule, k, reference, data, entries(rule, len(stages), len(data)), about=about)
+    optimizer = sgd(RATE, momentum=MOMENTUM, nesterov=nesterov, weight_decay=DECAY)
+    pipeline = pipeline_of(stages, method, k, optimizer=optimizer, **settings)
+    losses: list[Tensor] = []
+    for m, (x, y) in enumerate(data):
+        loss = pipeline.step(x, y)
+        losses += [] if loss is None else [loss]
+        assert_close(weights_of(pipeline), history.weights[m + 1], TOLERANCE)
+        assert_close(statistics_of(pipeline), history.statistics[m + 1], TOLERANCE)
+    losses += pipeline.drain()
+    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
+    assert_close(losses, [history.losses[m] for m in range(len(data))], TOLERANCE)
+
+
+@pytest.mark.parametrize(("pattern", "k", "nesterov"), [("b r r b r h", 1, True), ("br rr brr rh", 3, False)])
+@pytest.mark.parametrize(("method", "settings"), SETTINGS, ids=name_of)
+def test_every_rule_is_its_equation(
+    pattern: str, k: int, nesterov: bool, method: Method, settings: dict[str, Any]
+) -> None:
+    if settings.get("correction") is delay.RATE:
+        settings = settings | {"correction": delay.RATE.at(12)}  # so that the run sees it released
+    about = ByHand(nesterov=nesterov, **settings)
+    assert_follows(pattern, method, k, RULES[method.name], about, nesterov=nesterov, **settings)
+
+
+@pytest.mark.parametrize("k", [6, 8])
+def test_pipedream_2bw_is_a_delay_of_one_update_everywhere(k: int) -> None:
+    about = Delay()
+    about.lag = 1
+    assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about)
+
+
+def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
+    stages = toys.network(6)
+    with pytest.raises(ValueError, match=r"10 micro-batches .* k=9: raise k to 10 or more"):
+        Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=9)
+    Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=10)
+
+
+def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
+    """Current weights, recomputed inputs, an update after every k-th backward; versions apart by ceil(delay / k)."""
+    assert methods.by_name("paci") is methods.DSP
+    stages, k = 6, 4
+    p = toys.pipeline(toys.network(stages), methods.by_name("paci"), accumulation=k)
+    largest = [0] * stages
+    backward = [worker.parts[-1].delay for worker in p._workers]
+    for x, y in toys.batches(40):
+        for index, worker in enumerate(p._workers):
+            if worker.parts[-1]._memory:
+                largest[index] = max(largest[index], backward[index](worker.version))
+        p.step(x, y)
+    assert largest[-1] == 0
+    assert largest[:-1] == [-(-methods.DSP.delay(j, stages) // k) for j in range(stages - 1)]
+
+
+# ------------------------------------------------------------------------------------------------ without any delay
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: Correction, nesterov: bool) -> None:
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
+    theirs = copy.deepcopy(ours)
+    make = sgd(0.1, nesterov=nesterov, weight_decay=0.01)
+    rule, optimizer = corrector(correction, make(ours)), make(theirs)
+    for _ in range(5):
+        for own, other in zip(ours, theirs, strict=True):
+            own.grad = torch.randn(own.shape)
+            other.grad = own.grad.clone()
+        rule.update(0.0)
+        optimizer.step()
+        assert_bitwise_equal(ours, theirs)
+        assert rule.backward_weights({"a": ours[0]}, 0) is None
+
+
+def test_of_one_stage_every_setting_is_plain_training() -> None:
+    data = toys.batches(6)
+    expected = toys.train(toys.pipeline(toys.network(1), methods.PETRA), data)
+    for method, settings in SETTINGS:
+        p = Pipeline(toys.network(1), method, optimizer=toys.sgd, **settings)
+        assert toys.train(p, data) == expected, settings
+
+
+def test_a_prediction_needs_steps_and_a_past() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    assert predicted(optimizer, {"w": weight}, 2, PREDICTED) is None  # no update yet
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert predicted(optimizer, {"w": weight}, 0, PREDICTED) is None
+    assert predicted(optimizer, {"w": weight}, 2, LINEAR) is not None
+
+
+# --------------------------------------------------------------------------------------------------- what is known
+
+
+def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
+    """Heavy ball with the gradient at the predicted weights: v <- mu v + g(w - eta mu v), w <- w - eta v."""
+    torch.manual_seed(0)
+    matrix = torch.randn(4, 4, dtype=torch.float64)
+    matrix = matrix @ matrix.T / 8
+    weight = nn.Parameter(torch.randn(4, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    w, v = weight.detach().clone(), torch.zeros(4, dtype=torch.float64)
+    nesterov = nn.Parameter(weight.detach().clone())  # torch's form, whose weights are the predicted ones
+    theirs = torch.optim.SGD([nesterov], lr=0.1, momentum=0.9, nesterov=True)
+    for _ in range(20):
+        at = predicted(optimizer, {"w": weight}, 1, PREDICTED)
+        point = weight if at is None else at["w"]
+        assert_close(point.detach(), w - 0.1 * 0.9 * v, TOLERANCE)
+        assert_close(point.detach(), nesterov.detach(), TOLERANCE)
+        weight.grad, nesterov.grad = matrix @ point.detach(), matrix @ nesterov.detach()
+        v = 0.9 * v + matrix @ (w - 0.1 * 0.9 * v)
+        w = w - 0.1 * v
+        optimizer.step()
+        theirs.step()
+        assert_close(weight.detach(), w, TOLERANCE)
+
+
+@pytest.mark.parametrize("form", [PREDICTED, LINEAR])
+def test_adamws_prediction_is_its_own_steps(form: ForwardWeights) -> None:
+    """FTPipe's: AdamW's own steps without gradient, the second moment held; XPipe's: the last step, s times."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(5, dtype=torch.float64))
+    optimizer = adamw(0.01, beta1=0.8, beta2=0.95)([weight])
+    for _ in range(4):
+        weight.grad = torch.randn(5, dtype=torch.float64)
+        optimizer.step()
+    state = optimizer.state[weight]
+    m, second, w = state["exp_avg"].clone(), state["exp_avg_sq"], weight.detach().clone()
+    for ahead in range(1, 4):
+        number = 4 + ahead if form is PREDICTED else 4
+        m = 0.8 * m if form is PREDICTED else m
+        w = w - 0.01 * (m / (1 - 0.8**number)) / ((second / (1 - 0.95**number)).sqrt() + 1e-8)
+        at = predicted(optimizer, {"w": weight}, ahead, form)
+        assert at is not None
+        assert_close(at["w"].detach(), w, TOLERANCE)
+
+
+class Weight(nn.Module):
+    """x -> w x, with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(1e-3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x
+
+
+def grows(method: Method, stages: int, momentum: float, rate: float, **settings: Any) -> bool:
+    """Whether training of 0.5 w^2 by one weight, 2(stages - 1) updates late, goes away from its minimum."""
+    head = HeadStage(nn.Identity(), loss=lambda output, _: 0.5 * (output**2).sum())
+    through = [BufferedStage(nn.Identity()) for _ in range(stages - 2)]
+    weight = Weight()
+    p = Pipeline(
+        [BufferedStage(weight), *through, head],
+        method,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum),
+        **settings,
+    )
+    x, target = torch.ones(1, dtype=torch.float64), torch.zeros(1)
+    sizes = []
+    for _ in range(600):
+        p.step(x, target)
+        sizes.append(abs(weight.w.item()))
+    return max(sizes[-100:]) > max(sizes[200:300])
+
+
+def border(late: int, momentum: float, step: Callable[[float], tuple[float, float, float]]) -> float:
+    """The learning rate at which the linear recursion of delayed SGD on 0.5 w^2 has an eigenvalue of modulus 1.
+
+    v <- mu v + g, w <- w - eta (a v + b g), g = w - eta c v, both `late` updates ago; step(eta) gives a, b, c.
+    """
+
+    def radius(rate: float) -> float:
+        a, b, c = step(rate)
+        size = late + 1
+        one = np.zeros((2 * size, 2 * size))  # of (w now, w one update ago, ..., v now, v one update ago, ...)
+        gradient = np.zeros(2 * size)
+        gradient[size - 1], gradient[-1] = 1, -rate * c
+        one[size, size] = momentum
+        one[size] += gradient
+        one[0, 0] = 1
+        one[0] -= rate * (a * one[size] + b * gradient)
+        for row in range(1, size):
+            one[row, row - 1] = one[size + row, size + row - 1] = 1
+        return float(np.abs(np.linalg.eigvals(one)).max())
+
+    low, high = 1e-6, 4.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if radius(middle) < 1 else (low, middle)
+    return low
+
+
+def powers(mu: float, last: int) -> float:
+    return float(sum(mu**power for power in range(1, last + 1)))
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize(
+    ("momentum", "settings", "step"),
+    [
+        (0.0, {}, lambda late: (1, 0, 0)),
+        (0.9, {}, lambda late: (1, 0, 0)),
+        (0.9, {"forward_weights": PREDICTED}, lambda late: (1, 0, powers(0.9, late))),
+        (0.9, {"forward_weights": LINEAR}, lambda late: (1, 0, late)),
+        (0.9, {"correction": delay.SPIKE}, lambda late: (0.9**late, (1 - 0.9**late) / 0.1, 0)),
+        (0.9, {"correction": delay.COMPENSATION}, lambda late: (1, 0, 0)),  # of second order in w
+    ],
+    ids=name_of,
+)
+def test_the_border_of_stability_is_where_theory_has_it(
+    stages: int, momentum: float, settings: dict[str, Any], step: Callable[[int], tuple[float, float, float]]
+) -> None:
+    """On 0.5 h w^2 plain delayed SGD is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest by eigenvalues."""
+    late = 2 * (stages - 1)
+    at = border(late, momentum, lambda _: step(late))
+    if not momentum:
+        assert at == pytest.approx(2 * np.sin(np.pi / (2 * (2 * late + 1))), rel=1e-6)
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        assert not grows(method, stages, momentum, 0.96 * at, **settings)
+        assert grows(method, stages, momentum, 1.04 * at, **settings)
+
+
+def test_a_rate_by_delay_moves_the_border_by_the_delay() -> None:
+    late = 4
+    at = late * 2 * np.sin(np.pi / (2 * (2 * late + 1)))
+    held = delay.RATE.at(1e9)
+    assert not grows(methods.PETRA, 3, 0.0, 0.96 * at, correction=held)
+    assert grows(methods.PETRA, 3, 0.0, 1.04 * at, correction=held)
+
+
+# ------------------------------------------------------------------------------- stops, processes, bytes, bad values
+
+
+@pytest.mark.parametrize(("method", "settings"), [*SETTINGS, (methods.PIPEDREAM_2BW, {})], ids=name_of)
+def test_resume_is_bitwise(method: Method, settings: dict[str, Any], tmp_path: Path) -> None:
+    net = toys.network(6, dropout=0.2)
+    k = 8 if method.double_buffered else 2
+
+    def fresh() -> Pipeline:
+        stages = copy.deepcopy([net[0], merge(net[1:3]), *net[3:]])
+        return Pipeline(stages, method, accumulation=k, optimizer=toys.sgd, seed=7, **settings)
+
+    assert_resumes_bitwise(fresh, toys.batches(20), 13, tmp_path)
+
+
+def test_a_state_of_another_setting_is_refused() -> None:
+    make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
+    plain, other = make(), make(correction=delay.COMPENSATION)
+    with pytest.raises(CheckpointError, match=r"no correction for delay, this pipeline has compensation 0\.04"):
+        other.load_state_dict(plain.state_dict())
+    with pytest.raises(CheckpointError, match=r"trained with compensation 0\.04, this pipeline has none"):
+        plain.load_state_dict(other.state_dict())
+
+
+def compare(rank: int, cases: Sequence[tuple[Method, dict[str, Any]]], folder: Path) -> None:
+    data = toys.batches(17)
+    for method, settings in cases:
+        k = 8 if method.double_buffered else 2
+        channel = ProcessChannel((2, 3))
+        make = functools.partial(Pipeline, method=method, accumulation=k, optimizer=toys.sgd, seed=7, **settings)
+        alone, shared = make(toys.network(5)), make(toys.network(5), channel=channel)
+        toys.train(alone, data, drain=False)
+        toys.train(shared, data, drain=False)
+        for index in channel.stages:
+            assert_bitwise_equal(shared.state_dict()["workers"][index], alone.state_dict()["workers"][index])
+        toys.train(alone, data[:3])
+        toys.train(shared, data[:3])
+        channel.close()
+    if rank == 0:
+        checkpoint.save(folder / "done.pt", {"cases": len(cases)})
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
+    in_processes(2, compare, [*SETTINGS, (methods.PIPEDREAM_2BW, {})], tmp_path)
+    assert checkpoint.load(tmp_path / "done.pt") == {"cases": len(SETTINGS) + 1}
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(("method", "settings"), SETTINGS, ids=name_of)
+def test_bytes_are_as_predicted(method: Method, settings: dict[str, Any], k: int) -> None:
+    stages = models.chain(4, num_classes=10, channels=4)
+    batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), **settings)
+
+
+def test_bytes_of_pipedream_2bw_are_as_predicted() -> None:
+    stages = models.chain(3, num_classes=10, channels=4)
+    batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "optimizer", "message"),
+    [
+        (
+            methods.BACKPROPAGATION,
+            {"correction": delay.SPIKE},
+            sgd(0.1),
+            "BACKPROPAGATION lets .* 'spike' would",
+        ),
+        (methods.PAREPROP, {"forward_weights": LINEAR}, sgd(0.1), "'predicted_linear' would do nothing"),
+        (methods.DELAYED_GRADIENTS, {"correction": delay.AVERAGE}, sgd(0.1), "DELAYED_GRADIENTS keeps them"),
+        (methods.PIPEDREAM_2BW, {"forward_weights": PREDICTED}, sgd(0.1), "PIPEDREAM_2BW has the weights before"),
+        (methods.PETRA, {"correction": delay.SPIKE}, adamw(0.1), "'spike' is a rule for SGD with momentum, got AdamW"),
+        (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.1, momentum=0, nesterov=False), "got SGD without momen"),
+        (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.0), "must be above 0, got 0.0"),
+        (
+            methods.PETRA,
+            {"forward_weights": PREDICTED},
+            nadam(0.1),
+            "momentum of SGD, Adam or AdamW, got NAd",
+        ),
+    ],
+    ids=lambda value: None,
+)
+def test_what_does_not_fit_is_refused(method: Method, settings: dict[str, Any], optimizer: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pipeline(toys.network(3), method, accumulation=4, optimizer=optimizer, **settings)
+
+
+def test_constants_are_checked() -> None:
+    assert delay.RATE.at(5).value == 5
+    with pytest.raises(ValueError, match="lambda must be above 0, got 0"):
+        delay.COMPENSATION.at(0)
+    with pytest.raises(ValueError, match=r"below 1, got 1\.5"):
+        delay.AVERAGE.at(1.5)
+    with pytest.raises(ValueError, match="'spike' has no constant to set, got 2"):
+        delay.SPIKE.at(2)
+
+
+def test_recorded_ticks_refuse_what_follows_the_count_of_updates() -> None:
+    for settings in ({"correction": delay.RATE}, {"forward_weights": PREDICTED}):
+        p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, **settings)
+        with pytest.raises(captured.UnrecordableError, match="count of updates"):
+            captured.CapturedTicks(p, lambda work: work)

@@ -1,0 +1,53 @@
+"""Cells that do something about delay: the engine gets the setting, and a stop changes no bit."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.cells.kinds import TrainingCell
+from reproduce.measures import training
+from reproduce.measures.context import Context, Stopped
+from reproduce.measures.how import How
+from reproduce.records.record import Record
+from reproduce.teams.team import UnsupportedError
+from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, recorded, run
+
+pytestmark = pytest.mark.convolutions
+
+#: Of 11 micro-batches an epoch, k = 2.
+RATE = dataclasses.replace(CHAIN, correction="rate", correction_value=2.0)
+AHEAD = dataclasses.replace(CHAIN, forward_weights="predicted", correction="gap_aware")
+NADAM = dataclasses.replace(CHAIN, optimizer="nadam", momentum=0.99, learning_rate=1e-3)
+
+
+@pytest.mark.parametrize("cell", [RATE, AHEAD, NADAM], ids=["rate", "predicted-gap-aware", "nadam"])
+def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: TrainingCell) -> None:
+    run(cell, tmp_path / "whole")
+    stop = StopAfter(17)
+    with pytest.raises(Stopped, match="micro-batch 17 of 33"):
+        run(cell, tmp_path / "stopped", observer=stop, should_stop=stop.should_stop)
+    run(cell, tmp_path / "stopped")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    run(CHAIN, tmp_path / "plain")
+    assert recorded(tmp_path / "plain") != recorded(tmp_path / "whole")
+
+
+def test_a_depth_that_two_versions_of_the_weights_do_not_allow_is_said(tmp_path: Path) -> None:
+    cell = dataclasses.replace(CHAIN, method="PIPEDREAM_2BW", accumulation=11)
+    with pytest.raises(UnsupportedError, match="raise k to 12 or more"):
+        run(cell, tmp_path)
+    run(dataclasses.replace(cell, accumulation=12), tmp_path / "deep enough")
+
+
+def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path: Path) -> None:
+    trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(how=How()))
+    try:
+        worker = trainer.pipeline._workers[0]
+        assert worker.corrector is not None
+        assert worker.corrector._constant == pytest.approx(2.0 * 11 / 2)
+        assert worker.optimizer is not None
+        assert isinstance(worker.optimizer, torch.optim.SGD)
+    finally:
+        trainer.close()
