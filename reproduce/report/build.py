@@ -80,9 +80,9 @@ def render(results: Results, *, jobs: int = 1) -> str:
 def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
     """The sections and what stands on top, by so many processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    begun = context.Value("i", 0)
+    begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
     with ProcessPoolExecutor(jobs, context, _receive, (begun,)) as pool, _uncollected():
-        helpers = [pool.submit(_help, results) for _ in range(1, min(jobs, len(EXHIBITS)))]
+        helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
         heads = claim(frames), headlines(frames)  # while the helpers import
         made = _sections(frames, begun)

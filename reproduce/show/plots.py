@@ -7,16 +7,13 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
-import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
-import seaborn as sns
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
@@ -54,7 +51,7 @@ KIND_COLOURS: dict[str, str] = dict(
     zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -66,6 +63,8 @@ _STYLE: dict[str, Any] = {
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": RULE,
@@ -81,17 +80,15 @@ _STYLE: dict[str, Any] = {
     "ytick.major.width": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
 }
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """The suite's look, for drawings made inside."""
-    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
-        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
-        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
-        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
-        yield
+    return mpl.rc_context(_STYLE)
 
 
 #: Colours that a page in dark colours replaces; a drawing that stands alone keeps them.
