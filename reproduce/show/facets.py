@@ -2,17 +2,20 @@
 
     facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
 
-Nothing in it is left to chance: a band is the range of the runs or Student's interval of their mean, not a bootstrap,
-which is another at every call. Hues are methods, kinds of tensors, or whatever `Look`s are given for, the same colour
-and dashes in all figures.
+Panels are seaborn's `FacetGrid`. What is drawn in them is ours where seaborn would draw what it does not know: its
+intervals are bootstrapped, other ones at every call, and not Student's; here a band is the range of the runs or the
+interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or whatever `Look`s are given
+for, the same colour and dashes in all figures.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+import seaborn as sns
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -76,11 +79,8 @@ RECONSTRUCTION_LOOKS = {
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
     """Looks of a quantity, such as a number of stages, that get darker as it rises."""
-    colours = mpl.colormaps["viridis_r"](np.linspace(0, 1, len(values) + 3)[2:-1])  # neither the palest nor the darkest
-    return {
-        value: Look(f"{value:g}", mpl.colors.to_hex(colour))
-        for value, colour in zip(sorted(values), colours, strict=True)
-    }
+    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
+    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ def facet(
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
     across = (wrap or len(cols)) if not beside else 2
-    with plots.style():
+    with plots.style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The figure layout has changed")
         lines = -(-len(cols) // across) if wrap else len(rows)
         drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), layout="constrained")
         widths = (3, 2) if beside else None
@@ -231,6 +232,7 @@ def facet(
         elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
+        sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
             longest = max(len(look.label) for look in shown.values())

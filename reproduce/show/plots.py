@@ -7,13 +7,16 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
+import warnings
 import zlib
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import seaborn as sns
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
@@ -51,7 +54,7 @@ KIND_COLOURS: dict[str, str] = dict(
     zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
 )
 
-_STYLE: dict[Any, Any] = {
+_STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -63,8 +66,6 @@ _STYLE: dict[Any, Any] = {
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": RULE,
@@ -80,15 +81,17 @@ _STYLE: dict[Any, Any] = {
     "ytick.major.width": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
 }
 
 
-def style() -> AbstractContextManager[None]:
+@contextmanager
+def style() -> Iterator[None]:
     """The suite's look, for drawings made inside."""
-    return mpl.rc_context(_STYLE)
+    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
+        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
+        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
+        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
+        yield
 
 
 #: Colours that a page in dark colours replaces; a drawing that stands alone keeps them.
