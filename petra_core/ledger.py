@@ -13,6 +13,7 @@ a tensor that two stages of one process share counts at both. Not counted: tempo
     stashed_weights   weights of earlier forwards, kept for their backwards
     messages          received and not yet worked off, targets included
     graph             tensors saved for backward by living autograd graphs, less those counted above
+    side_bits         what the inversion of a stage needs besides its output (`petra_core.models.bdia`)
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the names of the kinds are asked for where nothing is computed, which does not wait for torch
     from torch import Tensor
 
-KINDS = ("parameters", "buffers", "gradients", "optimizer", "inputs", "stashed_weights", "messages", "graph")
+KINDS = (
+    "parameters",
+    "buffers",
+    "gradients",
+    "optimizer",
+    "inputs",
+    "stashed_weights",
+    "messages",
+    "graph",
+    "side_bits",
+)
 
 
 def payload(tensors: "Iterable[Tensor]") -> int:

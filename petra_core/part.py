@@ -3,7 +3,7 @@
 What that is depends on the method and on whether the block can be inverted:
 
     method keeps graphs                the graph (`Tape`), and of the input what a resume needs to record it again
-    method reconstructs, invertible    nothing
+    method reconstructs, invertible    nothing, or a side of the input that the inversion needs (`Stage.side`)
     otherwise                          of the input what the recomputation needs
 
 The memory is first in, first out: with one forward and one backward a tick, the oldest entry is always the next to be
@@ -41,7 +41,7 @@ class _Entry:
 
     micro_batch: int
     version: int  # of the weights of the forward
-    kept: Streams  # what `Stage.keep` chose of the input; empty if the input will be reconstructed
+    kept: Streams  # of the input, by `Stage.keep`, or by `Stage.side` if the input will be reconstructed
     random: RandomState | None  # where the forward's random numbers began, if it drew any
     tape: Tape | None = None
     weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
@@ -92,6 +92,7 @@ class Part:
         self.stage = stage
         self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the tick
         self.reconstructs = method.reconstructs and stage.invertible and not is_head
+        self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self._double_buffered = method.double_buffered
         self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
         self._keeps_weights = self._stashes_weights or keeps_weights
@@ -133,8 +134,8 @@ class Part:
             ValueError: the block wrote to its input in place.
 
         """
-        kept = () if self.reconstructs else detached(self.stage.keep(inputs))
-        self._ledger.add("inputs", payload(kept))
+        kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
+        self._ledger.add(self._kept_as, payload(kept))
         writes = [tensor._version for tensor in inputs]
         tape: Tape | None = None
         predicted = None if ahead is None else self._predicted(version, ahead)
@@ -253,7 +254,7 @@ class Part:
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
-        self._ledger.add("inputs", -payload(entry.kept))
+        self._ledger.add(self._kept_as, -payload(entry.kept))
         self._let_weights_go(entry)
         return inputs, grad_inputs
 
@@ -309,7 +310,7 @@ class Part:
                 assert tape is not None
                 tape.forget()
                 self._memory.rotate(-1)
-        self._ledger.add("inputs", sum(payload(entry.kept) for entry in self._memory))
+        self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
         self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
     def _record(self, inputs: Streams, target: Tensor | None, weights: StageWeights | None) -> Tape:
@@ -321,9 +322,9 @@ class Part:
     def _invert(self, outputs: Streams, entry: _Entry) -> Tape:
         """Invert by the evaluation that is the graph; if that has stashed weights, by one with the current ones."""
         if entry.weights is None or not self._stashes_weights:
-            return self.stage.reconstruct(outputs, entry.weights)
+            return self.stage.reconstruct(outputs, entry.weights, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
-            inputs = self.stage.reconstruct(outputs).inputs
+            inputs = self.stage.reconstruct(outputs, None, entry.kept).inputs
         assert inputs is not None
         tape = self.stage.retrace(self.stage.keep(inputs), entry.weights)
         tape.inputs = inputs

@@ -83,16 +83,21 @@ class Stage(nn.Module, abc.ABC):
         """The streams of the input that `retrace` needs."""
         return inputs
 
+    def side(self, inputs: Streams) -> Streams:
+        """What has to be kept of the input although the stage can be inverted: nothing of most."""
+        return ()
+
     def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
         """Evaluate with a graph, from what `keep` returned."""
         return self.record(kept, weights)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
         """Reconstruct the input from the output by one evaluation, which is the tape too.
 
         Args:
             outputs: the stage's output streams.
             weights: parameters to use in place of the function's own, by name.
+            side: what `side` returned of the input.
 
         Raises:
             TypeError: the stage is not invertible.
@@ -109,6 +114,16 @@ class Stage(nn.Module, abc.ABC):
         result: Value = function(value) if weights is None else functional_call(function, dict(weights), (value,))
         return result
 
+    def _evaluate(self, x: Tensor, weights: StageWeights | None) -> Tensor:
+        residual = self._call(x, weights)
+        if not isinstance(residual, Tensor) or residual.shape != x.shape:
+            got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
+            raise ValueError(
+                f"the residual function of a reversible stage must keep the shape of its input {tuple(x.shape)}, "
+                f"got {got}; a stage that changes shapes is a BufferedStage"
+            )
+        return residual
+
 
 def _check_module(module: object, owner: str) -> nn.Module:
     if isinstance(module, Stage):
@@ -118,6 +133,17 @@ def _check_module(module: object, owner: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(f"{owner} takes a torch.nn.Module, got {type(module).__name__}")
     return module
+
+
+def two_streams(streams: Streams) -> tuple[Tensor, Tensor]:
+    """The streams, seen to be two of one shape. Raises: ValueError: they are not."""
+    if len(streams) != 2 or streams[0].shape != streams[1].shape:
+        shapes = ", ".join(str(tuple(stream.shape)) for stream in streams)
+        raise ValueError(
+            f"a reversible stage takes two streams of one shape, got {len(streams)}: {shapes}; "
+            f"let the stage before it return a tuple of two equal tensors (petra_core.models.SplitStreams)"
+        )
+    return streams[0], streams[1]
 
 
 class ReversibleStage(Stage):
@@ -143,11 +169,11 @@ class ReversibleStage(Stage):
         return self.residual
 
     def forward(self, value: Value) -> Value:
-        x, x_tilde = self._two_streams(as_streams(value))
+        x, x_tilde = two_streams(as_streams(value))
         return self.combine("output", torch.add, x_tilde, self._evaluate(x, None)), x
 
     def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
-        x, x_tilde = self._two_streams(inputs)
+        x, x_tilde = two_streams(inputs)
         x_leaf = leaf(x)
         residual = self._evaluate(x_leaf, weights)
         output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
@@ -160,31 +186,12 @@ class ReversibleStage(Stage):
         x_leaf = leaf(kept[0])
         return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights), self.combine)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
-        y, y_tilde = self._two_streams(outputs)
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+        y, y_tilde = two_streams(outputs)
         x_leaf = leaf(y_tilde)
         residual = self._evaluate(x_leaf, weights)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
         return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
-
-    def _two_streams(self, streams: Streams) -> tuple[Tensor, Tensor]:
-        if len(streams) != 2 or streams[0].shape != streams[1].shape:
-            shapes = ", ".join(str(tuple(stream.shape)) for stream in streams)
-            raise ValueError(
-                f"a reversible stage takes two streams of one shape, got {len(streams)}: {shapes}; "
-                f"let the stage before it return a tuple of two equal tensors (petra_core.models.SplitStreams)"
-            )
-        return streams[0], streams[1]
-
-    def _evaluate(self, x: Tensor, weights: StageWeights | None) -> Tensor:
-        residual = self._call(x, weights)
-        if not isinstance(residual, Tensor) or residual.shape != x.shape:
-            got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
-            raise ValueError(
-                f"the residual function of a reversible stage must keep the shape of its input {tuple(x.shape)}, "
-                f"got {got}; a stage that changes shapes is a BufferedStage"
-            )
-        return residual
 
 
 class BufferedStage(Stage):

@@ -396,7 +396,7 @@ class Worker:
         random = state["random"] if len(self._streams) > 1 else [state["random"]]
         for stream, stream_state in zip(self._streams, random, strict=True):
             stream.load(stream_state)
-        for kind in ("inputs", "stashed_weights", "graph", "messages"):
+        for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         if self.corrector is not None:
             self.corrector.load_state_dict(state["corrector"])

@@ -19,7 +19,7 @@ from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
 EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
-HELD_BETWEEN_TICKS = ("inputs", "stashed_weights", "messages", "graph")
+HELD_BETWEEN_TICKS = ("inputs", "side_bits", "stashed_weights", "messages", "graph")
 
 Data = Sequence[tuple[Tensor, Tensor]]
 

@@ -1,6 +1,7 @@
 """The networks of the paper and reversible transformers as lists of stages; stages to the plain model and back."""
 
 from petra_core.checks import check_residual
+from petra_core.models.bdia import BdiaStage
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
@@ -12,9 +13,11 @@ from petra_core.models.revroberta import revroberta
 from petra_core.models.revswin import revswin
 from petra_core.models.revvit import revvit
 from petra_core.models.streams import ConcatStreams, DuplicateStreams, SplitStreams
+from petra_core.models.vit import gpt, vit
 from petra_core.sizes import HierarchicalSize, TransformerSize
 
 __all__ = [
+    "BdiaStage",
     "ConcatStreams",
     "DuplicateStreams",
     "HierarchicalSize",
@@ -23,6 +26,7 @@ __all__ = [
     "TransformerSize",
     "chain",
     "check_residual",
+    "gpt",
     "group",
     "invertible_revnet",
     "load_stages_state_dict",
@@ -34,4 +38,5 @@ __all__ = [
     "revvit",
     "sequential",
     "stages_state_dict",
+    "vit",
 ]

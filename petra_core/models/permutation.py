@@ -81,7 +81,7 @@ class PixelUnshuffleStage(Stage):
     def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
         return _PermutationTape(None, None, self._inverse)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
         return _PermutationTape(detached(self._inverse(outputs)), None, self._inverse)
 
     def _inverse(self, streams: Streams) -> Streams:

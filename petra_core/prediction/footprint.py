@@ -2,6 +2,7 @@
 
 With the delay s = 2(J - 1 - j) of stage j, in steady state,
 
+    side_bits         held as often as inputs
     inputs            held s times what a backward needs of the input, one more within a tick; none if reconstructed
     graph             held as often under methods that keep graphs; else one graph of one block, within a tick only;
                       under methods that overlap, of all blocks of the stage, from one tick to the next
@@ -69,6 +70,7 @@ class Footprint:
         below: the message from the stage below, or the images.
         above: the message from the stage above.
         target: of the loss, at the head.
+        side: of what an inversion needs besides the output, from a forward to its backward.
 
     """
 
@@ -82,6 +84,7 @@ class Footprint:
     below: int
     above: int
     target: int = 0
+    side: int = 0
 
     @property
     def always(self) -> int:
@@ -158,7 +161,7 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
     """The footprint of consecutive stages merged by `petra_core.merge`: one graph at a time is reconstructed."""
     sums = {
         name: sum(getattr(footprint, name) for footprint in footprints)
-        for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target")
+        for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target", "side")
     }
     return Footprint(
         **sums,
@@ -234,6 +237,7 @@ def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Se
         **always,
         "inputs": delay * footprint.kept,
         "graph": delay * footprint.lasting,
+        "side_bits": delay * footprint.side,
         "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
         "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
     }
@@ -243,6 +247,7 @@ def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Se
         "gradients": footprint.trainable,
         "inputs": in_turn * footprint.kept,
         "graph": max(in_turn * footprint.lasting, footprint.passing),
+        "side_bits": in_turn * footprint.side,
         "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable,
         "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
     }

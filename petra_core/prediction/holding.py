@@ -89,7 +89,7 @@ def _of_micro_batches(
         kind, _, number = event.name
         if kind == "F":
             until = ends.get(("W", stage, number), ends.get(("B", stage, number)))
-            yield from _between(event.begin, until, footprint.kept + footprint.lasting)
+            yield from _between(event.begin, until, footprint.kept + footprint.side + footprint.lasting)
             if stage:
                 yield from _between(ends.get(("F", stage - 1, number), event.begin), event.begin, footprint.below)
         elif kind == "B":

@@ -31,6 +31,7 @@ class _Sizes:
 
     inputs: int  # as a message
     kept: int
+    side: int
     outputs: int  # as a message
     graph: int
     invertible: bool
@@ -106,6 +107,7 @@ def _footprint(
         optimizer=_optimizer_bytes(stage, optimizer),
         trainable=payload(parameter for parameter in stage.parameters() if parameter.requires_grad),
         kept=sum(block.kept for block in blocks if block.is_head or not (method.reconstructs and block.invertible)),
+        side=sum(block.side for block in blocks if not block.is_head and method.reconstructs and block.invertible),
         lasting=sum(block.graph for block, last in zip(blocks, lasts, strict=True) if last),
         passing=sum(reconstructed) if method.overlapped and not is_head else max(reconstructed, default=0),
         below=blocks[0].inputs,
@@ -128,6 +130,7 @@ def _measure(
             _Sizes(
                 inputs=payload(narrowed(streams, below) or ()),
                 kept=payload(part.keep(streams)),
+                side=payload(part.side(streams)),
                 outputs=payload(narrowed(tape.outputs, above) or ()),
                 graph=saved.bytes,
                 invertible=part.invertible,

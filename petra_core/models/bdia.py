@@ -1,0 +1,199 @@
+"""Transformers that can be inverted to the bit: bidirectional integration approximation (BDIA, arXiv 2407.09093).
+
+The additive coupling changes the network: F sees one of two streams. BDIA leaves it as it is. A block x -> x + h(x) is
+an Euler step; in training it is averaged with a step back, by a factor gamma of +1/2 or -1/2 that is drawn for each
+sample and block, so that the block before is part of it and can be got back:
+
+    forward   x[k+1] = Q[gamma (x[k-1] + 2^-l s)] + Q[(1 - gamma) x[k] + (1 + gamma) h(x[k])]
+    inverse   x[k-1] = (x[k+1] - Q[(1 - gamma) x[k] + (1 + gamma) h(x[k])]) / gamma - 2^-l s
+    backward  d x[k-1] = gamma d x[k+1],    d x[k] = d' + (1 - gamma) d x[k+1] + (1 + gamma) J^T d x[k+1]
+
+d' is what comes down for x[k], which is passed on. Q rounds to multiples of 2^-l (l = 9); its gradient is taken as 1.
+Halving loses the last bit, which is why it is kept: s is x[k-1] 2^l mod 2, one bit a value, packed eight to a byte. In
+evaluation gamma is 0, and the network is the plain transformer, rounded.
+
+As a stage the streams are (x[k], x[k-1]) -> (x[k+1], x[k]): those of the additive coupling, and F is likewise evaluated
+at a stream that only passes through. Streams are float32, which has all multiples of 2^-9 below 32768. The float form,
+without Q and s, is not exact: 1/gamma doubles an error at every block.
+
+The equations are second-hand: of a report that quotes the paper, and of the one published re-implementation.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from petra_core.arguments import check_int
+from petra_core.stages import Stage, StageWeights, two_streams
+from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combined, detached, leaf
+
+__all__ = ["BITS", "BdiaStage", "EulerStep", "FirstStep", "Quantise", "pack", "unpack"]
+
+BITS = 9  # l
+
+
+class _Round(torch.autograd.Function):
+    """Round to multiples of 2^-bits; the gradient passes straight through."""
+
+    @staticmethod
+    def forward(context: object, x: Tensor, bits: int) -> Tensor:
+        return rounded(x, bits)
+
+    @staticmethod
+    def backward(context: object, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def rounded(x: Tensor, bits: int | None) -> Tensor:
+    """The nearest multiple of 2^-bits, half-way cases to even ones; None: x itself."""
+    return x if bits is None else (x * 2**bits).round_() / 2**bits
+
+
+class Quantise(nn.Module):
+    """Round to multiples of 2^-bits, in float32 at least; gradients pass straight through. None rounds nothing."""
+
+    def __init__(self, bits: int | None = BITS) -> None:
+        super().__init__()
+        self.bits = bits if bits is None else check_int("bits", bits, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.dtype is torch.float64 else x.float()
+        if self.bits is None:
+            return x
+        result: Tensor = _Round.apply(x, self.bits)
+        return result
+
+    def extra_repr(self) -> str:
+        return f"bits={self.bits}"
+
+
+class EulerStep(nn.Module):
+    """A block of a plain network: x -> x + h(x), [B, ...] both."""
+
+    def __init__(self, h: nn.Module) -> None:
+        super().__init__()
+        self.h = h
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.h(x)
+        return result
+
+
+class FirstStep(nn.Module):
+    """The first block, which has none before it: x -> (x + Q[h(x)], x), for the end of the stem."""
+
+    def __init__(self, h: nn.Module, bits: int | None = BITS) -> None:
+        super().__init__()
+        self.h = h
+        self.quantise = Quantise(bits)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + self.quantise(self.h(x)), x.clone()
+
+
+class BdiaStage(Stage):
+    """A block x -> x + h(x) of any residual network as a stage that can be inverted to the bit.
+
+    Args:
+        h: from a tensor [B, ...] to one of the same shape.
+        bits: l, of the fixed point; None: the float form, whose inversion is not exact.
+
+    """
+
+    invertible = True
+
+    def __init__(self, h: nn.Module, bits: int | None = BITS) -> None:
+        super().__init__()
+        self.module = EulerStep(h)  # so that weights have the names of the plain network's
+        self.quantise = Quantise(bits)
+
+    @property
+    def function(self) -> nn.Module:
+        return self.module.h
+
+    def forward(self, value: Value) -> Value:
+        x, before = two_streams(as_streams(value))
+        if not self.training:
+            return self.quantise(x + self._evaluate(x, None)), x
+        gamma = self._drawn(x)
+        step = self.quantise((1 - gamma) * x + (1 + gamma) * self._evaluate(x, None))
+        return self._halved(before, gamma) + step, x
+
+    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+        x, before = two_streams(inputs)
+        gamma, x_leaf = self._drawn(x), leaf(x)
+        h = self._evaluate(x_leaf, weights)
+        output = self._halved(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
+        return _BdiaTape(detached(inputs), (output, x.detach()), x_leaf, h, gamma)
+
+    def keep(self, inputs: Streams) -> Streams:
+        return inputs[:1]
+
+    def side(self, inputs: Streams) -> Streams:
+        bits = self.quantise.bits
+        return () if bits is None else (pack((inputs[1].detach() * 2**bits).remainder(2) == 1),)
+
+    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+        gamma, x_leaf = self._drawn(kept[0]), leaf(kept[0])
+        return _BdiaTape(None, None, x_leaf, self._evaluate(x_leaf, weights), gamma)
+
+    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+        y, x = (stream.detach() for stream in two_streams(outputs))
+        gamma, x_leaf = self._drawn(x), leaf(x)
+        h = self._evaluate(x_leaf, weights)
+        before = (y - self._step(x, h.detach(), gamma)) / gamma
+        if self.quantise.bits is not None:
+            before -= unpack(side[0], before.shape).to(before.dtype) / 2**self.quantise.bits
+        return _BdiaTape((x, before), None, x_leaf, h, gamma)
+
+    def _drawn(self, x: Tensor) -> Tensor:
+        """Gamma, [B, 1, ...]: +1/2 or -1/2 for each sample in training, from torch's generator; else 0."""
+        if not self.training:
+            raise ValueError("in evaluation BDIA is the plain block, which cannot be inverted; train() the stage first")
+        gamma: Tensor = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(0.5) - 0.5
+        return gamma
+
+    def _step(self, x: Tensor, h: Tensor, gamma: Tensor) -> Tensor:
+        return rounded((1 - gamma) * x + (1 + gamma) * h, self.quantise.bits)
+
+    def _halved(self, before: Tensor, gamma: Tensor) -> Tensor:
+        """Q[gamma (before + 2^-l s)], which is exact, since before + 2^-l s is an even multiple of 2^-l."""
+        bits = self.quantise.bits
+        if bits is None:
+            return gamma * before
+        odd = (before.detach() * 2**bits).remainder(2)
+        halved: Tensor = gamma * (before + odd / 2**bits)
+        return halved
+
+
+class _BdiaTape(CouplingTape):
+    """The graph of h alone; the rest of the step is differentiated by hand."""
+
+    def __init__(
+        self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, gamma: Tensor
+    ) -> None:
+        super().__init__(inputs, outputs, leaf, residual, combined)
+        self._gamma = gamma
+
+    def gradients(
+        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        grad, passed = grad_outputs
+        gamma = self._gamma
+        coupled = (1 + gamma) * grad, passed + (1 - gamma) * grad
+        of_inputs, of_parameters = super().gradients(coupled, parameters, input_gradient=input_gradient)
+        return None if of_inputs is None else (of_inputs[0], gamma * grad), of_parameters
+
+
+def pack(bits: Tensor) -> Tensor:
+    """Booleans of any shape as bytes, eight to one, the last filled up with zeros: uint8 [ceil(n / 8)]."""
+    flat = bits.flatten().to(torch.uint8)
+    flat = nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+    return (flat << torch.arange(8, dtype=torch.uint8, device=bits.device)).sum(1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, shape: torch.Size) -> Tensor:
+    """Of bytes of `pack` the booleans, in their shape."""
+    bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device) & 1
+    return bits.flatten()[: shape.numel()].view(shape).bool()
