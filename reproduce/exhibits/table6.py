@@ -18,7 +18,7 @@ from reproduce.show.content import GIGABYTE, MEGABYTE, Standing
 from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
-SHOWN = {kind: kind for kind in KINDS if kind not in ("buffers", "stashed_weights")}
+SHOWN = {kind: kind for kind in KINDS if kind not in ("buffers", "stashed_weights", "side_bits")}
 PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 INTRODUCTION = (

@@ -51,7 +51,11 @@ DASHES: dict[Method, tuple[float, ...]] = {
 
 #: Of the bytes that a stage holds.
 KIND_COLOURS: dict[str, str] = dict(
-    zip(KINDS, ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2"), strict=True)
+    zip(
+        KINDS,
+        ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2", "#8c6bb1"),
+        strict=True,
+    )
 )
 
 _STYLE: dict[str, Any] = {
