@@ -20,7 +20,7 @@ from tests.fake_records import complexity_cell, train
 
 CELLS = [digits_cell(seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
-SCALE = Scale("smoke", "")
+SCALE = Scale("smoke")
 
 
 @pytest.fixture
