@@ -1,14 +1,7 @@
 """Scales: grids of cells that may be compared, from minutes to the paper's own size.
 
 A scale says how close to the paper a result is; results of different scales never share a column.
-
-    smoke   real images that come with a dependency and text that comes with Python, networks a few channels wide,
-            minutes on two cores: shows that every method trains, and how loudly it fails where it does not; says
-            nothing about the paper's accuracies
-    small   CIFAR-10, narrow networks, few epochs, hours on two cores: differences between methods can be seen; of
-            language the same text as at smoke, for longer
-    narrow  the paper's schedule of 300 epochs on CIFAR-10, networks an eighth as wide, a working day of a core a cell
-    paper   the paper's settings
+docs/running.md says what each is.
 
 How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
 figures that show them, and put together by `reproduce.grids.grid`.
