@@ -381,11 +381,19 @@ def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole)
 
 def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
     stop_after(15, tmp_path, SMALL)
-    file = tmp_path / "checkpoint.pt"
-    checkpoint.save(tmp_path / "foreign.pt", {"identity": "f"})
-    for harm in (file.read_bytes()[:-1000], (tmp_path / "foreign.pt").read_bytes(), b"hello"):
+    file, other = tmp_path / "checkpoint.pt", tmp_path / "other.pt"
+    checkpoint.save(other, checkpoint.load(file) | {"identity": "f"})
+    of_another_cell = other.read_bytes()
+    checkpoint.save(other, {"identity": "f"})
+    named = r"checkpoint.pt .*move it away"
+    for harm, message in (
+        (file.read_bytes()[:-1000], named),
+        (other.read_bytes(), named),
+        (of_another_cell, "is that of another cell; move it away"),
+        (b"hello", named),
+    ):
         file.write_bytes(harm)
-        with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
+        with pytest.raises(CheckpointError, match=message):
             run(SMALL, tmp_path)
         assert file.read_bytes() == harm
 
