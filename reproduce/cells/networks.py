@@ -5,6 +5,7 @@ Importing this module imports no torch: that comes with the first network.
 
 from typing import TYPE_CHECKING
 
+from petra_core.ledger import KINDS
 from reproduce.cells import transformers
 from reproduce.cells.catalogue import Dataset
 from reproduce.cells.kinds import NetworkCell
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from petra_core.stages import Stage
 
 
+#: The kinds of bytes that stages of these networks hold; side bits are of a coupling that none of them has.
+HELD = tuple(kind for kind in KINDS if kind != "side_bits")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 

@@ -7,7 +7,7 @@ graphs of the upper stages stay as large as those of the lowest. Here stands wha
 from collections.abc import Iterator
 
 from petra_core import methods
-from petra_core.ledger import KINDS
+from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.modelling.invertible import BATCH, DEPTHS, predicted
@@ -18,7 +18,6 @@ from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.tables import amount, difference, judged, mean, method, table, words
 
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
-HELD = [kind for kind in KINDS if kind != "side_bits"]  # those are of another coupling
 INTRODUCTION = (
     "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
     "micro-batch of delay: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing anything, so "

@@ -6,10 +6,10 @@ which stage, and what each holds under PETRA by kind, predicted from shapes, bes
 
 from collections.abc import Iterator
 
-from petra_core.ledger import KINDS
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
+from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.records.frames import Frames, Sheet
@@ -18,7 +18,7 @@ from reproduce.show.content import GIGABYTE, MEGABYTE, Standing
 from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
-SHOWN = {kind: kind for kind in KINDS if kind not in ("buffers", "stashed_weights", "side_bits")}
+SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
 PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 INTRODUCTION = (

@@ -24,13 +24,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
 from petra_core import Pipeline, methods
-from petra_core.ledger import KINDS, MemoryReport
+from petra_core.ledger import MemoryReport
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
 from petra_core.prediction.units import units_per_micro_batch
 from petra_core.stages import Stage
 from petra_core.tape import as_value
 from reproduce.cells.kinds import Cell, ComplexityCell
+from reproduce.cells.networks import HELD
 from reproduce.measures.context import Context
 from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
@@ -104,7 +105,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         "memory": [
             {"stage": stage.stage, "kind": kind, "measured": stage.peak[kind], "predicted": prediction.peak[kind]}
             for stage, prediction in zip(pipeline.memory().stages, predictions, strict=True)
-            for kind in KINDS
+            for kind in HELD
         ],
     }
 

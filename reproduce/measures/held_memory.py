@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from petra_core import Pipeline, methods
-from petra_core.ledger import KINDS, MemoryReport
+from petra_core.ledger import MemoryReport
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from reproduce.cells import catalogue, networks
@@ -93,5 +93,5 @@ def _rows(report: MemoryReport, prediction: Sequence[StagePrediction]) -> list[d
             "predicted": expected.peak[kind],
         }
         for stage, expected in zip(report.stages, prediction, strict=True)
-        for kind in KINDS
+        for kind in networks.HELD
     ]

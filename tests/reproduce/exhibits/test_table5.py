@@ -12,7 +12,7 @@ from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.records import results
 from reproduce.records.frames import Frames
-from reproduce.show.content import TIMES, Section, Table, Tone
+from reproduce.show.content import TIMES, Section, Standing, Table
 from tests import fake_records
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
@@ -99,7 +99,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
     found = read(tmp_path)
-    assert found.findings[0].tone is Tone.MISSING
+    assert found.standing is Standing.NOT_RUN
     assert list(tables(found)) == ["table5"]
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from petra_core import methods
-from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from reproduce.cells.kinds import MemoryCell
+from reproduce.cells.networks import HELD
 from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, machine_memory
 from reproduce.measures.context import Context, Stopped
@@ -45,7 +45,7 @@ def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("method", "accumulation"), toys.METHODS_AND_K, ids=str)
 def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: int, tmp_path: Path) -> None:
     values = result(cell(method, accumulation=accumulation), tmp_path)
-    assert len(values["rows"]) == 10 * len(KINDS)
+    assert len(values["rows"]) == 10 * len(HELD)
     for row in values["rows"]:
         assert row["peak"] == row["predicted"], row
 
