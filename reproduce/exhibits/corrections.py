@@ -5,7 +5,6 @@ seen on other seeds. And it may cost what PETRA saves, so bytes stand beside poi
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from petra_core import methods
@@ -14,9 +13,9 @@ from reproduce.grids.plans.corrections import CURES, NOTHING, Cure, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
 from reproduce.show.compare import Sample, judge, means, measured, points
-from reproduce.show.content import Entry, Finding
+from reproduce.show.content import Entry
 from reproduce.show.facets import facet
-from reproduce.show.tables import DIFFERENCES, amount, entry, error, judged, mean, method, number, table, words
+from reproduce.show.tables import amount, entry, error, judged, mean, method, number, table, words
 
 BEST = 0  # the seed on which a learning rate is chosen
 BOTTOM = 1  # the lowest stage that reconstructs its input
@@ -36,9 +35,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = sheet.runs.assign(
         cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
         rate=sheet.runs["settings"].map(lambda key: tried[key].rate),
+        megabytes=sheet.runs["peak_bytes"].astype(float) / 1e6,
     )
     by = ["network", "k", "method", "cure", "rate"]
-    accuracy, kept = (means(runs, value, by) for value in ("test_accuracy", "peak_bytes"))
+    accuracy, kept = (means(runs, value, by) for value in ("test_accuracy", "megabytes"))
     planned = list(dict.fromkeys((network, k, name, cure) for network, k, name, cure, _ in accuracy))
     late = [place for place in planned if place[2] != EXACT.name]
 
@@ -74,25 +74,22 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         )
     else:
         yield Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{sheet.scale}”).")
-    titles = [cure.title for cure in CURES]
-    if lost:
-        yield facet(
-            lost,
-            [facets.rows([title for title in titles if any(row["cure"] == title for row in lost)], interval=True)],
-            key=f"corrections-{sheet.key}",
-            caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
-            f"({setting}). Dot: a seed; stroke: mean; line: 95 % interval.",
-            x="points",
-            y="cure",
-            row="network",
-            col="k",
-            titles=lambda network, k: f"{network}, k = {k}",
-            xlabel="points less backpropagation",
-            legend="mark",
-            share=(False, True),
-            height=3.0,
-            finish=lambda axes: axes.axvline(0, color="#6b6b68", linewidth=0.8),
-        )
+    yield facet(
+        lost,
+        [facets.rows([cure.title for cure in CURES], interval=True)],
+        key=f"corrections-{sheet.key}",
+        caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
+        f"({setting}). Dot: a seed; stroke: mean; line: 95 % interval.",
+        x="points",
+        y="cure",
+        row="network",
+        col="k",
+        titles=lambda network, k: f"{network}, k = {k}",
+        xlabel="points less backpropagation",
+        legend="mark",
+        share=(False, True),
+        height=3.0,
+    )
     lines = over_training(sheet.lines())
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
@@ -109,31 +106,18 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("accuracy, %", lambda place: accuracy[*place, 1.0]),
             judged("points", lambda place: less[place], group="less backpropagation"),
             judged("points", lambda place: less.get(("gain", *place)), group="less the method alone"),
-            mean("MB", lambda place: _megabytes(kept[*place, 1.0]), group="held, all stages"),
+            mean("MB", lambda place: kept[*place, 1.0], group="held, all stages"),
             amount("of the method alone", share, 2, group="held, all stages", without="not run"),
             entry("rate", lambda place: _best(accuracy, place)[0], group=f"best of the rates, seed {BEST}"),
             mean("other seeds, %", lambda place: _best(accuracy, place)[1], group=f"best of the rates, seed {BEST}"),
             error("error", lambda place: errors[place], group="reconstructed inputs, bottom"),
         ],
         notes=(
-            f"{DIFFERENCES} Rates are times the recipe's; a cross beside one: not all of them have been run. Bytes are "
-            "the largest of each stage, summed up: old weights, averages and the optimizer's state included.",
+            "Rates are times the recipe's; a cross beside one: not all of them have been run. Bytes are the largest of "
+            "each stage, summed up: old weights, averages and the optimizer's state included.",
         ),
         grouped=True,
     )
-    for network, k in dict.fromkeys(place[:2] for place in late):
-        here = [place for place in won if place[:2] == (network, k)]
-        said = [f"{place[3]} {points(gain(place))} (n = {won[place].n})" for place in here]
-        if said:
-            alone = accuracy[network, k, PETRA.name, NOTHING.title, 1.0] - exact((network, k))
-            yield Finding(
-                f"Corrections for delay: scale “{sheet.scale}”, {network}, k = {k}. PETRA alone less "
-                f"backpropagation: {points(alone)} points; what a cure adds: {', '.join(said)}."
-            )
-
-
-def _megabytes(held: Sample) -> Sample:
-    return replace(held, values={seed: value / 1e6 for seed, value in held.values.items()})
 
 
 def _best(accuracy: Any, place: tuple[Any, ...]) -> tuple[Entry, Sample]:

@@ -7,9 +7,9 @@ effective batch too, every seed as a dot, and the paired differences, which is w
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.table2 import by_place, fixed_batch, place_of, sweep_of
+from reproduce.exhibits.table2 import by_cell, fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
-from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA
+from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA, SWEEPS
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, judge, points
@@ -33,14 +33,13 @@ INTRODUCTION = (
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The figure of a data set, its numbers, and what they say to the paper's statement."""
-    sweep, accuracy = sweep_of(sheet.scale), by_place(sheet, "final_accuracy")
+    sweep, accuracy = SWEEPS[sheet.scale], by_cell(sheet, "final_accuracy")
     example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
-    fixed = place_of(sweep.baseline(sheet.dataset, NETWORK))
+    fixed = sweep.baseline(sheet.dataset, NETWORK)
     petra, matched = (
-        {k: accuracy[place_of(sweep.cell(sheet.dataset, NETWORK, method, k))] for k in ks}
-        for method in (PETRA, BACKPROPAGATION)
+        {k: accuracy(sweep.cell(sheet.dataset, NETWORK, method, k)) for k in ks} for method in (PETRA, BACKPROPAGATION)
     )
-    references = {MATCHED: matched, FIXED: dict.fromkeys(ks, accuracy[fixed])}
+    references = {MATCHED: matched, FIXED: dict.fromkeys(ks, accuracy(fixed))}
     gaps = {name: Samples({k: petra[k] - by_k[k] for k in ks}) for name, by_k in references.items()}
     less = judge({(name, k): gap for name, by_k in gaps.items() for k, gap in by_k.items()})
     change = {name: (gap[FIRST] - gap[LAST]).estimate for name, gap in gaps.items()}
@@ -56,7 +55,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
-            facets.level(accuracy[fixed].values, f"Backpropagation, {fixed.batch_size} images an update"),
+            facets.level(accuracy(fixed).values, f"Backpropagation, {fixed.batch_size} images an update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
             facets.cut_to(sheet.done, "final_accuracy"),

@@ -32,10 +32,6 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict
 
 Of = Callable[[Any], Any]
 
-DIFFERENCES = (
-    "Differences are in points of accuracy, paired over the seeds that both have finished; a run that failed is "
-    "reported beside the number of seeds and enters neither mean nor difference."
-)
 RECONSTRUCTION = (
     "Error: norm of reconstructed less true over that of the true. Training: the engine's own inversion, 2(J-2) ticks "
     "after the forward. Rounding: the forward inverted with its own weights; the engine has no streams of bfloat16."

@@ -52,4 +52,4 @@ class Sweep:
 PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50), paper.ACCUMULATIONS)
 NARROW = Sweep("narrow", ("cifar10",), (18,), narrow.ACCUMULATIONS, ("revnet",))
 SMALL = Sweep("small", ("cifar10",), (18,), small.ACCUMULATIONS)
-SWEEPS = (PAPER, NARROW, SMALL)
+SWEEPS = {sweep.scale: sweep for sweep in (PAPER, NARROW, SMALL)}

@@ -6,10 +6,10 @@ from reproduce.grids.plans.sweeps import SWEEPS
 
 def cells(scale: str) -> list[Cell]:
     """The paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
+    if not (sweep := SWEEPS.get(scale)):
+        return []
     return [
         cell
-        for sweep in SWEEPS
-        if sweep.scale == scale
         for depth in sweep.depths
         for dataset in sweep.datasets
         for seed in sweep.seeds(dataset)

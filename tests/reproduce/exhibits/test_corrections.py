@@ -86,4 +86,3 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
         "Most for PETRA at “small”: predicted weights, +4.0 points (RevNet-18, width 8, k = 1, n = 3), for 1.00 times "
         "its bytes."
     )
-    assert any("what a cure adds: predicted weights +4.0 (n = 3), gap-aware +1.0" in f.text for f in section.findings)

@@ -128,7 +128,7 @@ def test_one_lucky_comparison_of_many_is_marked(tmp_path: Path) -> None:
     assert told in section.findings[-1].text
 
 
-@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.scale)
+@pytest.mark.parametrize("sweep", SWEEPS.values(), ids=lambda sweep: sweep.scale)
 def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: Sweep) -> None:
     for k in table2.ACCUMULATIONS:
         petra, matched = (
