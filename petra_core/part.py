@@ -45,7 +45,7 @@ class _Entry:
     random: RandomState | None  # where the forward's random numbers began, if it drew any
     tape: Tape | None = None
     weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
-    ahead: int = 0  # updates by which the forward's weights were predicted
+    ahead: tuple[float, ...] = ()  # how the forward's weights were predicted (`Ahead.how`)
     predicted: StageWeights | None = None  # those weights, where they will be needed again
 
 
@@ -53,12 +53,12 @@ class Ahead(NamedTuple):
     """A forward with weights of the future.
 
     Attributes:
-        updates: how far ahead.
+        how: the number of updates and their learning rates; alike, they give one version's weights the same future.
         predict: the weights then from those now, by name; None if nothing is known that would change them.
 
     """
 
-    updates: int
+    how: tuple[float, ...]
     predict: Callable[[Mapping[str, Tensor]], dict[str, Tensor] | None]
 
 
@@ -159,7 +159,7 @@ class Part:
             )
         entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
         if predicted is not None and ahead is not None and self._keeps_weights:
-            self._keep_predicted(entry, ahead.updates, predicted)
+            self._keep_predicted(entry, ahead.how, predicted)
         self._memory.append(entry)
         return outputs
 
@@ -301,7 +301,7 @@ class Part:
             random = None if e["random"] is None else loaded(e["random"], self._device)
             entry = _Entry(e["micro_batch"], e["version"], kept, random)
             if "predicted" in e:
-                self._keep_predicted(entry, e["ahead"], self._placed(e["predicted"]))
+                self._keep_predicted(entry, tuple(e["ahead"]), self._placed(e["predicted"]))
             self._memory.append(entry)
         if self.keeps_tape:
             for _ in range(len(self._memory)):
@@ -353,15 +353,15 @@ class Part:
     def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
         """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""
         last = self._memory[-1] if self._memory else None
-        if last is not None and last.predicted is not None and (last.version, last.ahead) == (version, ahead.updates):
+        if last is not None and last.predicted is not None and (last.version, last.ahead) == (version, ahead.how):
             return last.predicted
         return ahead.predict(self._trainable)
 
-    def _keep_predicted(self, entry: _Entry, ahead: int, weights: StageWeights) -> None:
+    def _keep_predicted(self, entry: _Entry, how: tuple[float, ...], weights: StageWeights) -> None:
         """Keep the weights of a forward with its entry, the next to come; neighbours share what is alike."""
         last = self._memory[-1] if self._memory else None
-        alike = last is not None and last.predicted is not None and (last.version, last.ahead) == (entry.version, ahead)
-        entry.ahead, entry.predicted = ahead, last.predicted if alike and last is not None else weights
+        alike = last is not None and last.predicted is not None and (last.version, last.ahead) == (entry.version, how)
+        entry.ahead, entry.predicted = how, last.predicted if alike and last is not None else weights
         if not alike:
             self._ledger.add("stashed_weights", payload(weights.values()))
 

@@ -424,7 +424,8 @@ class Worker:
         updates, form = due - self.version, self._forward_weights
         rate = 1.0 if self.corrector is None else self.corrector.rate
         predict = functools.partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
-        return self.version, Ahead(updates, predict)
+        rates = (float(group["lr"]) for group in self.optimizer.param_groups)
+        return self.version, Ahead((updates, *rates), predict)
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))

@@ -273,6 +273,23 @@ def test_adamws_prediction_is_its_own_steps(form: ForwardWeights) -> None:
         assert_close(at["w"].detach(), w, TOLERANCE)
 
 
+def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed() -> None:
+    """Of stage 0, 6 micro-batches late, with k = 4: 16 and 17 have one version and one future, so have 18 and 19."""
+    settings: dict[str, Any] = {"accumulation": 4, "optimizer": toys.sgd, "forward_weights": PREDICTED}
+    p = Pipeline(toys.network(4), methods.DELAYED_GRADIENTS, **settings)
+    data = toys.batches(20)
+    memory = p._workers[0].parts[0]._memory
+    for number, shared in ((17, True), (19, False)):
+        toys.train(p, data[p.micro_batches : number], drain=False)
+        if not shared:
+            p.set_learning_rate(0.04)
+        p.step(*data[number])
+        last, new = memory[-2], memory[-1]
+        assert (last.micro_batch, new.micro_batch, last.version) == (number - 1, number, new.version)
+        assert last.predicted is not None
+        assert (new.predicted is last.predicted) == shared
+
+
 class Weight(nn.Module):
     """x -> w x, with one weight."""
 
