@@ -130,15 +130,11 @@ class Recorder:
 
 def line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
     """What is said on the screen of a ratio or a value: its spread, and whether the aim is reached."""
-    quartiles = benchmark.spread(sought)
+    found = benchmark.spread(sought)
     verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
-    if isinstance(sought, Comparison):
-        of, unit, rounds = f"{sought.first} / {sought.second}", "", "pairs"
-    else:
-        of, unit, rounds = sought.name, f" {benchmark.series_of(sought).unit}", "rounds"
     return (
-        f"  {sought.group}: {of}, {sought.quantity}: median {quartiles.median:.3f}{unit} ({quartiles.lower:.3f} "
-        f"to {quartiles.upper:.3f}, {quartiles.n} {rounds}){verdict[sought.holds(quartiles.median)]}"
+        f"  {sought.group}: {sought.title}, {sought.quantity}: median {found.median:.3f}{benchmark.unit(sought)} "
+        f"({found.lower:.3f} to {found.upper:.3f}, {found.n} rounds){verdict[sought.holds(found.median)]}"
     )
 
 

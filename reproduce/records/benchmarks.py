@@ -90,6 +90,11 @@ class Comparison(_Aimed):
     first: str
     second: str
 
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"{self.first} over {self.second}"
+
 
 @dataclass(frozen=True)
 class Goal(_Aimed):
@@ -98,6 +103,11 @@ class Goal(_Aimed):
     group: str
     quantity: str
     name: str
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return self.name
 
 
 class Spread(NamedTuple):
@@ -149,20 +159,22 @@ class Benchmark:
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"benchmark {self.name}: {repeated} was given twice")
-        for comparison in self.comparisons:
-            self.ratios(comparison)
-        for goal in self.goals:
-            self.spread(goal)
+        self.judged()
+
+    def judged(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
+        """The ratios of interest and the values with an aim, their spreads, and whether the aim, if any, is reached."""
+        every: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
+        return [(sought, found, sought.holds(found.median)) for sought in every for found in [self.spread(sought)]]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
         """Of the ratios of a comparison, or of the values that a goal is about."""
         if isinstance(sought, Comparison):
             return spread(self.ratios(sought))
-        return spread(self.series_of(sought).values)
+        return spread(self._find(sought, sought.name).values)
 
-    def series_of(self, goal: Goal) -> Series:
-        """What a goal is about. Raises: ValueError: it was not measured."""
-        return self._find(goal, goal.name)
+    def unit(self, sought: Comparison | Goal) -> str:
+        """Of its values, after a space; empty of a ratio."""
+        return "" if isinstance(sought, Comparison) else f" {self._find(sought, sought.name).unit}".rstrip()
 
     def ratios(self, comparison: Comparison) -> list[float]:
         """First over second, round by round. Raises: ValueError: they cannot be compared."""
