@@ -245,7 +245,8 @@ class Pipeline:
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
         """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
 
-        With the weights that it would use, in the stage's present mode: for who looks on (dropout draws anew).
+        With the weights that it would use, in the stage's present mode, and with a seed with the random numbers that it
+        would draw: for who looks on. Without one, dropout draws anew.
         """
         worker = self._workers[stage - self._own_stages.start]
         return as_value(worker.evaluate(as_streams(inputs), micro_batch))

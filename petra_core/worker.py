@@ -14,6 +14,7 @@ last to the first, so that one block's graph is alive at a time:
 A prime marks what is reconstructed: y' is y but for rounding and the updates since.
 """
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -345,11 +346,15 @@ class Worker:
         self.version += 1
 
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
-        """Evaluate the stage with the current weights, or those of a micro-batch's forward now; nothing is kept."""
+        """Evaluate the stage with the current weights, or as a micro-batch's forward would be now; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
-        version, ahead = (self.version, None) if micro_batch is None else self._weights_for(micro_batch)
-        for part in self.parts:
-            streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
+        with contextlib.ExitStack() as stack:
+            version, ahead = self.version, None
+            if micro_batch is not None:
+                version, ahead = self._weights_for(micro_batch)
+                stack.enter_context(self._streams[micro_batch % len(self._streams)].ahead())
+            for part in self.parts:
+                streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
         return streams
 
     def memory(self) -> StageMemory:

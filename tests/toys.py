@@ -143,6 +143,7 @@ def measured(
         method,
         accumulation=k,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+        seed=0,
         after_backward=probe.after_backward,
     )
     probe.watch(p, len(data))

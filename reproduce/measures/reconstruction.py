@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from petra_core import Pipeline
+from petra_core.randomness import RandomStream, replay
 from petra_core.stages import Stage
 from petra_core.tape import Streams, Value, as_streams, as_value
 from petra_core.worker import Backward
@@ -61,17 +62,20 @@ def rounding_errors(
 
     """
     blocks = [(j, part) for j, stage in enumerate(stages) for part in stage.parts()][:-1]  # without the head's
-    wide = as_streams(images)[0].dtype
+    wide, device = as_streams(images)[0].dtype, as_streams(images)[0].device
+    drawing = [RandomStream(device, 0, j) for j in range(len(blocks))]  # an inversion draws what its forward drew
     forward = [as_streams(images)]
     errors: dict[int, dict[str, float]] = {}
     with torch.no_grad():
-        for _, block in blocks:
-            outputs = as_streams(block(as_value(_as(wide, forward[-1]))))
+        for (_, block), stream in zip(blocks, drawing, strict=True):
+            with stream:
+                outputs = as_streams(block(as_value(_as(wide, forward[-1]))))
             forward.append(_as(streams, outputs))
         value = forward[-1]  # kept by the head
-        for (j, block), true in reversed(list(zip(blocks, forward[:-1], strict=True))):
+        for (j, block), true, stream in reversed(list(zip(blocks, forward[:-1], drawing, strict=True))):
             if block.invertible:
-                inputs = block.reconstruct(_as(wide, value)).inputs
+                with replay(stream.drawn, device):
+                    inputs = block.reconstruct(_as(wide, value), side=block.side(_as(wide, true))).inputs
                 assert inputs is not None
                 value = _as(streams, inputs)
             else:

@@ -123,8 +123,9 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
     assert probe.collect()["probes"] == 15  # the pipeline was filled anew: 25 entered, 10 had not come back
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         make(0)
-    probe = make(1)
-    p = Pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=1, after_backward=probe.after_backward)
+    # The reconstruction of stages that draw from streams of their own is seen; see test_reconstruction.
+    probe, seed = make(1), 1 if make is GradientQuality else None
+    p = Pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=seed, after_backward=probe.after_backward)
     probe.watch(p, 20)
     with pytest.raises(ValueError, match="draws random numbers"):
         train(probe, p, toys.batches(9))

@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, ReversibleStage, Stage, merge, methods, models
+from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, merge, methods, models
 from petra_core.delay import ForwardWeights
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.recipe import sgd
+from petra_core.sizes import TransformerSize
 from reproduce.measures.probe import Values
 from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
 from tests import toys
+from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_delay import MOMENTUM, RATE, ByHand
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
@@ -144,3 +146,42 @@ def test_a_kept_input_ends_a_run() -> None:
     assert sorted(rounding_errors(stages, torch.randn(4, 3, 16, 16))) == reconstructed
     net = [toys.stem(2), BufferedStage(nn.Identity()), toys.head(2)]
     assert rounding_errors(net, torch.randn(2, 3, 6, 6)) == {}
+
+
+def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forward() -> None:
+    """With its side bits BDIA is exact at every depth; the float form at least doubles an error at each."""
+    data = [(images.float(), labels) for images, labels in toys.batches(34)]
+    size = TransformerSize(width=16, depth=12, heads=2)
+    found = {
+        bits: measured(
+            models.vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True, bits=bits),
+            methods.PETRA,
+            data,
+            rate=0.0,
+        )
+        for bits in (9, None)
+    }
+    blocks = range(1, size.depth)
+    assert {found[9][f"{cause}/input"][j] for cause in ("rounding", "training") for j in blocks} == {0.0}
+    for cause in ("rounding", "training"):
+        errors = found[None][f"{cause}/input"]
+        assert 2**10 < errors[1] / errors[size.depth - 1] < 2**17  # type: ignore[operator]
+
+
+def test_probing_stages_that_draw_changes_no_bit_of_the_training() -> None:
+    data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(every=1)
+    states = []
+    for look in (probe.after_backward, None):
+        torch.manual_seed(0)
+        size = TransformerSize(width=16, depth=3, heads=2)
+        net = models.vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True)
+        p = Pipeline(net, methods.PETRA, optimizer=toys.sgd, seed=3, after_backward=look)
+        if look:
+            probe.watch(p, len(data))
+        for x, y in data:
+            if look:
+                probe.before_step(x, y)
+            p.step(x, y)
+        states.append(p.state_dict())
+    assert_bitwise_equal(*states)
+    assert probe.collect()["measured"]["training/input"][1] > 0  # weights changed in between
