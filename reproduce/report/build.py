@@ -20,7 +20,6 @@ import jinja2
 
 from reproduce import published
 from reproduce.exhibits._exhibit import commands, section
-from reproduce.exhibits.headline import Headline, claim, headlines
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
@@ -28,6 +27,7 @@ from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
+from reproduce.report.headline import Headline, claim, headlines
 from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
 

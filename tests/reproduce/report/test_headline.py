@@ -4,10 +4,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from petra_core import methods
-from reproduce.exhibits.headline import headlines
 from reproduce.grids import small
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
+from reproduce.report.headline import headlines
 from tests import fake_records
 from tests.golden import dump
 
