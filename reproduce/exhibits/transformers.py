@@ -1,37 +1,30 @@
 """Beyond the paper: PETRA on transformers, of images and of text, beside backpropagation.
 
-A reversible transformer buffers nothing between embedding and head: the hardest case for reconstruction with newer
-weights. Its text comes with Python, another one in every version: each text, and each arithmetic, has its own table.
+The text comes with Python, another one in every version: each text, and each arithmetic, has its own table.
 """
 
 from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.cells import catalogue, networks
-from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.transformer_errors import MODELS
-from reproduce.records.frames import Sheet, over_training
+from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import judge, means, measured, points, reported
+from reproduce.show.compare import judge, means, points, reported
 from reproduce.show.content import Finding
-from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, method, number, table, words
+from reproduce.show.tables import judged, mean, method, table, words
 
 EXACT = methods.BACKPROPAGATION.name
 BOTTOM = 1  # the lowest stage that reconstructs its input
 INTRODUCTION = (
     "Transformers of two streams, reversible between embedding and head, trained by AdamW under PETRA and under "
     "backpropagation with the same seeds, data and learning rates: RevViT on images, RevRoBERTa on text, of which it "
-    "has to find masked bytes. No inner stage buffers its input, so a reconstruction error can grow over all of them."
+    "has to find masked bytes."
 )
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The accuracy of the methods by k, or of the runs that were followed the reconstruction errors by depth."""
-    yield from _errors(sheet) if isinstance(sheet.example, ReconstructionCell) else _accuracy(sheet)
-
-
-def _accuracy(sheet: Sheet) -> Iterator[Shown]:
+    """The accuracy of the methods by k."""
     last, bits = (means(sheet.runs, value, ["k", "method"]) for value in ("test_accuracy", "test_bits_per_byte"))
     ks, title = sorted({k for k, _ in last}), networks.title_of(sheet.example).partition(",")[0]
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
@@ -78,28 +71,6 @@ def _of_text(sheet: Sheet) -> str:
             python = run.environments[-1]["python"]
             return f"{words_of} The frequencies of bytes alone find {found}. The text is that of Python {python}."
     return words_of
-
-
-def _errors(sheet: Sheet) -> Iterator[Shown]:
-    lines = over_training(sheet.lines())
-    bottom = lines[(lines["stage"] == BOTTOM) & lines["cell"].isin(sheet.done["cell"])]
-    errors = measured(bottom, "value", ["model", "measure"])
-
-    def inexact(measure: str) -> Field:
-        return error(facets.RECONSTRUCTION_LOOKS[measure].label, lambda model: errors[model, measure])
-
-    yield table(
-        key=f"transformers-errors-{sheet.key}",
-        caption="RevViT-Micro: relative error of the input that the lowest block reconstructs, mean over the "
-        f"micro-batches that were followed ({sheet.described()}, PETRA with k = {sheet.example.accumulation}).",
-        rows=MODELS,
-        fields=[
-            number("blocks", lambda model: MODELS[model]),
-            number("J", lambda model: MODELS[model] + 2),
-            *map(inexact, facets.RECONSTRUCTION_LOOKS),
-        ],
-        notes=[RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
-    )
 
 
 EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each)

@@ -9,6 +9,7 @@ from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import (
     accuracy,
     corrections,
+    couplings,
     depth,
     figure4,
     gradients,
@@ -44,6 +45,7 @@ PLANS: dict[str, Plan] = {
     "invertible": invertible.cells,
     "scale_study": table5.cells,
     "transformers": transformers.cells,
+    "couplings": couplings.cells,
     "length": length.cells,
     "tradeoff": tradeoff.cells,
     "corrections": corrections.cells,

@@ -10,7 +10,6 @@ from petra_core.methods import Method
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.grids import small, smoke
-from reproduce.grids.plans import transformer_errors
 
 ACCUMULATIONS = (1, 4, 16)
 COMPARED = (methods.BACKPROPAGATION, methods.PETRA)
@@ -88,6 +87,5 @@ STUDIES = (
 
 
 def cells(scale: str) -> list[Cell]:
-    """All studies of the scale, and reconstruction with depth."""
-    trained = [cell for study in STUDIES if study.scale == scale for cell in study.cells]
-    return [*trained, *transformer_errors.cells(scale)]
+    """All studies of the scale."""
+    return [cell for study in STUDIES if study.scale == scale for cell in study.cells]

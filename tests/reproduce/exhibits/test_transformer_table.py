@@ -8,11 +8,9 @@ import pytest
 from petra_core import methods
 from reproduce.cells import networks
 from reproduce.cells.kinds import TrainingCell
-from reproduce.cells.transformers import MODELS
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import transformers
 from reproduce.grids import scales
-from reproduce.grids.plans import transformer_errors
 from reproduce.grids.plans.transformers import IMAGES, LANGUAGE, STUDIES, Study, cells
 from reproduce.records.record import State, Status
 from tests import fake_records
@@ -78,23 +76,3 @@ def test_an_unfinished_run_is_shown_before_its_text_is_known(tmp_path: Path) -> 
     assert "2 of " in entries(table, "k = 4", "PETRA")["", "last epoch, %"].text
     assert ", text " not in table.caption
     assert "frequencies" not in table.notes[0]  # none has said what bytes alone can do
-
-
-def test_errors_of_reconstructed_inputs_are_those_of_finished_runs_an_arithmetic_a_table(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        record = fake_records.begin(transformer_errors.planned("revvit_micro12", "bf16", seed), tmp_path)
-        measured = {
-            f"{cause}/input": [None, *[error] * 12, None] for cause, error in (("rounding", 1e-2), ("training", 0.5))
-        }
-        for epoch in (1, 2, 3):
-            record.append({"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": measured})
-        record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
-    unfinished = fake_records.begin(transformer_errors.planned("revvit_micro24", "bf16"), tmp_path)
-    unfinished.append({"epoch": 1, "test_accuracy": 50.0, "probes": 2, "measured": {"training/input": [9.0] * 26}})
-    found = made(transformers.EXHIBIT, tmp_path)
-    (table,) = tables(found)
-    assert table.key == "transformers-errors-small-bf16"
-    assert all(MODELS[model].depth == depth for model, depth in transformer_errors.MODELS.items())
-    assert [entry.text for entry in table.rows[1]] == ["12", "14", "0.50 ± 0.0 (2)", "not run", "0.010 ± 0.0 (2)"]
-    assert {entry.text for entry in table.rows[2][2:]} == {"not run"}
-    assert found.count.startswith("2 of ")

@@ -9,7 +9,7 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import paper, small
-from reproduce.grids.plans.transformer_errors import planned
+from reproduce.grids.plans.couplings import ADDITIVE, planned
 from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described, over_training
 from reproduce.records.results import read
 from reproduce.show.compare import means
@@ -75,7 +75,7 @@ def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Pa
 
 def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Path) -> None:
     fake_records.train(small.cell(), tmp_path, 60.0)
-    fake_records.train(TrainingCell(**_settings(planned("revvit_micro", "bf16"))), tmp_path, 60.0)
+    fake_records.train(TrainingCell(**_settings(planned(ADDITIVE, 4, "bf16"))), tmp_path, 60.0)
     frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
     assert tuple(frames.runs.columns) == RUNS
     assert tuple(frames.lines(frames.runs["cell"]).columns) == LINES

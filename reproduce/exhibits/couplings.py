@@ -1,0 +1,80 @@
+"""Beyond the paper: how deep inputs can be reconstructed, by the coupling that makes blocks invertible.
+
+Between embedding and head no block of these transformers keeps its input, so errors add up over all of them. A run that
+diverges has no accuracy, but its errors until then are what is asked for.
+"""
+
+from collections.abc import Iterator
+
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, planned
+from reproduce.records.frames import Sheet, over_training, settings_key
+from reproduce.records.record import Status
+from reproduce.show import facets
+from reproduce.show.compare import means, measured
+from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
+from reproduce.show.tables import RECONSTRUCTION, Field, error, mean, number, table, words
+
+BOTTOM = 1  # the lowest stage that reconstructs its input
+TRAINING = "training/input"
+INTRODUCTION = (
+    "Transformers of the same width trained under PETRA. No inner stage keeps its input. Additive: of two streams a "
+    "block adds a function of the one to the other."
+)
+
+
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """The errors at the bottom by depth, drawn and in numbers."""
+    of = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
+    titles, depths = zip(*(of[key] for key in sheet.runs["settings"]), strict=True)
+    runs = sheet.runs.assign(title=titles, blocks=depths)
+    ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
+    bottom = over_training(sheet.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
+    bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(CAUSES))]
+    errors = measured(bottom, "value", ["title", "blocks", "measure"])
+    accuracy = means(runs, "test_accuracy", ["title", "blocks"])
+    setting = sheet.described()
+
+    def inexact(measure: str) -> Field:
+        group = "error of the input reconstructed at the bottom"
+        return error(CAUSES[measure].label, lambda place: errors[*place, measure], group=group)
+
+    said = [
+        f"{title} {found.mean:.2g}"
+        for title in dict.fromkeys(titles)
+        if (found := errors[title, BLOCKS[-1], TRAINING].estimate)
+    ]
+    yield Sentence(f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {', '.join(said) or 'no run'}.")
+    yield facets.facet(
+        bottom,
+        [facets.line(), facets.dots()],
+        key=f"couplings-{sheet.key}",
+        caption="Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
+        f"followed ({setting}). Line: mean over the seeds; dot: a run.",
+        x="blocks",
+        y="value",
+        hue="measure",
+        looks=CAUSES,
+        col="title",
+        xlog=True,
+        ticks=BLOCKS,
+        ylabel="error at the bottom",
+        ylog=True,
+        height=2.9,
+    )
+    yield table(
+        key=f"couplings-{sheet.key}",
+        caption=f"Reconstruction error by coupling and depth ({setting}, PETRA with k = {sheet.example.accumulation}).",
+        rows=[(title, blocks) for title in dict.fromkeys(titles) for blocks in BLOCKS],
+        fields=[
+            words("coupling", lambda place: place[0]),
+            number("blocks", lambda place: place[1]),
+            *map(inexact, CAUSES),
+            mean("accuracy, %", lambda place: accuracy[place]),
+        ],
+        notes=[RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
+        grouped=True,
+    )
+
+
+EXHIBIT = Exhibit("couplings", "Depth of transformers: additive and BDIA couplings", INTRODUCTION, each)

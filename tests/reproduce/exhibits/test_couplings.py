@@ -1,0 +1,42 @@
+"""Reconstruction by coupling and depth: of finished and of diverged runs, an arithmetic a table."""
+
+from pathlib import Path
+
+from reproduce.cells.transformers import MODELS
+from reproduce.exhibits import couplings
+from reproduce.grids.plans.couplings import ADDITIVE, BLOCKS, COUPLINGS, planned
+from tests import fake_records
+from tests.sections import made, tables
+
+
+def test_every_model_has_as_many_blocks_as_is_said() -> None:
+    assert all(MODELS[coupling.model(blocks)].depth == blocks for coupling in COUPLINGS for blocks in BLOCKS)
+
+
+def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
+    def line(epoch: int, error: float) -> dict[str, object]:
+        measured = {
+            f"{cause}/input": [None, *[of] * 12, None] for cause, of in (("rounding", 1e-2), ("training", error))
+        }
+        return {"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": measured}
+
+    for seed in (0, 1, 2):
+        record = fake_records.begin(planned(ADDITIVE, 12, "bf16", seed), tmp_path)
+        for epoch in (1, 2, 3) if seed < 2 else (1,):
+            record.append(line(epoch, 0.5 if seed < 2 else 2.0))
+        if seed < 2:
+            record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
+        else:
+            record.fail("diverged", "the loss is nan")
+    fake_records.begin(planned(ADDITIVE, 24, "bf16"), tmp_path).append(line(1, 9.0))
+    found = made(couplings.EXHIBIT, tmp_path)
+    (table,) = tables(found)
+    assert table.key == "couplings-small-bf16"
+    texts = [entry.text for entry in table.rows[1]]
+    assert texts[:2] == ["additive (RevViT)", "12"]
+    assert texts[2].startswith("1.0")
+    assert texts[2].endswith("(3)")  # until it diverged, the third run had errors too
+    assert texts[4] == "0.010 ± 0.0 (3)"
+    assert texts[5].startswith("50.00")
+    assert {entry.text for entry in table.rows[2][2:5]} == {"not run"}
+    assert found.count.startswith("2 of ")
