@@ -10,7 +10,7 @@ from typing import Any
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, Cure, trials
-from reproduce.records.frames import Sheet, over_training, settings_key
+from reproduce.records.frames import Frame, Sheet, over_training, settings_key
 from reproduce.show import facets
 from reproduce.show.compare import Sample, judge, means, measured, points
 from reproduce.show.content import Entry
@@ -30,13 +30,14 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Points lost by method and cure, at the recipe's learning rate; the best of three; what it keeps."""
+    """Points lost by method and cure, at the recipe's learning rate; the best of three; what it keeps; longer runs."""
     tried = {settings_key(trial.cell): trial for trial in trials(sheet.scale)}
-    runs = sheet.runs.assign(
+    every = sheet.runs.assign(
         cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
         rate=sheet.runs["settings"].map(lambda key: tried[key].rate),
         megabytes=sheet.runs["peak_bytes"].astype(float) / 1e6,
     )
+    runs = every[every["epochs"] == every["epochs"].min()]
     by = ["network", "k", "method", "cure", "rate"]
     accuracy, kept = (means(runs, value, by) for value in ("test_accuracy", "megabytes"))
     planned = list(dict.fromkeys((network, k, name, cure) for network, k, name, cure, _ in accuracy))
@@ -118,6 +119,33 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
+    yield from _longer(sheet, every[every["epochs"] > every["epochs"].min()])
+
+
+def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
+    """What is left of a gain after more epochs."""
+    accuracy = means(runs, "test_accuracy", ["epochs", "method", "cure"])
+    places = [place for place in accuracy if place[1] == PETRA.name]
+    alone = {place: accuracy[place] - accuracy[place[0], PETRA.name, NOTHING.title] for place in places}
+    less = judge(
+        {place: accuracy[place] - accuracy[place[0], EXACT.name, NOTHING.title] for place in places}
+        | {("gain", *place): found for place, found in alone.items() if place[2] != NOTHING.title}
+    )
+    if any(accuracy[place].values for place in places):
+        yield table(
+            key=f"corrections-{sheet.key}-longer",
+            caption="The cures that won most, for longer, each at the best of its rates "
+            f"({sheet.described(length=False, rate=False)}; PETRA, k = 1).",
+            rows=places,
+            fields=[
+                number("epochs", lambda place: place[0]),
+                words("cure", lambda place: place[2]),
+                mean("accuracy, %", lambda place: accuracy[place]),
+                judged("points", less.get, group="less backpropagation"),
+                judged("points", lambda place: less.get(("gain", *place)), group="less PETRA alone"),
+            ],
+            grouped=True,
+        )
 
 
 def _best(accuracy: Any, place: tuple[Any, ...]) -> tuple[Entry, Sample]:
