@@ -12,10 +12,12 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, Cure, trials
 from reproduce.records.frames import Frame, Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import Sample, judge, means, measured, points
-from reproduce.show.content import Entry
+from reproduce.show.compare import CHANCE, Sample, judge, means, measured, points
+from reproduce.show.content import Entry, Finding
 from reproduce.show.facets import facet
+from reproduce.show.statistics import Verdict
 from reproduce.show.tables import amount, entry, error, judged, mean, method, number, table, words
+from reproduce.words import conjunction, count
 
 BEST = 0  # the seed on which a learning rate is chosen
 BOTTOM = 1  # the lowest stage that reconstructs its input
@@ -64,15 +66,26 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     won = {place: found for place in cured if (found := gain(place).estimate)}
 
     def share(place: tuple[Any, ...]) -> float | None:
-        held, alone = kept[*place, 1.0].estimate, kept[*place[:3], NOTHING.title, 1.0].estimate
-        return held.mean / alone.mean if held and alone else None
+        held, least = kept[*place, 1.0].estimate, kept[*place[:3], NOTHING.title, 1.0].estimate
+        return held.mean / least.mean if held and least else None
 
     if won:
         best = max(won, key=lambda place: won[place].mean)
+        loss = points(exact(best) - accuracy[*best[:3], NOTHING.title, 1.0]).removeprefix("+")
+        verdict = less["gain", *best].verdict.value
         yield Sentence(
-            f"Most for PETRA at “{sheet.scale}”: {best[3]}, {points(gain(best))} points ({best[0]}, k = {best[1]}, "
-            f"n = {won[best].n}), for {share(best):.2f} times its bytes."
+            f"{best[0]}, k = {best[1]}: {best[3]}, {points(gain(best))} of {loss} points that PETRA loses "
+            f"(n = {won[best].n}, {verdict}), for {share(best):.2f} times its bytes."
         )
+        for said, sign in (("win", 1), ("lose", -1)):
+            named = [
+                f"{place[3]} ({place[0]}, k = {place[1]}: {points(gain(place))}{CHANCE * (not found.survives)})"
+                for place in won
+                for found in [less["gain", *place]]
+                if found.verdict is Verdict.DIFFER and sign * won[place].mean > 0
+            ]
+            these = conjunction(named) or "none"
+            yield Finding(f"Corrections: of {count(len(won), 'trial')} under PETRA these {said} points: {these}.")
     else:
         yield Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{sheet.scale}”).")
     yield facet(
@@ -126,10 +139,10 @@ def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
     """What is left of a gain after more epochs."""
     accuracy = means(runs, "test_accuracy", ["epochs", "method", "cure"])
     places = [place for place in accuracy if place[1] == PETRA.name]
-    alone = {place: accuracy[place] - accuracy[place[0], PETRA.name, NOTHING.title] for place in places}
+    gains = {place: accuracy[place] - accuracy[place[0], PETRA.name, NOTHING.title] for place in places}
     less = judge(
         {place: accuracy[place] - accuracy[place[0], EXACT.name, NOTHING.title] for place in places}
-        | {("gain", *place): found for place, found in alone.items() if place[2] != NOTHING.title}
+        | {("gain", *place): found for place, found in gains.items() if place[2] != NOTHING.title}
     )
     if any(accuracy[place].values for place in places):
         yield table(
