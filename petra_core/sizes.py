@@ -44,16 +44,19 @@ class TransformerSize:
         width: channels of each stream, the "embedding dimension".
         depth: blocks; each is an attention and an MLP.
         heads: of every attention.
+        mlp_ratio: hidden features of an MLP for each channel.
 
     """
 
     width: int
     depth: int
     heads: int
+    mlp_ratio: int = 4
 
     def __post_init__(self) -> None:
         check_int("width", self.width, 1)
         check_int("depth", self.depth, 1)
+        check_int("mlp_ratio", self.mlp_ratio, 1)
         check_heads(self.width, self.heads)
 
 
@@ -84,6 +87,7 @@ class HierarchicalSize:
 
 REVVIT = {
     "micro": TransformerSize(width=48, depth=4, heads=3),
+    "six": TransformerSize(width=512, depth=6, heads=8, mlp_ratio=1),  # of the experiments with BDIA (second-hand)
     "tiny": TransformerSize(width=192, depth=12, heads=3),
     "small": TransformerSize(width=384, depth=12, heads=6),
     "base": TransformerSize(width=768, depth=12, heads=12),

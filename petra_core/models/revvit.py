@@ -33,7 +33,7 @@ __all__ = ["SIZES", "revvit"]
 def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
     """(F, G) of a block on tokens [B, T, C]."""
     attention = SelfAttention(size.width, size.heads, dropout)
-    return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path)
+    return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path, mlp_ratio=size.mlp_ratio)
 
 
 def revvit(

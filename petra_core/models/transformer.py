@@ -52,7 +52,7 @@ __all__ = [
     "split_heads",
 ]
 
-MLP_RATIO = 4  # hidden features of an MLP for each of its input's
+MLP_RATIO = 4  # the usual hidden features of an MLP for each of its input's
 EMBEDDING_DEVIATION = 0.02
 
 
@@ -92,10 +92,10 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Sequential):
-    """Two linear layers with a GELU between: [..., C] -> [..., C], 4 C features inside."""
+    """Two linear layers with a GELU between: [..., C] -> [..., C], ratio · C features inside."""
 
-    def __init__(self, width: int) -> None:
-        hidden = MLP_RATIO * width
+    def __init__(self, width: int, ratio: int = MLP_RATIO) -> None:
+        hidden = ratio * width
         layers = {"expand": nn.Linear(width, hidden), "gelu": nn.GELU(), "contract": nn.Linear(hidden, width)}
         super().__init__(OrderedDict(layers))
 
@@ -137,12 +137,12 @@ def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0, drop_path
 
 
 def block_functions(
-    width: int, attention: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0
+    width: int, attention: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0, mlp_ratio: int = MLP_RATIO
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """(F, G) of a block: the attention given, and an MLP."""
     return (
         pre_norm(width, attention, dropout=dropout, drop_path=drop_path),
-        pre_norm(width, Mlp(width), dropout=dropout, drop_path=drop_path),
+        pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout, drop_path=drop_path),
     )
 
 

@@ -36,10 +36,10 @@ __all__ = ["gpt", "vit"]
 class Increment(nn.Module):
     """h of a pre-LayerNorm block: attention y of x and the MLP of x + y, summed; [B, T, C] to the same."""
 
-    def __init__(self, width: int, attention: nn.Module, dropout: float) -> None:
+    def __init__(self, size: TransformerSize, attention: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.attention = pre_norm(width, attention, dropout=dropout)
-        self.mlp = pre_norm(width, Mlp(width), dropout=dropout)
+        self.attention = pre_norm(size.width, attention, dropout=dropout)
+        self.mlp = pre_norm(size.width, Mlp(size.width, size.mlp_ratio), dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.attention(x)
@@ -172,7 +172,7 @@ def _stages(
     bdia: bool,
 ) -> list[Stage]:
     check_number("dropout", dropout, below=1.0)
-    first, *others = (Increment(size.width, attention(), dropout) for _ in range(size.depth))
+    first, *others = (Increment(size, attention(), dropout) for _ in range(size.depth))
     begin = [Quantise(bits), FirstStep(first, bits)] if bdia else [nn.Identity(), EulerStep(first)]
     dropped: nn.Module = nn.Dropout(dropout) if dropout else nn.Identity()
     stages: list[Stage] = [BufferedStage(nn.Sequential(embedding, dropped, *begin))]

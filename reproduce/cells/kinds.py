@@ -63,6 +63,13 @@ class NetworkCell(Cell):
     accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
     batch_size: int  # samples in a micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
+    #: What makes blocks invertible: the network's own, or of a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
+    coupling: str = transformers.COUPLINGS[0]
+
+    @property
+    def coupled(self) -> str:
+        """The model in a slug, with its coupling if that is not its own."""
+        return self.model + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.COUPLINGS[0])
 
     def _check(self) -> None:
         _check_model(self)
@@ -112,6 +119,8 @@ class TrainedCell(NetworkCell):
         super()._check()
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("messages", self.messages, MESSAGES)
+        if self.coupling == "bdia" and self.messages != "float32":
+            raise CellError(f"the coupling bdia is exact in the bits of float32 streams, got messages {self.messages}")
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _check_delay(self)
         _at_least(self, 1, "epochs", "replicas")
@@ -135,7 +144,7 @@ class TrainedCell(NetworkCell):
         method = self.method.lower().replace("_", "-")
         replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
         optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
-        training = f"{self.dataset}-{self.model}-w{self.width}-{method}-k{self.accumulation}"
+        training = f"{self.dataset}-{self.coupled}-w{self.width}-{method}-k{self.accumulation}"
         turns = "-replicated" if self.stage_replicas else ""
         ahead = f"-{self.forward_weights}" if self.forward_weights != "current" else ""
         correction = f"-{self.correction}" if self.correction != "none" else ""
@@ -183,6 +192,11 @@ class GradientsCell(ProbedCell):
                 "gradients are compared with those of the same weights, uncorrected; got forward weights "
                 f"{self.forward_weights}, correction {self.correction}"
             )
+        if self.coupling != transformers.COUPLINGS[0]:
+            raise CellError(
+                f"gradients are compared with those of further evaluations, and the coupling {self.coupling} draws "
+                "gamma anew in each; choose the coupling own"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +219,7 @@ class MeasuredCell(NetworkCell):
     def slug(self) -> str:
         subject = f"{self.kind}-{self.dataset}" if isinstance(self, ShapedCell) else self.kind
         method = self.method.lower().replace("_", "-")
-        return f"{subject}-{self.model}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
+        return f"{subject}-{self.coupled}-w{self.width}-{method}-k{self.accumulation}-b{self.batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +316,10 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
 
 def _check_model(cell: NetworkCell) -> None:
     _at_least(cell, 1, "image_size", "width")
+    try:
+        transformers.check_coupling(cell.model, cell.coupling)
+    except ValueError as error:
+        raise CellError(str(error)) from None
     if re.fullmatch(r"chain[1-9]\d*", cell.model):
         _one_of("stem", cell.stem, CHAIN_STEMS)
     elif cell.model in transformers.MODELS:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from petra_core.stages import Stage
 
 
-#: The kinds of bytes that stages of these networks hold; side bits are of a coupling that none of them has.
+#: The kinds of bytes that stages hold of networks whose coupling is their own: side bits are of BDIA.
 HELD = tuple(kind for kind in KINDS if kind != "side_bits")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -24,7 +24,7 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     from petra_core import models
 
     if cell.model in transformers.MODELS:
-        return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes)
+        return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes, cell.coupling)
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))
     if family == "chain":
@@ -52,7 +52,7 @@ def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
 def title_of(cell: NetworkCell) -> str:
     """As tables call the cell's network: "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
-        return f"{transformers.title(cell.model)}, width {cell.width}"
+        return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
     family = cell.model.rstrip("0123456789")
     depth = cell.model.removeprefix(family)
     names = {

@@ -1,9 +1,12 @@
 """Transformers by the settings of a cell: model, stem and width.
 
-    model    family and size: revvit_micro … revvit_large, revswin_micro … revswin_giant, revmvit_micro … revmvit_base,
-             revroberta_micro … revroberta_large; revvit_micro2, 12, 24, 48 and revroberta_micro2, 12, 24, 48 by blocks
+    model    family and size: vit_micro … vit_large, revvit_micro … revvit_large, revswin_micro … revswin_giant,
+             revmvit_micro … revmvit_base, revroberta_micro … revroberta_large; vit_micro2, 12, 24, 48 by blocks,
+             likewise revvit and revroberta
     stem     patch<P>: patches of P x P pixels; of RevRoBERTa, which reads text, `bytes`: a token is a byte
     width    channels of each stream, in the first group of blocks; the number of heads is the size's
+
+A plain ViT's blocks x + h(x) can be given the coupling BDIA; the others are reversible by their two streams.
 
 A stage is one block of two functions. RevSwin's windows have 7 tokens in a row as published where that divides the grid
 of patches, else the largest number below 7 that does.
@@ -14,7 +17,7 @@ Without dropout and stochastic depth: a cell has no setting for them.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from petra_core.sizes import (
     REVMVIT,
@@ -32,8 +35,10 @@ if TYPE_CHECKING:  # torch, for which names and sizes do not wait
 
 Size = TransformerSize | HierarchicalSize
 
-TITLES = {"revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
+COUPLINGS = ("own", "bdia", "bdia_float")  # BDIA to the bit, or in floating-point numbers without a quantiser
+TITLES = {"vit": "ViT", "revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
 SIZES: dict[str, Mapping[str, Size]] = {
+    "vit": REVVIT,
     "revvit": REVVIT,
     "revswin": REVSWIN,
     "revmvit": REVMVIT,
@@ -44,7 +49,7 @@ DEPTHS = (2, 12, 24, 48)  # blocks of networks that are as wide as micro
 MODELS: dict[str, Size] = {f"{family}_{name}": size for family, sizes in SIZES.items() for name, size in sizes.items()}
 MODELS |= {
     f"{family}_micro{depth}": dataclasses.replace(sizes["micro"], depth=depth)
-    for family, sizes in (("revvit", REVVIT), ("revroberta", REVROBERTA))
+    for family, sizes in (("vit", REVVIT), ("revvit", REVVIT), ("revroberta", REVROBERTA))
     for depth in DEPTHS
 }
 WINDOW = 7
@@ -52,25 +57,32 @@ BYTES = "bytes"  # the stem of what reads text
 SPECIAL_TOKENS = 1  # that hides a byte
 
 
-def build(model: str, stem: str, width: int, image_size: int, num_classes: int) -> "list[Stage]":
+def build(
+    model: str, stem: str, width: int, image_size: int, num_classes: int, coupling: str = COUPLINGS[0]
+) -> "list[Stage]":
     """The stages of a transformer; for text image_size is the length of a sequence.
 
-    Raises: ValueError: there is no such network (`check`).
+    Raises: ValueError: there is no such network (`check`, `check_coupling`).
     """
     from petra_core import models
+    from petra_core.models import bdia
 
     check(model, stem, width, image_size)
+    check_coupling(model, coupling)
     size = dataclasses.replace(MODELS[model], width=width)
     if isinstance(size, TransformerSize) and reads_text(model):
         return models.revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
-    windows = {"window": _window(image_size // patch)} if family == "revswin" else {}
+    own: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
+    if coupling != COUPLINGS[0]:
+        own = {"bdia": True, "bits": bdia.BITS if coupling == "bdia" else None}
     families: dict[str, Callable[..., list[Stage]]] = {
+        "vit": models.vit,
         "revvit": models.revvit,
         "revswin": models.revswin,
         "revmvit": models.revmvit,
     }
-    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **windows)
+    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **own)
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:
@@ -90,6 +102,18 @@ def check(model: str, stem: str, width: int, image_size: int) -> None:
         window_grids(grid, _window(grid), len(size.depths))
 
 
+def check_coupling(model: str, coupling: str) -> None:
+    """Raise ValueError if the blocks of a model, of any family, cannot be coupled so; the message says which can."""
+    if coupling not in COUPLINGS:
+        raise ValueError(f"coupling must be {', '.join(COUPLINGS)}, got {coupling!r}")
+    if coupling != COUPLINGS[0] and not model.startswith("vit_"):
+        fitting = ", ".join(name for name in MODELS if name.startswith("vit_"))
+        raise ValueError(
+            f"the coupling {coupling} makes a plain network x + h(x) invertible, and {model} is none; choose the model "
+            f"{fitting}, or the coupling {COUPLINGS[0]}"
+        )
+
+
 def reads_text(model: str) -> bool:
     """Whether the model of that name takes text, and not images."""
     return model.startswith("revroberta_")
@@ -99,14 +123,15 @@ def default_stem(model: str, image_size: int) -> str:
     """The usual stem: bytes for text; for images patches of 16 (RevViT) or 4 pixels as published, less if small."""
     if reads_text(model):
         return BYTES
-    scale = 1 if model.startswith("revvit") else 2 if image_size < 128 else 4
+    scale = 1 if model.startswith(("revvit", "vit")) else 2 if image_size < 128 else 4
     return f"patch{(16 if image_size >= 128 else 4 if image_size >= 32 else 2) // scale}"
 
 
-def title(model: str) -> str:
-    """The model's name in tables, such as RevViT-Tiny."""
+def title(model: str, coupling: str = COUPLINGS[0]) -> str:
+    """The model's name in tables, such as RevViT-Tiny or BDIA-ViT-Tiny."""
     family, _, size = model.partition("_")
-    return f"{TITLES[family]}-{size.capitalize()}"
+    coupled = {"bdia": "BDIA-", "bdia_float": "BDIA-float-"}.get(coupling, "")
+    return f"{coupled}{TITLES[family]}-{size.capitalize()}"
 
 
 def _patch(stem: str) -> int:

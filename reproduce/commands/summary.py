@@ -17,7 +17,7 @@ from reproduce.records.record import State, Status
 #: The settings of a recipe: all that is the same for every network, method, k and seed.
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
-    *("momentum", "weight_decay", "augmentation", "loader", "precision", "forward_weights", "correction"),
+    *("momentum", "weight_decay", "augmentation", "loader", "precision", "coupling", "forward_weights", "correction"),
 )
 
 

@@ -36,7 +36,7 @@ CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not del
     "--model",
     default=DEFAULTS.model,
     help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), or a "
-    "transformer: revvit, revswin, revmvit or (for text) revroberta with _micro, _base and more.",
+    "transformer: vit, revvit, revswin, revmvit or (for text) revroberta with _micro, _base and more.",
 )
 @NETWORK(
     "--stem",
@@ -48,6 +48,11 @@ CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not del
     type=int,
     show_default=f"{DEFAULTS.width}, a transformer's published",
     help="Channels of the first blocks, per stream (64 in the paper).",
+)
+@NETWORK(
+    "--coupling",
+    default=DEFAULTS.coupling,
+    help="Of a vit, what makes its blocks invertible: bdia (to the bit), bdia_float, or own (nothing).",
 )
 @DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
 @DATA(

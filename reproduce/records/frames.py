@@ -35,7 +35,7 @@ from reproduce.words import count
 
 #: Columns of `runs`, of cells that train; of others those that they have.
 RUNS = (
-    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "network", "method", "k"),
+    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
     *("forward_weights", "correction", "correction_value"),
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
@@ -50,7 +50,7 @@ SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round",
 
 Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
 #: What runs of one recipe may differ in; the learning rate as it follows from k.
-_VARIED = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
+_VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")

@@ -75,12 +75,18 @@ def test_the_identity_is_fixed_for_ever():
 
 
 def test_every_setting_changes_the_identity():
-    elsewhere = {"dataset", "loader", "correction_value"}
+    elsewhere = {"dataset", "loader", "correction_value", "coupling"}
     assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | elsewhere
     for setting, value in OTHER_VALUES.items():
         assert dataclasses.replace(TRAINING, **{setting: value}).identity != TRAINING.identity, setting
     compensated = dataclasses.replace(TRAINING, correction="compensation", correction_value=0.04)
     assert dataclasses.replace(compensated, correction_value=0.05).identity != compensated.identity
+    plain = dataclasses.replace(TRAINING, model="vit_micro", stem="patch2", width=6)
+    coupled = [dataclasses.replace(plain, coupling=name) for name in ("bdia", "bdia_float")]
+    assert len({cell.identity for cell in (plain, *coupled)}) == 3
+    assert [cell.slug for cell in (plain, *coupled)] == [
+        f"digits-vit_micro{coupling}-w6-petra-k4-s0" for coupling in ("", "-bdia", "-bdia-float")
+    ]
 
 
 def test_a_cell_survives_json_and_equal_values_written_differently_are_one_cell():
@@ -139,6 +145,17 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         (
             {"model": "revswin_tiny", "stem": "patch4", "width": 6},
             "tokens of group 2 cannot be divided into windows of 1",
+        ),
+        ({"coupling": "bdai"}, "coupling must be own, bdia, bdia_float, got 'bdai'"),
+        ({"coupling": "bdia"}, "the coupling bdia .*, and revnet18 is none; choose the model vit_micro, .* coupling own"),
+        (
+            {"coupling": "bdia", "model": "vit_micro", "stem": "patch2", "width": 6, "messages": "bf16"},
+            "exact in the bits of float32 streams, got messages bf16",
+        ),
+        (
+            {"coupling": "bdia", "model": "vit_micro", "stem": "patch2", "width": 6}
+            | {"kind": "gradients", "probe_every": 5},
+            "the coupling bdia draws gamma anew in each",
         ),
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
