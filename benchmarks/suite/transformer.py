@@ -1,4 +1,7 @@
-"""Seconds of a micro-batch of a RevViT: what PaReprop and PETRA gain over reversible backpropagation, each its way."""
+"""Seconds of a micro-batch of a RevViT: what PaReprop and PETRA gain over reversible backpropagation, each its way.
+
+And of a ViT with BDIA's coupling: what it costs to invert to the bit.
+"""
 
 import functools
 from collections.abc import Callable
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from petra_core import Stage, models
-from petra_core.methods import PAREPROP, PETRA, REVERSIBLE_BACKPROPAGATION
+from petra_core.methods import BACKPROPAGATION, PAREPROP, PETRA, REVERSIBLE_BACKPROPAGATION
 
 from .setting import CLASSES, DEVICES, FULL, THREADS, SuiteNetwork, step_of_full_pipeline
 
@@ -20,6 +23,16 @@ class RevViT(SuiteNetwork):
         """The stages, one a block."""
         size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
         stages = models.revvit(size, num_classes=CLASSES, image_size=self.size, patch=4)
+        return [stage.to(device) for stage in stages]
+
+
+class BdiaViT(RevViT):
+    """A ViT of the same size whose blocks but the first have BDIA's coupling."""
+
+    def stages(self, device: torch.device) -> list[Stage]:
+        """The stages, one a block, the first with the stem."""
+        size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
+        stages = models.vit(size, num_classes=CLASSES, image_size=self.size, patch=4, bdia=True)
         return [stage.to(device) for stage in stages]
 
 
@@ -46,6 +59,13 @@ class _TransformerSteps:
 
 class NarrowTransformer(_TransformerSteps):
     """A few channels wide: the engine's own share is large."""
+
+
+class NarrowBdia(_TransformerSteps):
+    """The same with BDIA's coupling, which backpropagation does not invert."""
+
+    params = ([method.name for method in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PETRA)], DEVICES)
+    network = BdiaViT(4, width=48, batch=8, size=16)
 
 
 if FULL:

@@ -43,7 +43,7 @@ SCALES = {
     scale.name: scale
     for scale in (
         # Always guessing the most frequent byte finds 23 % of those that are masked in the text of Python 3.11.
-        Scale("smoke", 90.0, (1, 4), {"revvit_micro2": 75.0, "revroberta_micro2": 28.0}),
+        Scale("smoke", 90.0, (1, 4), {"vit_micro2": 75.0, "revvit_micro2": 75.0, "revroberta_micro2": 28.0}),
         *map(Scale, ("small", "narrow", "paper")),
     )
 }

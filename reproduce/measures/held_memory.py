@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from petra_core import Pipeline, methods
-from petra_core.ledger import MemoryReport
+from petra_core.ledger import KINDS, MemoryReport
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from reproduce.cells import catalogue, networks
@@ -55,7 +55,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     return {
         "stages": len(report.stages),
         "ticks": ticks,
-        "rows": _rows(report, prediction),
+        "rows": _rows(report, prediction, KINDS if cell.coupling == "bdia" else networks.HELD),
         "at_once": report.peak(),
         "process": process,
     }
@@ -83,7 +83,7 @@ def _check_fits(cell: MemoryCell, needed: int, device: torch.device) -> None:
         )
 
 
-def _rows(report: MemoryReport, prediction: Sequence[StagePrediction]) -> list[dict[str, Any]]:
+def _rows(report: MemoryReport, prediction: Sequence[StagePrediction], kinds: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "stage": stage.stage,
@@ -93,5 +93,5 @@ def _rows(report: MemoryReport, prediction: Sequence[StagePrediction]) -> list[d
             "predicted": expected.peak[kind],
         }
         for stage, expected in zip(report.stages, prediction, strict=True)
-        for kind in networks.HELD
+        for kind in kinds
     ]

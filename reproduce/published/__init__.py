@@ -9,8 +9,8 @@ as `Row`s that carry a `Mark`:
     unknown        the paper reports it, its values were not at hand; shown as unknown, never invented
 
 A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists
-every table and figure of the paper, those of unknown values too. `pareprop.csv` is of another paper (arXiv 2306.09342),
-of which second-hand and unknown are said likewise.
+every table and figure of the paper, those of unknown values too. `pareprop.csv` and `bdia.csv` are of other papers
+(arXiv 2306.09342 and 2407.09093), of which second-hand and unknown are said likewise.
 """
 
 import csv
@@ -32,6 +32,7 @@ PAPER_CITATION = f"""\
 
 #: data files by name, with the mark of rows in files without a `source` column
 _FILES = {
+    "bdia": None,
     "exhibits": None,
     "pareprop": None,
     "table1_complexity": "paper",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import growth, memory, overhead, pareprop, pipelining, tick, timeline
+from benchmarks import bdia, growth, memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
@@ -247,6 +247,16 @@ def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     ]
     assert all(len(series.values) == 2 for series in benchmark.series)
     assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
+
+
+def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
+    found = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
+    assert read(tmp_path / "benchmarks" / "bdia.json") == found
+    values = {(series.name, series.quantity): series.values[0] for series in found.series}
+    blocks, tokens, channels = 5, 64, 512  # the first of six blocks keeps its input
+    assert values["BDIA-ViT", bdia.SIDE_BITS] == 2 * blocks * tokens * channels / 8
+    assert values["ViT", bdia.SIDE_BITS] == values["RevViT", bdia.SIDE_BITS] == 0
+    assert len(found.comparisons) == 4
 
 
 def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:

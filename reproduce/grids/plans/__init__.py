@@ -8,6 +8,7 @@ from collections.abc import Callable
 from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import (
     accuracy,
+    bdia,
     corrections,
     couplings,
     depth,
@@ -46,6 +47,7 @@ PLANS: dict[str, Plan] = {
     "scale_study": table5.cells,
     "transformers": transformers.cells,
     "couplings": couplings.cells,
+    "bdia": bdia.cells,
     "length": length.cells,
     "tradeoff": tradeoff.cells,
     "corrections": corrections.cells,

@@ -37,7 +37,11 @@ class Coupling:
 
 
 ADDITIVE = Coupling("additive (RevViT)", "revvit", precisions=PRECISIONS)
-COUPLINGS = (ADDITIVE,)
+COUPLINGS = (
+    ADDITIVE,
+    Coupling("BDIA", "vit", "bdia"),
+    Coupling("BDIA without quantiser", "vit", "bdia_float"),
+)
 
 
 def cells(scale: str) -> list[Cell]:
@@ -63,6 +67,7 @@ def planned(coupling: Coupling, blocks: int, precision: str = "float32", seed: i
         seed,
         scale=SCALE,
         model=coupling.model(blocks),
+        coupling=coupling.name,
         stem="patch2",
         width=48,
         batch_size=batch_size,

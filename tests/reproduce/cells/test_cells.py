@@ -147,7 +147,10 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
             "tokens of group 2 cannot be divided into windows of 1",
         ),
         ({"coupling": "bdai"}, "coupling must be own, bdia, bdia_float, got 'bdai'"),
-        ({"coupling": "bdia"}, "the coupling bdia .*, and revnet18 is none; choose the model vit_micro, .* coupling own"),
+        (
+            {"coupling": "bdia"},
+            "and revnet18 is none; choose the model vit_micro, .* coupling own",
+        ),
         (
             {"coupling": "bdia", "model": "vit_micro", "stem": "patch2", "width": 6, "messages": "bf16"},
             "exact in the bits of float32 streams, got messages bf16",

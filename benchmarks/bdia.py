@@ -1,0 +1,88 @@
+"""Memory and time of a step of a ViT, a RevViT and a BDIA-ViT of the published size (arXiv 2407.09093).
+
+Six blocks of 512 channels, micro-batches of 128 images of 32 pixels, AdamW: the size at which 1570.6, 572.7 and
+693.4 MB were published (second-hand). Plain backpropagation keeps every graph; both others reconstruct, BDIA with one
+bit kept for every value. Memory is the allocator's peak over two steps, the network and temporaries included; side bits
+are those that the engine accounts for, all stages. Time is taken in turn, round by round. Usage, with the defaults:
+
+    python -m benchmarks.bdia --batch 128 --threads 2 --rounds 5 --record
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from benchmarks.allocation import Allocations
+from benchmarks.arguments import add_device, count
+from benchmarks.recording import Recorder, about, add_options, command
+from petra_core import Pipeline
+from petra_core.recipe import adamw
+from reproduce.cells import catalogue, networks
+from reproduce.grids.plans import bdia
+from reproduce.grids.plans.bdia import Way
+from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison
+from reproduce.running import devices
+
+GROUP, SIDE_BITS, SECONDS = "published size", "side bits", "time of a step"
+
+
+def stepping(way: Way, batch: int, device: torch.device) -> tuple[Pipeline, Callable[[], object]]:
+    """A pipeline after its first step, which makes what only that makes, and a function that does one more."""
+    cell = bdia.as_published(way)
+    classes = catalogue.by_name(cell.dataset).num_classes
+    torch.manual_seed(0)
+    with torch.device(device):
+        stages = networks.build(cell, classes)
+        images = torch.randn(batch, 3, cell.image_size, cell.image_size)
+        labels = torch.randint(classes, (batch,))
+    pipeline = Pipeline(stages, way.method, optimizer=adamw(cell.learning_rate), seed=0)
+    step = partial(pipeline.step, images, labels)
+    step()
+    return pipeline, step
+
+
+def measure(recorder: Recorder, batch: int, device: torch.device, rounds: int) -> None:
+    """Measure the bytes of each, then their seconds."""
+    for way in bdia.PUBLISHED:
+        with Allocations(device) as allocations:
+            pipeline, step = stepping(way, batch, device)
+            step()
+            side_bits = sum(stage.peak["side_bits"] for stage in pipeline.memory().stages)
+            del pipeline, step
+        recorder.add(GROUP, way.title, ALLOCATED, "B", allocations.peak)
+        recorder.add(GROUP, way.title, SIDE_BITS, "B", side_bits)
+    steps = {way.title: stepping(way, batch, device)[1] for way in bdia.PUBLISHED}
+    for _ in range(rounds):
+        for title, step in steps.items():
+            begin = time.perf_counter()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            recorder.add(GROUP, title, SECONDS, "s", time.perf_counter() - begin)
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=count, default=128, help="images of a micro-batch (default 128)")
+    parser.add_argument("--rounds", type=count, default=5, help="times of each (default 5)")
+    parser.add_argument("--threads", type=count, default=2, help="CPU threads (default 2)")
+    add_device(parser)
+    add_options(parser, "bdia")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    device = devices.take(options.device)
+    recorder = Recorder("BDIA", about(__doc__), command("benchmarks.bdia", arguments), options, device)
+    measure(recorder, options.batch, device, options.rounds)
+    plain, *others = (way.title for way in bdia.PUBLISHED)
+    recorder.comparisons += [Comparison(GROUP, q, title, plain) for q in (ALLOCATED, SECONDS) for title in others]
+    return recorder.finish()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

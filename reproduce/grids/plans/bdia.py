@@ -1,0 +1,90 @@
+"""BDIA beside the plain transformer and the additive coupling: accuracy, memory, and what its random steps do.
+
+Of the published recipe (second-hand: 6 blocks of 512 channels, micro-batches of 128, 400 epochs) what a cell cannot say
+is left out: SET-Adam is AdamW here, the cosine two drops, and there is no dropout.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.grids import paper, small, smoke
+
+DATASETS = ("cifar10", "cifar100")
+PUBLISHED_SIZE = "six"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A transformer and how it is trained.
+
+    Attributes:
+        title: in tables and figures; a network's alone where it is trained as published.
+        family: of models.
+        coupling: a setting of the cell.
+        method: that trains it.
+
+    """
+
+    title: str
+    family: str
+    coupling: str
+    method: Method
+
+
+VIT = Way("ViT", "vit", "own", methods.BACKPROPAGATION)
+REVVIT = Way("RevViT", "revvit", "own", methods.REVERSIBLE_BACKPROPAGATION)
+BDIA = Way("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION)
+FLOAT = Way("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION)
+PUBLISHED = (VIT, REVVIT, BDIA)
+LATE = (Way("RevViT, PETRA", "revvit", "own", methods.PETRA), Way("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA))
+WAYS = (*PUBLISHED, FLOAT, *LATE)
+
+
+def cells(scale: str) -> list[Cell]:
+    """At `paper` what was published; below that PETRA too."""
+    if scale == "smoke":
+        return [_smoke(way) for way in WAYS]
+    if scale == "small":
+        return [_small(way, seed) for seed in small.SEEDS for way in WAYS]
+    if scale == "paper":
+        return [
+            as_published(way, dataset, seed)
+            for dataset in DATASETS
+            for seed in paper.SEEDS[dataset]
+            for way in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
+        ]
+    return []
+
+
+def way_of(cell: Cell) -> Way:
+    """What a cell of this plan is of."""
+    assert isinstance(cell, TrainedCell)
+    of = cell.model.partition("_")[0], cell.coupling, cell.method
+    return next(way for way in WAYS if (way.family, way.coupling, way.method.name) == of)
+
+
+def _smoke(way: Way) -> TrainingCell:
+    brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
+    return smoke.digits_cell("revnet18", way.method, **_network(way, "micro2", 48) | brief)
+
+
+def _small(way: Way, seed: int) -> TrainingCell:
+    rate = 1e-3 * math.sqrt(32 / 128)
+    longer: dict[str, Any] = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": rate}
+    return small.cell("revnet18", way.method, 1, seed, **_network(way, PUBLISHED_SIZE, 64) | longer)
+
+
+def as_published(way: Way, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
+    """The cell of the published size and, as far as a cell can say it, recipe."""
+    own: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
+    network = _network(way, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
+    return paper.cell(dataset, "revnet18", way.method, 1, seed, **network | own)
+
+
+def _network(way: Way, size: str, width: int) -> dict[str, Any]:
+    model: dict[str, Any] = {"model": f"{way.family}_{size}", "stem": "patch4", "width": width}
+    return {**model, "coupling": way.coupling, "optimizer": "adamw", "weight_decay": 0.05}
