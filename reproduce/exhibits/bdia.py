@@ -31,7 +31,10 @@ INTRODUCTION = (
 def whole(frames: Frames) -> Iterator[Shown]:
     """What was published beside ours: accuracy at the published size, and memory, as the benchmark measured it."""
     rows, ours = published_tables.read("bdia"), Samples()
-    for sheet in sheets(frames, "bdia"):
+    every = list(sheets(frames, "bdia"))
+    if not any(sheet.begun for sheet in every):
+        yield Sentence("Nothing has been trained yet; what was published stands below.")
+    for sheet in every:
         if sheet.scale == "paper":
             ours.update({(sheet.dataset, title): sample for title, sample in _accuracy(sheet).items()})
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
