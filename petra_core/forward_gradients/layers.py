@@ -141,8 +141,11 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
         """Of one sample: a outer d, summed over all places at which the weights are used."""
         places = tuple(range(d.dim() - 1)) if isinstance(module, nn.Linear) else tuple(range(1, d.dim()))
         if isinstance(module, nn.Conv2d):
-            shape, step = module.weight.shape, (module.stride, module.padding, module.dilation, module.groups)
-            weight = conv2d_weight(a[None], shape, d[None], *step)  # type: ignore[no-untyped-call]
+            stride = module.stride
+            if module.kernel_size == (1, 1):  # whose strided form is not safe (`petra_core.models.pointwise`)
+                a, stride = a[:, :: stride[0], :: stride[1]], (1, 1)
+            rest = stride, module.padding, module.dilation, module.groups
+            weight = conv2d_weight(a[None], module.weight.shape, d[None], *rest)  # type: ignore[no-untyped-call]
         elif isinstance(module, nn.Linear):
             weight = torch.tensordot(d, a, (places, places)) if places else torch.outer(d, a)
         else:

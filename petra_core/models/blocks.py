@@ -58,8 +58,9 @@ def local_resnet(blocks: int, *, num_classes: int, width: int = WIDTH) -> list[S
     else:
         channels = [width, *(_channels(block, blocks, width) for block in range(blocks))]
         strides = [2 if block in (4, 8, 12) else 1 for block in range(blocks)]
-        first, *middle, top = (_plain(*shape) for shape in zip(channels, channels[1:], strides, strict=False))
-        modules = [nn.Sequential(_plain(IMAGE_CHANNELS, width, 1), first), *middle, nn.Sequential(top, *head)]
+        plain = [_plain(*shape) for shape in zip(channels, channels[1:], strides, strict=False)]
+        first, top = nn.Sequential(_plain(IMAGE_CHANNELS, width, 1), plain[0]), nn.Sequential(plain[-1], *head)
+        modules = [first, *plain[1:-1], top]
     stages: list[Stage] = [*map(BufferedStage, modules[:-1]), HeadStage(modules[-1])]
     for stage in stages:
         initialise(stage)

@@ -13,7 +13,7 @@ from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError
 from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.training import ForwardGradients
-from petra_core.models import blocks
+from petra_core.models import PointwiseConv2d, blocks
 from tests import toys
 
 BATCH = 4
@@ -268,9 +268,14 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
     """They sum up to autograd's gradient, and are the transpose of what a change of weights does."""
     torch.manual_seed(0)
     block = nn.Sequential(
-        nn.Conv2d(4, 6, 3, stride=2, groups=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(2), nn.Linear(4, 5)
+        nn.Conv2d(4, 6, 3, stride=2, groups=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        PointwiseConv2d(6, 3, 2),
+        nn.Flatten(2),
+        nn.Linear(4, 5),
     ).double()
-    x = torch.randn(3, 4, 6, 6, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(3, 4, 8, 9, dtype=torch.float64, requires_grad=True)
     layers = layers_of(block)
     with observing(layers) as seen:
         output = block(x)
