@@ -11,6 +11,7 @@ and a `torch.func.jvp` through what lies above says how far to follow it.
 """
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,7 +167,6 @@ class ForwardGradients:
         optimizer: called once a block with the list of its parameters and its auxiliary network's. None: weights stay
             as they are, and each parameter's `.grad` is left for whoever looks.
         seed: of noise, redrawn networks and dropout. None: torch's global generators.
-        autocast: dtype of automatic mixed precision; None: as the caller's own context says.
 
     Attributes:
         micro_batches: how many have been trained on.
@@ -188,7 +188,6 @@ class ForwardGradients:
         auxiliary: Auxiliary | None = None,
         optimizer: OptimizerFactory | None = None,
         seed: int | None = None,
-        autocast: torch.dtype | None = None,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
@@ -204,7 +203,6 @@ class ForwardGradients:
         head = self.stages[-1].parts()[-1]
         assert isinstance(head, HeadStage)
         self._loss: Loss = head.loss
-        self._autocast = autocast
         self.blocks = [
             self._block(index, stage, optimizer, RandomStream(self.device, seed, index))
             for index, stage in enumerate(self.stages)
@@ -215,6 +213,7 @@ class ForwardGradients:
         self._shapes = Shapes()
         self._waiting: list[tuple[int, Tensor]] = []
         self.micro_batches = 0
+        self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
         self.cosines = torch.full([len(self.stages) - 1], torch.nan)
 
     def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> _Block:
@@ -258,12 +257,10 @@ class ForwardGradients:
         for block in self.blocks:
             for parameter in block.parameters:
                 parameter.grad = None
-        kind = self.device.type
-        mixed = torch.autocast(kind, self._autocast) if self._autocast is not None else contextlib.nullcontext()
         self.cosines = torch.full([len(self.blocks) - 1], torch.nan, device=self.device)
-        with mixed:
-            forward_mode = self.settings.derivative is Derivative.JVP
-            loss = (self._upwards if forward_mode else self._downwards)(inputs, target)
+        forward_mode = self.settings.derivative is Derivative.JVP
+        loss = (self._upwards if forward_mode else self._downwards)(inputs, target)
+        self._cosine_sums, self._summed = self._cosine_sums + self.cosines, self._summed + 1
         self._waiting.append((self.micro_batches, loss))
         self.micro_batches += 1
         if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
@@ -538,8 +535,7 @@ class ForwardGradients:
     @torch.no_grad()
     def evaluate(self, inputs: Tensor) -> Tensor:
         """The network's output (logits) with the current weights, in evaluation mode."""
-        mixed = contextlib.nullcontext() if self._autocast is None else torch.autocast(self.device.type, self._autocast)
-        with in_evaluation_mode(self.stages), mixed:
+        with in_evaluation_mode(self.stages):
             output: Tensor = self.model(inputs)
         return output
 
@@ -559,6 +555,12 @@ class ForwardGradients:
         """
         ledgers = [(block.index, block.ledger) for block in self.blocks]
         return MemoryReport(tuple(StageMemory(i, dict(o.now), dict(o.peak), o.peak_total) for i, o in ledgers))
+
+    def mean_cosines(self) -> tuple[int, list[float | None]]:
+        """The steps since the last call, and over them the mean of `cosines`, None where it is unknown."""
+        steps, sums = self._summed, self._cosine_sums.tolist()
+        self._cosine_sums, self._summed = torch.zeros_like(self._cosine_sums), 0
+        return steps, [None if math.isnan(total) or not steps else total / steps for total in sums]
 
     def check_finite(self) -> None:
         """See that all losses so far and all weights are finite. Raises: NonFiniteError."""
@@ -595,6 +597,7 @@ class ForwardGradients:
                 "settings": str(self.settings),
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes.first,
+                "cosines": [self._cosine_sums, self._summed],
                 "workers": [
                     {
                         **{name: module.state_dict() for name, module in block.modules.items()},
@@ -626,6 +629,8 @@ class ForwardGradients:
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(f"the state of block {block.index} does not fit: {error}") from error
         self.micro_batches, self._shapes.first = state["micro_batches"], state["shapes"]
+        sums, self._summed = state["cosines"]
+        self._cosine_sums = sums.to(self.device)
         self._waiting.clear()
 
 
