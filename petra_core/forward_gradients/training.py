@@ -170,6 +170,7 @@ class ForwardGradients:
 
     Attributes:
         micro_batches: how many have been trained on.
+        graphs_peak: the most bytes of graphs, and of the inputs they begin at, that were there at one moment.
         cosines: of the last step, [J - 1]: between target and guess, in the space of the settings, for each block the
             mean over the samples; NaN in forward mode, where the target's length is unknown.
 
@@ -213,6 +214,7 @@ class ForwardGradients:
         self._shapes = Shapes()
         self._waiting: list[tuple[int, Tensor]] = []
         self.micro_batches = 0
+        self._graphs = self.graphs_peak = 0
         self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
         self.cosines = torch.full([len(self.stages) - 1], torch.nan)
 
@@ -344,9 +346,12 @@ class ForwardGradients:
             block.graph_bytes = saved.bytes
         block.ledger.set("inputs", payload([turn.input]))
         block.ledger.set("graph", block.graph_bytes)
+        self._graphs += block.graph_bytes + payload([turn.input])
+        self.graphs_peak = max(self.graphs_peak, self._graphs)
         return turn
 
     def _end(self, turn: _Turn) -> None:
+        self._graphs -= (turn.block.graph_bytes or 0) + payload([turn.input])
         turn.block.ledger.set("inputs", 0)
         turn.block.ledger.set("graph", 0)
 

@@ -13,6 +13,7 @@ __all__ = ["EXHIBITS"]
 _MODULES = (
     *("accuracy", "table1", "table2", "table3", "table4", "table5", "table6", "figure4", "figure5", "figure6"),
     *("length", "corrections", "depth", "stability", "invertible", "scale_study", "tradeoff", "transformers"),
+    "forward_gradients",
     *("pareprop", "benchmarks", "history", "schedules", "provenance"),
 )
 EXHIBITS: tuple[Exhibit, ...] = tuple(import_module(f"reproduce.exhibits.{name}").EXHIBIT for name in _MODULES)

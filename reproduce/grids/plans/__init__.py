@@ -11,6 +11,7 @@ from reproduce.grids.plans import (
     corrections,
     depth,
     figure4,
+    forward_gradients,
     gradients,
     invertible,
     length,
@@ -47,4 +48,5 @@ PLANS: dict[str, Plan] = {
     "length": length.cells,
     "tradeoff": tradeoff.cells,
     "corrections": corrections.cells,
+    "forward_gradients": forward_gradients.cells,
 }
