@@ -2,6 +2,7 @@
 
 from petra_core.checks import check_residual
 from petra_core.models.bdia import BdiaStage
+from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
@@ -24,12 +25,14 @@ __all__ = [
     "PointwiseConv2d",
     "SplitStreams",
     "TransformerSize",
+    "auxiliary",
     "chain",
     "check_residual",
     "gpt",
     "group",
     "invertible_revnet",
     "load_stages_state_dict",
+    "local_resnet",
     "resnet",
     "revmvit",
     "revnet",

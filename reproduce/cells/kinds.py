@@ -10,6 +10,7 @@ of a cell; it is in the record's environment (`reproduce.records.record`).
 """
 
 import dataclasses
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 
 from petra_core import delay, methods
 from petra_core.ages import check_replicas
+from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, transformers
 from reproduce.cells.base import Cell, CellError, near_matches
 
@@ -24,6 +26,7 @@ __all__ = [
     "Cell",
     "CellError",
     "ComplexityCell",
+    "ForwardGradientCell",
     "GradientsCell",
     "MeasuredCell",
     "MemoryCell",
@@ -45,14 +48,18 @@ RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
+#: Networks with auxiliary ones, and the number of their blocks (`petra_core.models.blocks`).
+BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
+AUXILIARIES = ("cnn", "mlp", "linear")
+FORWARD_GRADIENT = "FORWARD_GRADIENT"  # the method's name: an algorithm beside those of the pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkCell(Cell):
     """A network under one method."""
 
-    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, or a
-    #: transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
+    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, one of
+    #: `BLOCK_MODELS`, or a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
     model: str
     #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
     #: or `bytes` for text.
@@ -73,9 +80,13 @@ class NetworkCell(Cell):
 
     def _check(self) -> None:
         _check_model(self)
-        _check_method(self)
+        self._check_algorithm()
         _at_least(self, 1, "batch_size")
         _at_least(self, 0, "seed")
+
+    def _check_algorithm(self) -> None:
+        """Check the method and what goes with it. Raises: CellError."""
+        _check_method(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +133,6 @@ class TrainedCell(NetworkCell):
         if self.coupling == "bdia" and self.messages != "float32":
             raise CellError(f"the coupling bdia is exact in the bits of float32 streams, got messages {self.messages}")
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _check_delay(self)
         _at_least(self, 1, "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor")
         dataset.check(
@@ -137,6 +147,10 @@ class TrainedCell(NetworkCell):
             raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")
+
+    def _check_algorithm(self) -> None:
+        super()._check_algorithm()
+        _check_delay(self)
 
     @property
     def slug(self) -> str:
@@ -212,6 +226,73 @@ class ReconstructionCell(ProbedCell):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ForwardGradientCell(TrainedCell):
+    """Train by forward gradients (`petra_core.forward_gradients`), and record the accuracy and how good guesses are.
+
+    Every batch is an update, and nothing is late: settings of the pipeline stay at their defaults.
+    """
+
+    kind: ClassVar[str] = "forward_gradient"
+
+    target: str  # `global`, `local` or `next`
+    guess: str  # `local`, `gaussian`, `rademacher`, `fixed`, `redrawn`, `next` or `global`
+    space: str  # `activations`, `weights`, `batch_weights` or `all_weights`
+    scaling: str  # `projected`, `plain` or `sign`
+    derivative: str  # `projection`, or `jvp` for forward mode
+    auxiliary: str  # kind of the auxiliary networks: `cnn`, `mlp` or `linear`
+    released: tuple[str, ...]  # faults of the released code that are to be reproduced
+
+    @property
+    def algorithm(self) -> forward.ForwardGradient:
+        """The settings as the core has them. Raises: ValueError: they contradict each other."""
+        return forward.ForwardGradient(
+            forward.Target(self.target),
+            forward.Guess(self.guess),
+            forward.Space(self.space),
+            forward.Scaling(self.scaling),
+            forward.Derivative(self.derivative),
+            frozenset(map(forward.Fault, self.released)),
+        )
+
+    @property
+    def slug(self) -> str:
+        """Data set, model, target, guess, space and what else distinguishes cells of one grid."""
+        usual = {"scaling": "projected", "derivative": "projection", "auxiliary": "cnn"}
+        further = [value for name, usually in usual.items() if (value := getattr(self, name)) != usually]
+        words = ["forward", self.target, self.guess, self.space, *further, *self.released]
+        way = "-".join(words).replace("_", "-")
+        return f"{self.dataset}-{self.model}-w{self.width}-{way}-s{self.seed}"
+
+    def _check_algorithm(self) -> None:
+        if self.model not in BLOCK_MODELS:
+            raise CellError(f"forward gradients need auxiliary networks, which {' and '.join(BLOCK_MODELS)} have")
+        if self.method.strip().upper().replace("-", "_") != FORWARD_GRADIENT:
+            raise CellError(f"a {self.kind} cell has the method {FORWARD_GRADIENT}, got {self.method!r}")
+        object.__setattr__(self, "method", FORWARD_GRADIENT)
+        pipelined: dict[str, Any] = {"accumulation": 1, "messages": "float32", "replicas": 1, "stage_replicas": ()}
+        pipelined |= {"forward_weights": "current", "correction": "none", "correction_value": 0.0}
+        if self.precision == "bf16":
+            raise CellError("the squares of guesses need float32: choose the precision float32 or tf32, got bf16")
+        for name, only in pipelined.items():
+            if getattr(self, name) != only:
+                raise CellError(
+                    f"{name} is of the pipeline, forward gradients have {only!r}; got {getattr(self, name)!r}"
+                )
+        kinds: dict[str, type[enum.Enum]] = {"target": forward.Target, "guess": forward.Guess, "space": forward.Space}
+        kinds |= {"scaling": forward.Scaling, "derivative": forward.Derivative}
+        for name, kind in kinds.items():
+            _one_of(name, getattr(self, name), tuple(choice.value for choice in kind))
+        _one_of("auxiliary", self.auxiliary, AUXILIARIES)
+        for fault in self.released:
+            _one_of("fault of the released code", fault, tuple(choice.value for choice in forward.Fault))
+        object.__setattr__(self, "released", tuple(sorted(set(self.released))))
+        try:
+            self.algorithm  # noqa: B018  # contradictions are found by making it
+        except ValueError as error:
+            raise CellError(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasuredCell(NetworkCell):
     """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone."""
 
@@ -278,6 +359,7 @@ CELLS: tuple[type[Cell], ...] = (
     ReconstructionCell,
     MemoryCell,
     StageCostCell,
+    ForwardGradientCell,
 )
 KINDS = {cell.kind: cell for cell in CELLS}
 
@@ -328,8 +410,8 @@ def _check_model(cell: NetworkCell) -> None:
         except ValueError as error:
             raise CellError(str(error)) from None
     else:
-        _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *transformers.MODELS))
-        _one_of("stem", cell.stem, RESIDUAL_STEMS)
+        _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *BLOCK_MODELS, *transformers.MODELS))
+        _one_of("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
 
 
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from petra_core.ledger import KINDS
 from reproduce.cells import transformers
 from reproduce.cells.catalogue import Dataset
-from reproduce.cells.kinds import NetworkCell
+from reproduce.cells.kinds import BLOCK_MODELS, NetworkCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
@@ -25,6 +25,8 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
 
     if cell.model in transformers.MODELS:
         return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes, cell.coupling)
+    if cell.model in BLOCK_MODELS:
+        return models.local_resnet(BLOCK_MODELS[cell.model], num_classes=num_classes, width=cell.width)
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))
     if family == "chain":
@@ -53,6 +55,8 @@ def title_of(cell: NetworkCell) -> str:
     """As tables call the cell's network: "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
         return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
+    if cell.model in BLOCK_MODELS:
+        return f"ResNet-18 in {BLOCK_MODELS[cell.model]} blocks, width {cell.width}"
     family = cell.model.rstrip("0123456789")
     depth = cell.model.removeprefix(family)
     names = {

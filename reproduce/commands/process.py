@@ -12,7 +12,7 @@ import click
 import torch
 
 from petra_core import CheckpointError
-from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.kinds import TrainedCell
 from reproduce.commands.common import check_files, checked
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
@@ -33,7 +33,7 @@ from reproduce.words import count
 
 
 def train_here(
-    cell: TrainingCell,
+    cell: TrainedCell,
     how: How,
     *,
     output: Path | None,
@@ -95,7 +95,7 @@ def _how(team: Team, threads: int) -> str:
     return "; ".join(filter(None, [many, team.notice]))
 
 
-def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
+def _shares(cell: TrainedCell, asked: int, partition: str) -> sharing.Shares:
     """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
     alone = not sharing.launched()
     if alone and partition == "balanced":
@@ -103,7 +103,7 @@ def _shares(cell: TrainingCell, asked: int, partition: str) -> sharing.Shares:
     return sharing.shares(cell, partition, 1 if alone else sharing.processes_of_replica(asked, cell.replicas))
 
 
-def _join(cell: TrainingCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
+def _join(cell: TrainedCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
     if not sharing.launched():
         return ALONE
     from reproduce.teams import processes

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from petra_core import methods
 from reproduce.cells import rates
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainedCell, TrainingCell
 from reproduce.records.record import State, Status
 
 #: The settings of a recipe: all that is the same for every network, method, k and seed.
@@ -25,12 +25,12 @@ def table(states: Mapping[Cell, State]) -> str:
     """Mean test accuracy in percent after the last epoch: a table a recipe, with networks and methods by k.
 
     A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
-    measured, not trained, are counted.
+    measured, not trained, are counted, and those of forward gradients, which differ in more than method and k.
     """
     trained: dict[TrainingCell, State] = {}
     names = [field.name for field in dataclasses.fields(TrainingCell)]
     for cell, state in states.items():
-        if isinstance(cell, TrainedCell):
+        if _by_method(cell):
             plain = TrainingCell(**{name: getattr(cell, name) for name in names})
             if plain not in trained or type(cell) is TrainingCell:
                 trained[plain] = state
@@ -43,10 +43,14 @@ def table(states: Mapping[Cell, State]) -> str:
     for recipe, rows in sorted(recipes.items()):
         own = [text for place, text in enumerate(recipe) if len({other[place] for other in recipes}) > 1]
         lines += [*([f"{', '.join(own)}:"] if own else []), *_lines(rows), ""]
-    for kind, count in Counter(cell.kind for cell in states if not isinstance(cell, TrainedCell)).items():
+    for kind, count in Counter(cell.kind for cell in states if not _by_method(cell)).items():
         done = sum(state.status is Status.DONE for cell, state in states.items() if cell.kind == kind)
         lines.append(f"{kind}: {done} of {count} measured")
     return "\n".join(lines).rstrip("\n")
+
+
+def _by_method(cell: Cell) -> bool:
+    return isinstance(cell, TrainedCell) and not isinstance(cell, ForwardGradientCell)
 
 
 def _recipe(cell: TrainingCell) -> tuple[str, ...]:

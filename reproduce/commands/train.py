@@ -4,6 +4,7 @@ What trains (`reproduce.commands.process`) needs torch, which takes seconds to i
 setting, does not wait for it.
 """
 
+import enum
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -12,8 +13,19 @@ from typing import Any
 import click
 
 from petra_core import delay, methods
+from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, networks, rates, transformers
-from reproduce.cells.kinds import FORWARD_WEIGHTS, OPTIMIZERS, CellError, TrainingCell
+from reproduce.cells.kinds import (
+    AUXILIARIES,
+    BLOCK_MODELS,
+    FORWARD_GRADIENT,
+    FORWARD_WEIGHTS,
+    OPTIMIZERS,
+    CellError,
+    ForwardGradientCell,
+    TrainedCell,
+    TrainingCell,
+)
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.grids import smoke
@@ -23,20 +35,39 @@ from reproduce.running import devices
 from reproduce.teams import sharing
 from reproduce.teams.launch import launch
 
-NETWORK, DATA, METHOD, RECIPE, RUN = (
-    grouped(name) for name in ("Network", "Data", "Method", "Recipe", "Where and how")
+NETWORK, DATA, METHOD, GUESSES, RECIPE, RUN = (
+    grouped(name) for name in ("Network", "Data", "Method", "Forward gradients", "Recipe", "Where and how")
 )
 DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
-BY_RULE = ("stem", "width", "image_size", "augmentation", "loader", "learning_rate", "weight_decay", "correction_value")
+BY_RULE = (
+    *("model", "accumulation", "stem", "width", "image_size", "augmentation", "loader", "learning_rate"),
+    *("weight_decay", "correction_value"),
+)
+#: Settings of forward gradients with their defaults: the paper's algorithm.
+FORWARD = {
+    "target": "global",
+    "guess": "local",
+    "space": "weights",
+    "scaling": "projected",
+    "derivative": "projection",
+    "auxiliary": "cnn",
+    "released": "",
+}
+FORWARD_MODEL = next(iter(BLOCK_MODELS))
 CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
+
+
+def _choices(of: type[enum.Enum]) -> str:
+    return ", ".join(choice.value for choice in of)
 
 
 @click.command(cls=GroupedCommand)
 @NETWORK(
     "--model",
-    default=DEFAULTS.model,
-    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), or a "
-    "transformer: vit, revvit, revswin, revmvit or (for text) revroberta with _micro, _base and more.",
+    show_default=f"{DEFAULTS.model}, of forward-gradient {FORWARD_MODEL}",
+    help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), "
+    f"{', '.join(BLOCK_MODELS)} (for forward-gradient), or a transformer: vit, revvit, revswin, revmvit or (for text) "
+    "revroberta with _micro, _base and more.",
 )
 @NETWORK(
     "--stem",
@@ -70,8 +101,18 @@ CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not del
 @DATA(
     "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
 )
-@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.KNOWN)}.")
-@METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
+@METHOD(
+    "--method",
+    default=DEFAULTS.method,
+    help=f"{', '.join(method.name for method in methods.KNOWN)}, or forward-gradient.",
+)
+@METHOD(
+    "-k",
+    "--accumulation",
+    type=int,
+    show_default=f"{DEFAULTS.accumulation}, of forward-gradient 1",
+    help="Micro-batches of an update, 1 to 32.",
+)
 @METHOD(
     "--forward-weights",
     default=DEFAULTS.forward_weights,
@@ -88,6 +129,20 @@ CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not del
     "--replicas",
     default=DEFAULTS.replicas,
     help="Networks side by side, each on micro-batches of its own, with one mean gradient: R times the batch.",
+)
+@GUESSES("--target", show_default=FORWARD["target"], help=f"{_choices(forward.Target)}: the gradient to be followed.")
+@GUESSES("--guess", show_default=FORWARD["guess"], help=f"{_choices(forward.Guess)}: the direction that is taken.")
+@GUESSES("--space", show_default=FORWARD["space"], help=f"{_choices(forward.Space)}, in which they are multiplied.")
+@GUESSES("--scaling", show_default=FORWARD["scaling"], help=f"{_choices(forward.Scaling)}: what stands before a guess.")
+@GUESSES("--derivative", show_default=FORWARD["derivative"], help=f"{_choices(forward.Derivative)} (forward mode).")
+@GUESSES(
+    "--auxiliary", show_default=FORWARD["auxiliary"], help=f"{', '.join(AUXILIARIES)}: networks with local losses."
+)
+@GUESSES(
+    "--released",
+    show_default="none",
+    metavar="FAULTS",
+    help=f"Faults of the released code to reproduce: {_choices(forward.Fault)}.",
 )
 @RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
 @RECIPE(
@@ -157,10 +212,12 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     Leaves a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) in
     the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
     """
-    settings = {field.name: options.pop(field.name) for field in fields(TrainingCell) if field.name in options}
+    settings = {field.name: options.pop(field.name) for field in fields(ForwardGradientCell) if field.name in options}
     cell = checked(lambda: cell_by_hand(settings))
     checked(lambda: devices.check_there(device))
     checked(lambda: devices.check_graphs(how.cuda_graphs, [device]))
+    if processes > 1 and isinstance(cell, ForwardGradientCell):
+        raise click.UsageError(f"--processes {processes}: forward gradients are trained by one process")
     if processes * cell.replicas > 1 and not sharing.launched():
         arguments = sys.argv[1:]
         if partition == "balanced":
@@ -176,7 +233,7 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     train_here(cell, how, device=device, threads=threads, processes=processes, partition=partition, **options)
 
 
-def _balanced(cell: TrainingCell, processes: int, device: str, threads: int) -> str:
+def _balanced(cell: TrainedCell, processes: int, device: str, threads: int) -> str:
     where = devices.take(device)
     found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
     click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
@@ -189,14 +246,21 @@ def constant(correction: str, epochs: int) -> float:
     return usual.get(correction, 0.0)
 
 
-def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
+def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
 
     Raises: CellError: a setting is wrong.
     """
     values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
+    own = {name: values.pop(name, None) for name in FORWARD}
+    guesses = values["method"].strip().upper().replace("-", "_") == FORWARD_GRADIENT
+    if given := [name for name, value in own.items() if value is not None and not guesses]:
+        raise CellError(f"--{given[0]} is of --method forward-gradient, got --method {values['method']}")
+    if values["model"] is None:
+        values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
     model, dataset = values["model"], catalogue.by_name(values["dataset"])
     defaults = {
+        "accumulation": 1 if guesses else DEFAULTS.accumulation,
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
         "width": transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width,
         "image_size": dataset.image_size,
@@ -217,4 +281,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainingCell:
             values["learning_rate"] = rates.rate(optimizer, samples, values["accumulation"])
         except ValueError as error:
             raise CellError(str(error)) from None
-    return TrainingCell(**values)
+    if not guesses:
+        return TrainingCell(**values)
+    own = {name: FORWARD[name] if value is None else value for name, value in own.items()}
+    own["released"] = tuple(fault.strip() for fault in own["released"].split(",") if fault.strip())
+    return ForwardGradientCell(**values, **own)

@@ -7,7 +7,7 @@ name of that and these two. Another is trained by hand, every setting written ou
 
 from functools import cache
 
-from reproduce.cells.kinds import Cell, TrainingCell
+from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import meaning
@@ -21,7 +21,7 @@ def command(cell: Cell) -> str:
         asked, there = cell.to_dict(), nearest.to_dict()
         changed = [f" --{name} {asked[name]}" for name in ("loader", "precision") if asked.get(name) != there.get(name)]
         return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
-    if not isinstance(cell, TrainingCell):
+    if not isinstance(cell, TrainingCell | ForwardGradientCell):
         return ""
     settings = {name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale")}
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())

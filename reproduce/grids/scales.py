@@ -10,7 +10,7 @@ figures that show them, and put together by `reproduce.grids.grid`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
+from reproduce.cells.kinds import Cell, CellError, ForwardGradientCell, TrainedCell, near_matches
 from reproduce.records.record import State, Status
 
 
@@ -33,6 +33,8 @@ class Scale:
             return False
         if (cell.forward_weights, cell.correction) != ("current", "none") or cell.optimizer == "nadam":
             return False  # what is done about delay is on trial
+        if isinstance(cell, ForwardGradientCell):
+            return False  # guesses are on trial
         if state.status is Status.DONE:
             return test_accuracy is None or test_accuracy <= self.target(cell)
         return state.status is Status.FAILED

@@ -26,12 +26,15 @@ One line of metrics an epoch:
 
 import math
 import time
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, NonFiniteError, Pipeline, checkpoint, methods
+from petra_core import CheckpointError, MemoryReport, NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
 from petra_core.devices import captured, compiled
 from petra_core.finite import REMEDY
@@ -62,7 +65,11 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
     `data`: which files it was trained on, and whether they are the official ones.
     """
     assert isinstance(cell, TrainedCell)
-    trainer = Trainer(cell, record, context, probe)
+    return finished(Trainer(cell, record, context, probe), context)
+
+
+def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
+    """The result of a trainer that goes on to the end; see `train`."""
     try:
         trainer.resume()
         trainer.run()
@@ -75,8 +82,26 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
     return trainer.result()
 
 
+class Engine(Protocol):
+    """What is trained: a `petra_core.Pipeline`, or what is used like one."""
+
+    micro_batches: int
+
+    @property
+    def model(self) -> nn.Sequential: ...
+    def step(self, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None: ...
+    def drain(self) -> list[torch.Tensor]: ...
+    def evaluate(self, inputs: torch.Tensor) -> torch.Tensor: ...
+    def averaged_statistics(self) -> AbstractContextManager[None]: ...
+    def set_learning_rate(self, learning_rate: float) -> None: ...
+    def memory(self) -> MemoryReport: ...
+    def check_finite(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
 class Trainer:
-    """The training of one cell: a pipeline, its data, and the position in it.
+    """The training of one cell: a pipeline, or what a subclass has in its place, its data, and the position in it.
 
     Attributes:
         epoch: epochs finished.
@@ -93,45 +118,11 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
-        method = methods.by_name(cell.method)
-        try:
-            method.check_depth(method.delay(0, len(stages)), cell.accumulation)
-        except ValueError as error:
-            raise UnsupportedError(str(error)) from None
-        if probe is not None and context.team.size > 1:
-            raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
-        placed, channel = context.team.place(
-            [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
-        )
-        _check_stage_replicas(cell, () if channel is None else channel.replicas)
-        replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
-        self.pipeline = Pipeline(
-            placed,
-            method,
-            accumulation=cell.accumulation,
-            optimizer=optimizer(cell),
-            forward_weights=ForwardWeights(cell.forward_weights),
-            correction=correction(cell, self.batches),
-            seed=derived_seed(cell.seed, DROPOUT, *replica),
-            autocast=autocast(cell),
-            messages=torch.bfloat16 if cell.messages == "bf16" else None,
-            before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
-            after_backward=None if probe is None else probe.after_backward,
-            channel=channel,
-        )
-        if how.compiled:
-            compiled.compile_functions(self.pipeline.stages)
         self._ticks: captured.CapturedTicks | None = None
-        if how.cuda_graphs and context.trace is not None:
-            raise UnsupportedError(
-                "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
-                "the trace, sees nothing of it; give one of the two"
-            )
-        self._own_stages, self._turn = (range(len(stages)), 0) if channel is None else (channel.stages, channel.replica)
-        if probe is not None:
-            probe.watch(self.pipeline, cell.epochs * self.batches)
+        self._own_stages, self._turn = range(len(stages)), 0
+        self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
             cell.learning_rate,
             round(cell.warmup_epochs * self.batches),
@@ -146,9 +137,52 @@ class Trainer:
         self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
         self._saved = time.monotonic()
 
+    def _engine(self, stages: list[Stage]) -> Engine:
+        """The pipeline, over the devices and processes of the context. Raises: UnsupportedError: they do not fit."""
+        cell, context, probe = self._cell, self._context, self._probe
+        how = context.how
+        method = methods.by_name(cell.method)
+        try:
+            method.check_depth(method.delay(0, len(stages)), cell.accumulation)
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from None
+        if probe is not None and context.team.size > 1:
+            raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
+        if how.cuda_graphs and context.trace is not None:
+            raise UnsupportedError(
+                "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
+                "the trace, sees nothing of it; give one of the two"
+            )
+        placed, channel = context.team.place(
+            [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
+        )
+        _check_stage_replicas(cell, () if channel is None else channel.replicas)
+        if channel is not None:
+            self._own_stages, self._turn = channel.stages, channel.replica
+        replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
+        pipeline = Pipeline(
+            placed,
+            method,
+            accumulation=cell.accumulation,
+            optimizer=optimizer(cell),
+            forward_weights=ForwardWeights(cell.forward_weights),
+            correction=correction(cell, self.batches),
+            seed=derived_seed(cell.seed, DROPOUT, *replica),
+            autocast=autocast(cell),
+            messages=torch.bfloat16 if cell.messages == "bf16" else None,
+            before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
+            after_backward=None if probe is None else probe.after_backward,
+            channel=channel,
+        )
+        if how.compiled:
+            compiled.compile_functions(pipeline.stages)
+        if probe is not None:
+            probe.watch(pipeline, cell.epochs * self.batches)
+        return pipeline
+
     def run(self) -> None:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
-        if streams := self._context.how.cuda_graphs:
+        if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
                 self._ticks = captured.cuda(self.pipeline, streams=streams)
             except captured.UnrecordableError as error:
@@ -186,7 +220,7 @@ class Trainer:
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
             if self._probe is not None:
                 self._probe.before_step(images, labels)
-            if self._context.trace is not None:
+            if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
                 self._context.trace.before_step(self.pipeline)
             loss = self._step(laid_out(images), labels)
             self.batch += 1
@@ -252,7 +286,7 @@ class Trainer:
             "evaluation_seconds": round(evaluation_seconds, 4),
             "images_per_second": self._speed(self.batches, self._seconds),
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
-            **(self._probe.collect() if self._probe is not None else {}),
+            **self._measured(),
         }
         if self._context.team.leads:
             self._record.append(metrics)
@@ -260,6 +294,10 @@ class Trainer:
         self.epoch, self.batch = self.epoch + 1, 0
         self._loss_sum.zero_()
         self._losses, self._seconds = 0, 0.0
+
+    def _measured(self) -> dict[str, Any]:
+        """What else is known of the epoch."""
+        return {} if self._probe is None else self._probe.collect()
 
     def _evaluate(self) -> dict[str, float]:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
@@ -416,7 +454,7 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
     return torch.bfloat16 if cell.precision == "bf16" else None
 
 
-def save_model(pipeline: Pipeline, context: Context) -> None:
+def save_model(pipeline: Engine, context: Context) -> None:
     """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
     with context.team.replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():

@@ -24,7 +24,7 @@ from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.shares import even_partition
 from petra_core.timeline import Timeline
 from reproduce.cells import catalogue, networks
-from reproduce.cells.kinds import CellError, StageCostCell, TrainingCell
+from reproduce.cells.kinds import CellError, StageCostCell, TrainedCell
 
 if TYPE_CHECKING:
     import torch
@@ -165,7 +165,7 @@ def measured(
     return Balance.of_rows(cell, stage_costs.timed(cell, device, begin))
 
 
-def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCostCell:
+def of_training(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:
     """The cell that times the stages of a network that is to be trained; in float32, whatever the precision."""
     return StageCostCell(
         scale="custom",
@@ -182,7 +182,7 @@ def of_training(cell: TrainingCell, repetitions: int = REPETITIONS) -> StageCost
     )
 
 
-def balanced(cell: TrainingCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
+def balanced(cell: TrainedCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
     """The number of stages of each process for training `cell`, balanced by timing them now.
 
     To be called once, before the processes start, each of `threads` and on such a device: timings differ, and all

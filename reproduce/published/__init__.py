@@ -10,7 +10,9 @@ as `Row`s that carry a `Mark`:
 
 A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists
 every table and figure of the paper, those of unknown values too. `pareprop.csv` and `bdia.csv` are of other papers
-(arXiv 2306.09342 and 2407.09093), of which second-hand and unknown are said likewise.
+(arXiv 2306.09342 and 2407.09093), of which second-hand and unknown are said likewise; `forward_gradients.csv` has what
+others than arXiv 2306.06968, of which no value was at hand, report of forward gradients on CIFAR-10, on other networks
+than ours.
 """
 
 import csv
@@ -34,6 +36,7 @@ PAPER_CITATION = f"""\
 _FILES = {
     "bdia": None,
     "exhibits": None,
+    "forward_gradients": None,
     "pareprop": None,
     "table1_complexity": "paper",
     "table2_accuracy": None,
@@ -98,6 +101,13 @@ def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
     sizes = (size,) if exactly else (size, "")
     rows = (row for row in read("pareprop") if row["family"].lower() == family and row["size"].lower() in sizes)
     return next(rows, None)
+
+
+def forward_gradient_row(target: str, guess: str, space: str, scaling: str) -> Row | None:
+    """What was published with these settings of forward gradients (empty: of backpropagation), if anything."""
+    wanted = dict(zip(("target", "guess", "space", "scaling"), (target, guess, space, scaling), strict=True))
+    rows = read("forward_gradients")
+    return next((row for row in rows if all(row[name] == value for name, value in wanted.items())), None)
 
 
 def suite_citation(version: str) -> str:

@@ -38,6 +38,7 @@ RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
     *("forward_weights", "correction", "correction_value"),
+    *("target", "guess", "space", "scaling", "derivative", "auxiliary"),
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),

@@ -32,6 +32,7 @@ RUNNERS = {
     "stage_costs": "reproduce.measures.stage_costs:measure",
     "gradients": "reproduce.measures.gradient_quality:measure",
     "reconstruction": "reproduce.measures.reconstruction:measure",
+    "forward_gradient": "reproduce.measures.forward_gradients:measure",
 }
 
 Runner = Callable[[Cell, Record, Context], Mapping[str, Any]]

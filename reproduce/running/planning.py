@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import PLANS
 from reproduce.records import speed
@@ -122,7 +121,7 @@ def _together(items: Iterable[Item]) -> dict[tuple[str, ...], list[Item]]:
 def _row(items: Sequence[Item]) -> tuple[str, ...]:
     settings = [item.cell.to_dict() for item in items]
     first = settings[0]
-    names = list(dict.fromkeys(methods.by_name(values["method"]).name for values in settings))
+    names = list(dict.fromkeys(values["method"] for values in settings))
     shown = ", ".join(name.lower().replace("_", "-") for name in names)
     kind = "" if first["kind"] == "training" else f" ({first['kind']})"
     return (

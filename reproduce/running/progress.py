@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from torch import Tensor
 from tqdm import tqdm
 
-from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.kinds import TrainedCell
 from reproduce.measures.context import Observer
 
 
@@ -34,7 +34,7 @@ class _Bar:
 class TrainingBar(_Bar, Observer):
     """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
 
-    def __init__(self, cell: TrainingCell, stream: TextIO | None = None) -> None:
+    def __init__(self, cell: TrainedCell, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._cell = cell
         self._is_terminal = self._stream.isatty()

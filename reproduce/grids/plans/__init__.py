@@ -13,6 +13,7 @@ from reproduce.grids.plans import (
     couplings,
     depth,
     figure4,
+    forward_gradients,
     gradients,
     invertible,
     length,
@@ -51,4 +52,5 @@ PLANS: dict[str, Plan] = {
     "length": length.cells,
     "tradeoff": tradeoff.cells,
     "corrections": corrections.cells,
+    "forward_gradients": forward_gradients.cells,
 }

@@ -1,0 +1,170 @@
+"""Forward gradients as settings of a few axes: what is wished for, what is guessed, and where (arXiv 2306.06968).
+
+Forward mode tells the product <T, G> of a gradient T that nobody has computed with a direction G that somebody has. A
+forward gradient steps along G by that much. Target, guess and space say of what, along what and of which tensors:
+
+    for each sample n    g_n = a_n G_n,    a_n = <T_n, G_n> / (||G_n||^2 + eps)    (scaling PROJECTED)
+
+The update is the sum over the samples of a batch; T and G are gradients of its mean loss, so 1/B is in both. Projected
+on T itself T remains, whatever is at right angles gives 0, and ||g|| is ||T|| |cos(T, G)|.
+
+Works of before are settings too. For a Gaussian v of d numbers E[<T, v> v] is T, and its variance (d + 1) ||T||^2:
+
+    ForwardGradient(guess=GAUSSIAN, space=ALL_WEIGHTS, scaling=PLAIN)   Baydin et al. 2022 (arXiv 2202.08587)
+    ForwardGradient(guess=GAUSSIAN, space=ACTIVATIONS, scaling=PLAIN)   Ren et al. 2023, FG-A, where a block is a layer
+
+while E[<T, v> v / ||v||^2] is T/d: projected on noise, a step is too short by the number of dimensions.
+
+Facts of the released code (streethagore/ForwardLocalGradient, e262989) were read there. It says nothing of which of its
+faults the published numbers have; `Fault` reproduces each of those that change a training.
+"""
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["EPS", "Derivative", "Fault", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
+
+EPS = 1e-16  # of the released code; in float32 it counts once a sample's ||G_n|| is below about 1e-8
+
+
+class Target(enum.Enum):
+    """The gradient that one would like to follow."""
+
+    GLOBAL = "global"  # of the network's loss
+    LOCAL = "local"  # of the block's own auxiliary loss
+    NEXT = "next"  # of the next block's auxiliary loss, through that block ("above" in the released code)
+
+
+class Guess(enum.Enum):
+    """The direction that is at hand: a gradient or noise."""
+
+    LOCAL = "local"  # of the block's own auxiliary loss, whose network is trained
+    GAUSSIAN = "gaussian"
+    RADEMACHER = "rademacher"  # +1 or -1, evenly
+    FIXED = "fixed"  # of an auxiliary loss whose network is drawn once and never trained ("fixed-ntk")
+    REDRAWN = "redrawn"  # the same, drawn anew for every batch ("ntk")
+    NEXT = "next"  # as the target of that name
+    GLOBAL = "global"  # with the global target: backpropagation
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether nothing of the network or the batch is in it."""
+        return self in (Guess.GAUSSIAN, Guess.RADEMACHER)
+
+    @property
+    def needs_other_blocks(self) -> bool:
+        """Whether it comes down from blocks above, and so takes backpropagation."""
+        return self in (Guess.NEXT, Guess.GLOBAL)
+
+
+class Space(enum.Enum):
+    """The tensors in which target and guess are multiplied, and for which there is one number a_n."""
+
+    ACTIVATIONS = "activations"  # a sample's block output; the scaled guess then goes back through the block alone
+    WEIGHTS = "weights"  # each parameter tensor, sample by sample
+    BATCH_WEIGHTS = "batch_weights"  # each parameter tensor, T and G summed over the batch first ("avg-weight")
+    ALL_WEIGHTS = "all_weights"  # all of them together, summed over the batch: one number for the whole step
+
+
+class Scaling(enum.Enum):
+    """What stands before the guess."""
+
+    PROJECTED = "projected"  # <T, G> / (||G||^2 + eps)
+    PLAIN = "plain"  # <T, G>
+    SIGN = "sign"  # of <T, G>
+
+
+class Derivative(enum.Enum):
+    """How <T, G> is found.
+
+    PROJECTION computes T by reverse mode, as the released code does, and so holds the graphs of all blocks at once.
+
+    JVP is forward mode: no block's graph outlives its own turn, and T remains unknown. One `torch.func.jvp` pushes the
+    tangents of one block's output, or of one parameter tensor, through everything above; all samples go together. It
+    gives for sample n the derivative of that sample's loss. That is <T_n, G_n> where samples are independent of each
+    other; BatchNorm's batch statistics tie them, and then only the sums over the batch agree. ACTIVATIONS takes one
+    jvp a block, WEIGHTS and BATCH_WEIGHTS one a parameter tensor, ALL_WEIGHTS one in all.
+    """
+
+    PROJECTION = "projection"
+    JVP = "jvp"
+
+
+class Fault(enum.Enum):
+    """What the released code does otherwise than it seems to mean, by reading."""
+
+    #: A norm's bias: its projection is written over that of the norm's weight, and itself it takes the guess as it is
+    #: (a gradient; noise leaves it alone). Of WEIGHTS and BATCH_WEIGHTS.
+    BIAS = "bias_into_weight"
+    #: The estimator that is called sign is the projection.
+    SIGN = "sign_is_projected"
+    #: Auxiliary networks are trained only where the guess is their gradient, so the target LOCAL or NEXT may be that of
+    #: networks that stay as they were drawn.
+    AUXILIARY = "auxiliary_untrained"
+
+
+@dataclass(frozen=True)
+class ForwardGradient:
+    """One algorithm of the family: a value.
+
+    Raises:
+        ValueError: settings that contradict each other, or a fault that would change nothing.
+
+    """
+
+    target: Target = Target.GLOBAL
+    guess: Guess = Guess.LOCAL
+    space: Space = Space.WEIGHTS
+    scaling: Scaling = Scaling.PROJECTED
+    derivative: Derivative = Derivative.PROJECTION
+    released: frozenset[Fault] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.derivative is Derivative.JVP and self.guess.needs_other_blocks:
+            raise ValueError(
+                f"the guess {self.guess.value!r} comes down through other blocks, which forward mode does without; "
+                f"use the derivative 'projection', or another guess"
+            )
+        if self.derivative is Derivative.JVP and self.space is Space.ALL_WEIGHTS and self.target is not Target.GLOBAL:
+            raise ValueError(
+                f"one jvp for all weights is of the network's loss, the target {self.target.value!r} of several; "
+                f"use the target 'global', or another space"
+            )
+        for fault in self.released:
+            if not self._shows(fault):
+                raise ValueError(f"the released code's fault {fault.value!r} needs {_NEEDS[fault]}; leave it out")
+
+    def _shows(self, fault: Fault) -> bool:
+        if fault is Fault.BIAS:
+            return self.space in (Space.WEIGHTS, Space.BATCH_WEIGHTS)
+        if fault is Fault.SIGN:
+            return self.scaling is Scaling.SIGN and self.space is Space.WEIGHTS
+        return self.target is not Target.GLOBAL and self.guess is not Guess.LOCAL
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Whether the losses of auxiliary networks of its own are its target or its guess."""
+        return self.target is not Target.GLOBAL or self.guess in (Guess.LOCAL, Guess.NEXT)
+
+    @property
+    def trains_auxiliary(self) -> bool:
+        """Whether they are trained, each on its own loss."""
+        return self.has_auxiliary and Fault.AUXILIARY not in self.released
+
+    @property
+    def draws_networks(self) -> bool:
+        """Whether the guess is of auxiliary networks that are never trained; a target has others."""
+        return self.guess in (Guess.FIXED, Guess.REDRAWN)
+
+    def __str__(self) -> str:
+        words = [f"{self.guess.value} guess of the {self.target.value} target", self.space.value.replace("_", " ")]
+        words += [self.scaling.value] * (self.scaling is not Scaling.PROJECTED)
+        words += [self.derivative.value] * (self.derivative is not Derivative.PROJECTION)
+        return ", ".join([*words, *sorted(f"released {fault.value}" for fault in self.released)])
+
+
+_NEEDS = {
+    Fault.BIAS: "the space 'weights' or 'batch_weights'",
+    Fault.SIGN: "the scaling 'sign' in the space 'weights'",
+    Fault.AUXILIARY: "the target 'local' or 'next' and a guess other than 'local'",
+}

@@ -1,0 +1,656 @@
+"""Training a list of stages by forward gradients (`petra_core.forward_gradients.settings` says which there are).
+
+The stages are the blocks. Each but the last has an auxiliary network with a loss on its output; the last trains by
+exact backpropagation. A step, by reverse mode:
+
+    forward   each block from a detached input: a graph of its own; BatchNorm's running statistics move here, once
+    down      each block from the top: target and guess at its output, their product, the update along the guess
+
+and by forward mode (`Derivative.JVP`) block after block upwards, with one graph at a time: the guess is made at once,
+and a `torch.func.jvp` through what lies above says how far to follow it.
+"""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vmap
+from torch.nn.modules.dropout import _DropoutNd
+
+from petra_core.buffers import FrozenBuffers
+from petra_core.checkpoint import copied
+from petra_core.checks import Shapes, check_stages
+from petra_core.errors import CheckpointError, NonFiniteError
+from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
+from petra_core.forward_gradients.layers import Layer, Observed, layers_of, observing, shares, shifted
+from petra_core.forward_gradients.settings import EPS, Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.ledger import Ledger, MemoryReport, SavedTensors, StageMemory, payload
+from petra_core.randomness import RandomStream
+from petra_core.recipe import set_rate
+from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode
+from petra_core.worker import OptimizerFactory
+
+__all__ = ["ForwardGradients", "factors"]
+
+STATE_FORMAT = "forward gradients 1"
+Auxiliary = Callable[[int], nn.Module]
+
+
+def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
+    """What stands before each guess.
+
+    Args:
+        product: <T_n, G_n>, [n].
+        squared: ||G_n||^2, [n].
+        scaling: which rule.
+
+    """
+    if scaling is Scaling.PROJECTED:
+        return product / (squared + EPS)
+    return product if scaling is Scaling.PLAIN else product.sign()
+
+
+@dataclass
+class _Guessed:
+    """A guess for one tensor of n samples (n = 1: of the batch as a whole), with what is known of its target.
+
+    Attributes:
+        guess: G, [n, ...].
+        product: <T, G>, [n].
+        target_squared: ||T||^2, [n]; NaN in forward mode, where T is unknown.
+        layer: whose parameter it is of; None: it is of the block's output.
+        name: of the parameter.
+
+    """
+
+    guess: Tensor
+    product: Tensor
+    target_squared: Tensor
+    layer: Layer | None = None
+    name: str = ""
+
+    @property
+    def squared(self) -> Tensor:
+        """||G||^2, [n]."""
+        return _dot(self.guess, self.guess)
+
+    def along(self, factor: Tensor) -> Tensor:
+        """The guess times a number for each sample, [n, ...]."""
+        return self.guess * factor.view(-1, *(1 for _ in self.guess.shape[1:]))
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+@dataclass
+class _Block:
+    """A block that trains by forward gradients, or the last one, and all its state."""
+
+    index: int
+    stage: Stage
+    layers: list[Layer]
+    auxiliary: nn.Module | None  # trained, on its own loss
+    drawn: nn.Module | None  # never trained: where guesses come from
+    optimizer: torch.optim.Optimizer | None
+    stream: RandomStream  # of its noise, dropout and redrawn networks, whatever the order of the blocks
+    ledger: Ledger = field(default_factory=Ledger)
+    graph_bytes: int | None = None
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What it holds, by the name in a state."""
+        found = {"stage": self.stage, "auxiliary": self.auxiliary, "drawn": self.drawn}
+        return {name: module for name, module in found.items() if module is not None}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters()]
+
+
+class _Turn:
+    """One evaluation of a block with a graph of its own, and the gradients that are sent through it."""
+
+    def __init__(self, block: _Block, x: Tensor, sources: "Callable[[_Turn, Any], Tensor]") -> None:
+        self.block, self._sources = block, sources
+        self.input = x.detach().requires_grad_()
+        self._at_output: dict[str, Tensor] = {}
+        self._pulled: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+        with observing(block.layers) as self._seen:
+            output = block.stage(self.input)
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"block {block.index} gives {len(output)} tensors; forward gradients need blocks that give one, "
+                f"such as those of a ResNet"
+            )
+        self.output = output
+
+    @property
+    def seen(self) -> Observed:
+        return self._seen
+
+    def at_output(self, source: Target | Guess) -> Tensor:
+        """The gradient of that name at the block's output."""
+        if source.value not in self._at_output:
+            self._at_output[source.value] = self._sources(self, source)
+        return self._at_output[source.value]
+
+    def pulled(self, source: Target | Guess) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of that name at the block's input, and at the outputs of its layers."""
+        if source.value not in self._pulled:
+            gradient = self.at_output(source)
+            below = torch.autograd.grad(self.output, self.input, gradient, retain_graph=True)[0]
+            self._pulled[source.value] = below, self._seen.taken()
+        return self._pulled[source.value]
+
+    def train(self, gradient: Tensor) -> None:
+        """Give the block's parameters the gradients that this one at its output makes."""
+        parameters = list(self.block.stage.parameters())
+        # Another gradient may still be sent through the graph.
+        torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)
+
+
+class ForwardGradients:
+    """Trains a list of stages by forward gradients; used like a `petra_core.Pipeline`.
+
+    Args:
+        stages: the blocks; each gives one tensor [B, ...], the last (`HeadStage`) the output.
+        settings: target, guess, space, scaling.
+        auxiliary: called with the number of a block; a new network from its output to what the loss takes, drawn from
+            torch's global generator. Needed where target or guess is a gradient of one; None: there is none.
+        optimizer: called once a block with the list of its parameters and its auxiliary network's. None: weights stay
+            as they are, and each parameter's `.grad` is left for whoever looks.
+        seed: of noise, redrawn networks and dropout. None: torch's global generators.
+
+    Attributes:
+        micro_batches: how many have been trained on.
+        graphs_peak: the most bytes of graphs, and of the inputs they begin at, that were there at one moment.
+        cosines: of the last step, [J - 1]: between target and guess, in the space of the settings, for each block the
+            mean over the samples; NaN in forward mode, where the target's length is unknown.
+
+    Raises:
+        ValueError: there is no head at the end or nothing below it, no auxiliary networks where they are needed, a
+            layer whose weights cannot be told apart by sample, dropout in forward mode.
+        TypeError: something among the stages is no stage.
+
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        settings: ForwardGradient,
+        *,
+        auxiliary: Auxiliary | None = None,
+        optimizer: OptimizerFactory | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.stages = tuple(stages)
+        check_stages(self.stages)
+        if len(self.stages) < 2:
+            raise ValueError("the last block trains by backpropagation: forward gradients need at least two, got one")
+        self.settings = settings
+        if auxiliary is None and (settings.has_auxiliary or settings.draws_networks):
+            raise ValueError(f"{settings}: that needs auxiliary networks, and none are given (auxiliary=...)")
+        if settings.derivative is Derivative.JVP and any(_drops(stage) for stage in self.stages):
+            raise ValueError("a jvp would draw dropout masks of its own: use the derivative 'projection'")
+        self._auxiliary = auxiliary
+        self.device = next(self.stages[0].parameters()).device
+        head = self.stages[-1].parts()[-1]
+        assert isinstance(head, HeadStage)
+        self._loss: Loss = head.loss
+        self.blocks = [
+            self._block(index, stage, optimizer, RandomStream(self.device, seed, index))
+            for index, stage in enumerate(self.stages)
+        ]
+        self.optimizers = [block.optimizer for block in self.blocks if block.optimizer is not None]
+        modules = [module for block in self.blocks for module in block.modules.values()]
+        self._frozen = FrozenBuffers(nn.ModuleList(modules))
+        self._shapes = Shapes()
+        self._waiting: list[tuple[int, Tensor]] = []
+        self.micro_batches = 0
+        self._graphs = self.graphs_peak = 0
+        self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
+        self.cosines = torch.full([len(self.stages) - 1], torch.nan)
+
+    def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> _Block:
+        last = index == len(self.stages) - 1
+        weights = self.settings.space is not Space.ACTIVATIONS
+
+        def network(wanted: bool) -> nn.Module | None:
+            return self._auxiliary(index).to(self.device) if wanted and not last and self._auxiliary else None
+
+        layers = layers_of(stage) if weights and not last else []
+        own, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
+        block = _Block(index, stage, layers, own, drawn, None, stream)
+        block.optimizer = None if optimizer is None else optimizer(block.parameters)
+        block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
+        block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
+        return block
+
+    @property
+    def model(self) -> nn.Sequential:
+        """The network as a plain model from input to logits; shares the stages' weights."""
+        return nn.Sequential(*(part for stage in self.stages for part in stage.parts()))
+
+    # --- a step
+
+    def step(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """Train on one batch.
+
+        Args:
+            inputs: what stage 0 takes; [B, channels, height, width] for images.
+            target: what the loss takes; int64 [B] for cross-entropy.
+
+        Returns:
+            The network's loss, a scalar, detached.
+
+        Raises:
+            ValueError: the shape or dtype differs from that of the batches before.
+            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
+
+        """
+        self._shapes.check(self.micro_batches, (inputs, target))
+        for block in self.blocks:
+            for parameter in block.parameters:
+                parameter.grad = None
+        self.cosines = torch.full([len(self.blocks) - 1], torch.nan, device=self.device)
+        forward_mode = self.settings.derivative is Derivative.JVP
+        loss = (self._upwards if forward_mode else self._downwards)(inputs, target)
+        self._cosine_sums, self._summed = self._cosine_sums + self.cosines, self._summed + 1
+        self._waiting.append((self.micro_batches, loss))
+        self.micro_batches += 1
+        if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
+            self._look_at_losses()
+        for block in self.blocks:
+            block.ledger.set("gradients", payload(p.grad for p in block.parameters if p.grad is not None))
+            if block.optimizer is not None:
+                block.optimizer.step()
+                states = block.optimizer.state.values()
+                block.ledger.set("optimizer", payload(v for s in states for v in s.values() if isinstance(v, Tensor)))
+        return loss
+
+    def _downwards(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """A step by reverse mode: all graphs, then the blocks from the top."""
+        turns: list[_Turn] = []
+
+        def source(turn: _Turn, name: Target | Guess) -> Tensor:
+            if name.value == "global":
+                return turns[turn.block.index + 1].pulled(name)[0]
+            if name.value == "next":
+                above = turns[turn.block.index + 1]
+                return above.pulled(Target.GLOBAL if above.block is self.blocks[-1] else Target.LOCAL)[0]
+            return self._own_gradient(turn, name, target)
+
+        x = inputs
+        for block in self.blocks[:-1]:
+            turns.append(self._turn(block, x, source))
+            x = turns[-1].output
+        top = self._turn(self.blocks[-1], x, source)
+        loss = self._last(top, target)
+        turns.append(top)
+        kept: list[_Guessed] = []
+        while len(turns) > 1:  # a block's graph goes as soon as nothing below needs it
+            turn = turns[-2]
+            self._train_auxiliary(turn, target)
+            kept += self._follow(turn, self._compared(turn))
+            self._end(turn)
+            turns.pop()
+        if kept:
+            self._follow_together(kept, torch.stack([guessed.product for guessed in kept]).sum(0))
+        return loss
+
+    def _upwards(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """A step by forward mode: one graph at a time."""
+
+        def source(turn: _Turn, name: Target | Guess) -> Tensor:
+            return self._own_gradient(turn, name, target)
+
+        x = inputs
+        kept: list[_Guessed] = []
+        tangents: dict[Layer, Tensor] = {}
+        for block in self.blocks[:-1]:
+            turn = self._turn(block, x, source)
+            self._train_auxiliary(turn, target)
+            if self.settings.space is Space.ALL_WEIGHTS:
+                for guessed in self._guesses(turn):
+                    assert guessed.layer is not None
+                    change = self._shift(turn, guessed)
+                    tangents[guessed.layer] = tangents[guessed.layer] + change if guessed.name == "bias" else change
+                    kept.append(guessed)
+            else:
+                self._follow(turn, self._pushed(turn, target))
+            self._end(turn)
+            x = turn.output.detach()
+        if kept:
+            found = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
+            self._follow_together(kept, found.sum()[None])
+        top = self._turn(self.blocks[-1], x, source)
+        return self._last(top, target)
+
+    def _turn(self, block: _Block, x: Tensor, source: Callable[[_Turn, Any], Tensor]) -> _Turn:
+        with contextlib.ExitStack() as stack:
+            if block.graph_bytes is None:
+                accounted = (x, *block.stage.parameters(), *block.stage.buffers())
+                saved = stack.enter_context(SavedTensors(accounted))
+            stack.enter_context(block.stream)
+            if self.settings.guess is Guess.REDRAWN and block.drawn is not None and self._auxiliary is not None:
+                block.drawn = self._auxiliary(block.index).to(self.device)
+            turn = _Turn(block, x, source)
+        if block.graph_bytes is None:
+            block.graph_bytes = saved.bytes
+        block.ledger.set("inputs", payload([turn.input]))
+        block.ledger.set("graph", block.graph_bytes)
+        self._graphs += block.graph_bytes + payload([turn.input])
+        self.graphs_peak = max(self.graphs_peak, self._graphs)
+        return turn
+
+    def _end(self, turn: _Turn) -> None:
+        self._graphs -= (turn.block.graph_bytes or 0) + payload([turn.input])
+        turn.block.ledger.set("inputs", 0)
+        turn.block.ledger.set("graph", 0)
+
+    def _last(self, top: _Turn, target: Tensor) -> Tensor:
+        """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
+        loss = self._loss(top.output, target)
+        parameters = list(top.block.stage.parameters())
+        below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        top._pulled[Target.GLOBAL.value] = below, {}
+        self._end(top)
+        return loss.detach()
+
+    # --- guesses and targets
+
+    def _own_gradient(self, turn: _Turn, name: Target | Guess, target: Tensor) -> Tensor:
+        """At a block's output the gradient of its own auxiliary loss, or of that of the network drawn for guesses."""
+        network = turn.block.auxiliary if name.value == "local" else turn.block.drawn
+        assert network is not None
+        output = turn.output.detach().requires_grad_()
+        with turn.block.stream:
+            loss = self._loss(network(output), target)
+        trained = name.value == "local" and self.settings.trains_auxiliary
+        parameters = list(network.parameters()) if trained else []
+        found, *gradients = torch.autograd.grad(loss, [output, *parameters])
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return found
+
+    def _train_auxiliary(self, turn: _Turn, target: Tensor) -> None:
+        """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
+        if self.settings.trains_auxiliary:
+            turn.at_output(Target.LOCAL)
+
+    def _noise(self, block: _Block, like: Tensor) -> Tensor:
+        with block.stream:
+            if self.settings.guess is Guess.GAUSSIAN:
+                return torch.randn_like(like)
+            return torch.randint_like(like, 2).mul_(2).sub_(1)
+
+    def _guesses(self, turn: _Turn) -> Iterator[_Guessed]:
+        """The guess for each tensor of a block, its product with the target still unknown."""
+        guess, space = self.settings.guess, self.settings.space
+        if space is Space.ACTIVATIONS:
+            unknown = turn.output.new_full([len(turn.output)], torch.nan)
+            noise = self._noise(turn.block, turn.output) if guess.is_noise else None
+            yield _Guessed(turn.at_output(guess) if noise is None else noise, unknown, unknown)
+            return
+        for layer in turn.block.layers:
+            features, one = turn.seen.features[layer.name], space is not Space.WEIGHTS
+            unknown = features.new_full([1 if one else len(features)], torch.nan)
+            if guess.is_noise:
+                found = {
+                    name: self._noise(turn.block, parameter.detach().expand(len(unknown), *parameter.shape))
+                    for name, parameter in layer.parameters.items()
+                }
+            else:
+                found = self._shares(turn, layer, guess)
+            for name, value in found.items():
+                yield _Guessed(value, unknown, unknown, layer, name)
+
+    def _shares(self, turn: _Turn, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
+        """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
+        gradients = turn.pulled(source)[1][layer.name]
+        found = shares(layer, turn.seen.features[layer.name], gradients)
+        turn.block.ledger.add("gradients", count := 2 * payload(found.values()))  # the target's, and the guess's
+        turn.block.ledger.add("gradients", -count)
+        if self.settings.space is Space.WEIGHTS:
+            return found
+        return {name: value.sum(0, keepdim=True) for name, value in found.items()}
+
+    def _compared(self, turn: _Turn) -> Iterator[_Guessed]:
+        """The guesses with their products, by projection: the target has been computed."""
+        wanted: dict[str, Tensor] = {}
+        layer: Layer | None = None
+        for guessed in self._guesses(turn):
+            if guessed.layer is None:
+                t = turn.at_output(self.settings.target)
+            else:
+                if guessed.layer is not layer:
+                    layer = guessed.layer
+                    wanted = self._shares(turn, layer, self.settings.target)
+                t = wanted[guessed.name]
+            guessed.product, guessed.target_squared = _dot(t, guessed.guess), _dot(t, t)
+            yield guessed
+
+    def _pushed(self, turn: _Turn, target: Tensor) -> Iterator[_Guessed]:
+        """The guesses with their products, each by one jvp."""
+        index = turn.block.index
+        end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
+        for guessed in self._guesses(turn):
+            if guessed.layer is None:
+                found = self._derivative(range(index + 1, end), guessed.guess, turn.output.detach(), target, {})
+            else:
+                tangent = {guessed.layer: self._shift(turn, guessed)}
+                found = self._derivative(range(index, end), None, turn.input.detach(), target, tangent)
+            guessed.product = found if self.settings.space is not Space.BATCH_WEIGHTS else found.sum()[None]
+            yield guessed
+
+    def _shift(self, turn: _Turn, guessed: _Guessed) -> Tensor:
+        """The change of its layer's output, [B, ...], when a parameter changes by the guess."""
+        assert guessed.layer is not None
+        features = turn.seen.features[guessed.layer.name]
+        changes = {guessed.name: guessed.guess.expand(len(features), *guessed.guess.shape[1:])}
+        return shifted(guessed.layer, features, changes)
+
+    @torch.no_grad()
+    def _derivative(
+        self, blocks: range, tangent: Tensor | None, x: Tensor, target: Tensor, tangents: Mapping[Layer, Tensor]
+    ) -> Tensor:
+        """The directional derivative of each sample's loss over the size of the batch, [B], by one `torch.func.jvp`.
+
+        Args:
+            blocks: those that are passed through; where they end below the last, an auxiliary loss follows.
+            tangent: of `x`, [B, ...]; None: zero.
+            x: the input of the first of them, or the output of the one below.
+            target: what the loss takes.
+            tangents: of the outputs of layers of these blocks.
+
+        """
+        final = blocks.stop - 1  # the block whose loss it is
+        auxiliary = None if final == len(self.blocks) - 1 else self.blocks[final].auxiliary
+        layers = list(tangents)
+
+        def losses(start: Tensor, *changes: Tensor) -> Tensor:
+            with _added({layer.module: change for layer, change in zip(layers, changes, strict=True)}):
+                for index in blocks:
+                    start = self.stages[index](start)
+            output = start if auxiliary is None else auxiliary(start)
+            return vmap(lambda o, t: self._loss(o[None], t[None]))(output, target) / len(target)
+
+        primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
+        directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
+        with self._frozen, warnings.catch_warnings():
+            # The first jvp of a process makes torch compile formulas of its own by torch.jit.script.
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
+            found: Tensor = jvp(losses, primals, directions)[1]
+        return found
+
+    # --- the update
+
+    def _follow(self, turn: _Turn, guesses: Iterator[_Guessed]) -> list[_Guessed]:
+        """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
+        scaling = Scaling.PROJECTED if Fault.SIGN in self.settings.released else self.settings.scaling
+        kept = []
+        sums: list[Tensor] = []  # of the tensors of the block <T, G>, ||T||^2, ||G||^2: [3, n]
+        for guessed in guesses:
+            squared = guessed.squared
+            sums.append(torch.stack([guessed.product, guessed.target_squared, squared]))
+            if self.settings.space is Space.ALL_WEIGHTS:
+                kept.append(guessed)
+                continue
+            along = guessed.along(factors(guessed.product, squared, scaling))
+            if guessed.layer is None:
+                turn.train(along)
+            else:
+                self._set_gradient(guessed.layer, guessed.name, along.sum(0), guessed.guess)
+        product, target, guess = torch.stack(sums).sum(0)
+        lengths = (target.sqrt() * guess.sqrt()).clamp_min(torch.finfo(product.dtype).tiny)
+        self.cosines[turn.block.index] = (product / lengths).mean()
+        return kept
+
+    def _set_gradient(self, layer: Layer, name: str, gradient: Tensor, guess: Tensor) -> None:
+        parameters = layer.parameters
+        if name == "bias" and layer.is_norm and Fault.BIAS in self.settings.released:
+            parameters["weight"].grad = gradient
+            parameters["bias"].grad = None if self.settings.guess.is_noise else guess.sum(0)
+        else:
+            parameters[name].grad = gradient
+
+    def _follow_together(self, guesses: Sequence[_Guessed], product: Tensor) -> None:
+        """Of ALL_WEIGHTS: one number for all tensors of all blocks, from the product [1] of all of them."""
+        squared = torch.stack([guessed.squared for guessed in guesses]).sum(0)
+        factor = factors(product, squared, self.settings.scaling)
+        for guessed in guesses:
+            assert guessed.layer is not None
+            self._set_gradient(guessed.layer, guessed.name, guessed.along(factor).sum(0), guessed.guess)
+
+    # --- as of a pipeline
+
+    def drain(self) -> list[Tensor]:
+        """Nothing is ever in flight: an empty list."""
+        return []
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """The network's output (logits) with the current weights, in evaluation mode."""
+        with in_evaluation_mode(self.stages):
+            output: Tensor = self.model(inputs)
+        return output
+
+    def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
+        """Running statistics are those of one process: as they are."""
+        return contextlib.nullcontext()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use `learning_rate` for every parameter, from the next step on."""
+        for optimizer in self.optimizers:
+            set_rate(optimizer, learning_rate)
+
+    def memory(self) -> MemoryReport:
+        """Bytes of each block by kind, as if it were alone on its device; auxiliary networks count with their block.
+
+        `gradients` has the samples' shares of the largest layer too. What a jvp needs on its way is not counted.
+        """
+        ledgers = [(block.index, block.ledger) for block in self.blocks]
+        return MemoryReport(tuple(StageMemory(i, dict(o.now), dict(o.peak), o.peak_total) for i, o in ledgers))
+
+    def mean_cosines(self) -> tuple[int, list[float | None]]:
+        """The steps since the last call, and over them the mean of `cosines`, None where it is unknown."""
+        steps, sums = self._summed, self._cosine_sums.tolist()
+        self._cosine_sums, self._summed = torch.zeros_like(self._cosine_sums), 0
+        return steps, [None if math.isnan(total) or not steps else total / steps for total in sums]
+
+    def check_finite(self) -> None:
+        """See that all losses so far and all weights are finite. Raises: NonFiniteError."""
+        self._look_at_losses()
+        for block in reversed(self.blocks):
+            for name, parameter in block.stage.named_parameters():
+                if not torch.isfinite(parameter).all():
+                    raise NonFiniteError(
+                        f"{name} of block {block.index} is not finite after {self.micro_batches} updates; {REMEDY}",
+                        micro_batch=self.micro_batches - 1,
+                        stage=block.index,
+                    )
+
+    def _look_at_losses(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for number, loss in waiting:
+            if not torch.isfinite(loss):
+                what = f"the loss of micro-batch {number} is {float(loss)}"
+                raise NonFiniteError(f"{what}; {REMEDY}", micro_batch=number, stage=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy, on the CPU, of everything that a bitwise resume needs; tensors and plain data only.
+
+        Without a seed, torch's global generators are the caller's to keep.
+
+        Raises:
+            NonFiniteError: a loss since the last look was not finite.
+
+        """
+        self._look_at_losses()
+        state: dict[str, Any] = copied(
+            {
+                "format": STATE_FORMAT,
+                "settings": str(self.settings),
+                "micro_batches": self.micro_batches,
+                "shapes": self._shapes.first,
+                "cosines": [self._cosine_sums, self._summed],
+                "workers": [
+                    {
+                        **{name: module.state_dict() for name, module in block.modules.items()},
+                        "optimizer": None if block.optimizer is None else block.optimizer.state_dict(),
+                        "random": block.stream.state,
+                    }
+                    for block in self.blocks
+                ],
+            }
+        )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, with the same stages and settings. Raises: CheckpointError: it does not fit."""
+        expected = {"format": STATE_FORMAT, "settings": str(self.settings)}
+        for key, value in expected.items():
+            if state.get(key) != value:
+                raise CheckpointError(f"the state has {key} {state.get(key)!r}, this training has {value!r}")
+        if len(state["workers"]) != len(self.blocks):
+            raise CheckpointError(f"the state has {len(state['workers'])} blocks, this training {len(self.blocks)}")
+        state = copied(state)
+        for block, saved in zip(self.blocks, state["workers"], strict=True):
+            try:
+                for name, module in block.modules.items():
+                    module.load_state_dict(saved[name])
+                if block.optimizer is not None:
+                    block.optimizer.load_state_dict(saved["optimizer"])
+                block.stream.load(saved["random"])
+            except (KeyError, ValueError, RuntimeError) as error:
+                raise CheckpointError(f"the state of block {block.index} does not fit: {error}") from error
+        self.micro_batches, self._shapes.first = state["micro_batches"], state["shapes"]
+        sums, self._summed = state["cosines"]
+        self._cosine_sums = sums.to(self.device)
+        self._waiting.clear()
+
+
+def _drops(stage: Stage) -> bool:
+    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in stage.modules())
+
+
+@contextlib.contextmanager
+def _added(changes: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Context in which the outputs of these modules have these tensors added."""
+
+    def hook(change: Tensor) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+        return lambda module, inputs, output: output + change
+
+    with contextlib.ExitStack() as stack:
+        for module, change in changes.items():
+            stack.callback(module.register_forward_hook(hook(change)).remove)
+        yield

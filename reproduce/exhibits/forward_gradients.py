@@ -1,0 +1,145 @@
+"""Beyond the paper: which guess trains a network when nothing but its product with the gradient is known."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from petra_core import methods
+from reproduce import published
+from reproduce.cells.kinds import FORWARD_GRADIENT
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.grids.plans.forward_gradients import NOISE
+from reproduce.published import Mark
+from reproduce.records.frames import Sheet, over_training
+from reproduce.show import facets, plots, statements
+from reproduce.show.compare import Sample, judge, means, measured, points
+from reproduce.show.content import Entry
+from reproduce.show.facets import Look, facet
+from reproduce.show.statements import Statement, combine, is_above
+from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
+
+STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
+AXES = ["auxiliary", "target", "guess", "space", "scaling"]
+EXACT = (methods.BACKPROPAGATION.name, *[""] * len(AXES))
+INTRODUCTION = (
+    "Forward mode gives the product of a target gradient T with a guess G without backpropagation; the update is T "
+    "projected on G, sample by sample (Fournier et al. 2023, arXiv 2306.06968). Targets: the network's gradient, that "
+    "of the block's own auxiliary loss, or of the next block's. Guesses: a local gradient, noise, or gradients of "
+    "auxiliary networks that are never trained. That paper's values are unknown; its abstract states: "
+    f"{STATED.quoted}."
+)
+LOOKS = {
+    "": Look("no guess", plots.INK),
+    "global": Look("target: global", plots.COLOURS[methods.PETRA]),
+    "next": Look("target: next block's", plots.COLOURS[methods.DSP], marker="s"),
+    "local": Look("target: local", plots.COLOURS[methods.DELAYED_GRADIENTS], marker="^"),
+}
+BLOCKS = {n: Look(f"block {n}", look.colour) for n, look in facets.rising(range(15)).items()}
+
+
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """Accuracy by guess, cosines by block, every number, and the order that is stated."""
+    runs = sheet.runs.assign(**{name: sheet.runs[name].fillna("") for name in AXES})
+    runs = runs.assign(megabytes=runs["peak_bytes"] / 1e6, ms=1e3 * runs["batch_size"] / runs["images_per_second"])
+    by = ["network", "method", *AXES]
+    places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
+    accuracy, held, time = (means(runs, value, by) for value in ("test_accuracy", "megabytes", "ms"))
+    less = judge({p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT})
+    gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
+    outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
+    said = [f"{p[5]}{_unusual(p)} {points(gain)}, {outcomes[p].value}" for p, gain in gains.items()]
+    told = f"points of a local guess over the best noise: {'; '.join(said) or 'not compared yet'}"
+    yield Sentence(f"At “{sheet.scale}”, {told.partition('; activations, mlp')[0]}.")
+    yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, outcomes.values())
+    runs = runs.assign(
+        way=[_way(place) for place in places.values()], panel=runs["space"].where(runs["space"] != "", "exact")
+    )
+    yield facet(
+        runs,
+        [facets.rows(list(dict.fromkeys(runs["way"])), interval=True)],
+        key=f"forward-gradients-{sheet.key}",
+        caption=f"Accuracy by guess ({sheet.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % interval.",
+        x="test_accuracy",
+        y="way",
+        hue="target",
+        looks=LOOKS,
+        col="panel",
+        titles=lambda _, panel: str(panel).replace("_", " "),
+        legend="mark",
+        height=3.4,
+    )
+    lines = sheet.lines().dropna(subset=["value"])
+    lines = lines.assign(place=lines["cell"].map(places))
+    ways = [f"{_way(place)}, {place[5].replace('_', ' ')}" for place in lines["place"]]
+    yield facet(
+        lines.assign(way=ways),
+        [facets.line("range", marked=True), facets.zero],
+        key=f"forward-cosines-{sheet.key}",
+        caption="Cosine between target and guess by block over training, in the space of the update: means of epochs "
+        f"(scale “{sheet.scale}”). Band: range of the seeds.",
+        x="point",
+        y="value",
+        hue="stage",
+        looks=BLOCKS,
+        col="way",
+        wrap=3,
+        xlabel="epoch",
+        ylabel="cosine",
+        height=1.8,
+    )
+    cosines = measured(over_training(lines), "value", ["place", "stage"])
+    last = max((stage for _, stage in cosines), default=0)
+    yield table(
+        key=f"forward-gradients-{sheet.key}",
+        caption=f"Targets, guesses and spaces, and what they cost ({sheet.described(width=False)}).",
+        rows=sorted(accuracy, key=lambda place: place[1] == FORWARD_GRADIENT),
+        fields=[
+            words("network", lambda place: place[0]),
+            words("target", lambda place: place[3] or _way(place)),
+            words("guess", lambda place: f"{place[4]}{_unusual(place)}"),
+            words("space", lambda place: place[5].replace("_", " ")),
+            mean("accuracy, %", lambda place: accuracy[place]),
+            judged("points", lambda place: less.get(place), group="less backpropagation"),
+            estimated("block 0", lambda place: cosines[place, 0].estimate, 3, group="cosine"),
+            estimated(f"block {last}", lambda place: cosines[place, last].estimate, 3, group="cosine"),
+            amount("MB", lambda place: _mean(held[place]), 1, group="a step", without="not run"),
+            amount("ms", lambda place: _mean(time[place]), 0, group="a step", without="not run"),
+            words("%", lambda place: _published(place)[0], group="published"),
+            words("of", lambda place: _published(place)[1], group="published"),
+        ],
+        notes=[
+            "A step is of one batch: bytes are the largest of each block or stage, summed up, auxiliary networks "
+            "included; ms are those of training as recorded, on machines that may differ.",
+            "Published values are of other networks: they compare orders, not rows.",
+        ],
+    )
+
+
+def _gain(place: tuple[str, ...], accuracy: Any) -> Sample:
+    """What a guess wins over the best noise with the same settings otherwise; empty where there is no noise yet."""
+    noises = [accuracy[*place[:2], "cnn", place[3], noise.value, *place[5:]] for noise in NOISE]
+    known = [noise for noise in noises if noise.estimate]
+    return accuracy[place] - max(known, key=_mean) if known else Sample()
+
+
+def _mean(sample: Sample) -> float:
+    return sample.estimate.mean if sample.estimate else float("nan")
+
+
+def _unusual(place: tuple[str, ...]) -> str:
+    """What is not the usual scaling or auxiliary network, ", plain"."""
+    return "".join(f", {word}" for word in (place[2], place[6]) if word not in ("", "cnn", "projected"))
+
+
+def _way(place: tuple[str, ...]) -> str:
+    return f"{place[4]}{_unusual(place)}" if place[4] else methods.by_name(place[1]).title
+
+
+def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
+    """The value, unknown where none was at hand, and whose it is."""
+    row = published.forward_gradient_row(*place[3:]) if place[1] in (FORWARD_GRADIENT, EXACT[0]) else None
+    if row is None:
+        return statements.UNKNOWN, ""
+    return published_value(row, "test_accuracy_percent"), f"{row['work']}, {row['network']}: {row['note']}"
+
+
+EXHIBIT = Exhibit("forward_gradients", "Forward gradients: which guess?", INTRODUCTION, each)

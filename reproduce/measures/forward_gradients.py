@@ -1,0 +1,60 @@
+"""Training by forward gradients: the loop, checkpoints and records of every training, around another algorithm.
+
+A line of metrics has two entries more (see `reproduce.measures.training`):
+
+    probes       steps of the epoch
+    measured     `guess_cosine`: for each block the mean cosine between target and guess over these steps and their
+                 samples, in the space of the cell; None of the last block, which is trained by backpropagation, and
+                 in forward mode, where the target's length is unknown
+"""
+
+from typing import Any
+
+import torch
+
+from petra_core import Stage, models
+from petra_core.forward_gradients.training import ForwardGradients
+from reproduce.cells.kinds import BLOCK_MODELS, Cell, ForwardGradientCell
+from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
+from reproduce.measures.context import MEMORY_FORMAT, Context
+from reproduce.measures.training import Trainer, finished, optimizer
+from reproduce.records.record import Record
+from reproduce.teams.team import UnsupportedError
+
+
+def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
+    """Train to the end; see `reproduce.measures.training.train` for the result."""
+    assert isinstance(cell, ForwardGradientCell)
+    return finished(_Trainer(cell, record, context), context)
+
+
+class _Trainer(Trainer):
+    """The training of one cell by forward gradients."""
+
+    _cell: ForwardGradientCell
+    pipeline: ForwardGradients
+
+    def _engine(self, stages: list[Stage]) -> ForwardGradients:
+        cell, context = self._cell, self._context
+        if context.team.size > 1 or context.how.cuda_graphs or context.how.compiled or context.trace is not None:
+            raise UnsupportedError(
+                "forward gradients are trained by one process in plain steps: leave out --processes, --cuda-graphs, "
+                "--compile and --trace"
+            )
+        classes = self._loader.num_classes
+        with torch.random.fork_rng(devices=[]):
+            # With a seed of their own: the network begins with the same weights as under any method.
+            torch.manual_seed(derived_seed(cell.seed, INITIALISATION, 1))
+            return ForwardGradients(
+                [stage.to(memory_format=MEMORY_FORMAT).to(context.device) for stage in stages],
+                cell.algorithm,
+                auxiliary=models.auxiliary(
+                    cell.auxiliary, BLOCK_MODELS[cell.model], num_classes=classes, width=cell.width
+                ),
+                optimizer=optimizer(cell),
+                seed=derived_seed(cell.seed, DROPOUT),
+            )
+
+    def _measured(self) -> dict[str, Any]:
+        steps, cosines = self.pipeline.mean_cosines()
+        return {"probes": steps, "measured": {"guess_cosine": [*cosines, None]}}

@@ -1,0 +1,413 @@
+"""Forward gradients against what they are by definition, in float64."""
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
+from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
+from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.training import ForwardGradients
+from petra_core.models import PointwiseConv2d, blocks
+from tests import toys
+
+BATCH = 4
+
+
+def network(norm: bool = True, channels: int = 3) -> list[Stage]:
+    """Three blocks and a head; without norms the samples of a batch are independent."""
+    torch.manual_seed(0)
+
+    def block(before: int, after: int, stride: int = 1) -> nn.Module:
+        conv = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=not norm)
+        # In place, as in torchvision's blocks: it writes over the outputs of which gradients are taken.
+        return nn.Sequential(conv, *([nn.BatchNorm2d(after)] if norm else []), nn.ReLU(inplace=True))
+
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, toys.CLASSES))
+    below = [block(3, channels), block(channels, channels, 2), block(channels, channels)]
+    return [stage.double() for stage in (*map(BufferedStage, below), HeadStage(head))]
+
+
+def auxiliary(norm: bool = True, channels: int = 3) -> Callable[[int], nn.Module]:
+    def made(block: int) -> nn.Module:
+        norms = [nn.BatchNorm2d(channels)] if norm else []
+        pool = [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        return nn.Sequential(*norms, *pool, nn.Linear(4 * channels, toys.CLASSES)).double()
+
+    return made
+
+
+def trained(
+    settings: ForwardGradient, *, norm: bool = True, seed: int = 0, steps: int = 1, rate: float | None = None
+) -> ForwardGradients:
+    """After some steps, with the gradients of the last one still there."""
+    stages = network(norm)
+    torch.manual_seed(1)
+    make = None if rate is None else recipe.sgd(rate)
+    found = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
+    for x, y in toys.batches(steps, size=BATCH):
+        found.step(x, y)
+    return found
+
+
+def gradients(of: ForwardGradients) -> Tensor:
+    """Of all blocks but the last, one vector."""
+    return torch.cat([p.grad.flatten() for stage in of.stages[:-1] for p in stage.parameters() if p.grad is not None])
+
+
+def exact(norm: bool = True) -> Tensor:
+    """The same by plain backpropagation."""
+    model = nn.Sequential(*network(norm))
+    ((x, y),) = toys.batches(1, size=BATCH)
+    nn.functional.cross_entropy(model(x), y).backward()
+    return torch.cat([p.grad.flatten() for p in model[:-1].parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("space", Space)
+def test_guess_that_is_the_target_gives_the_target(space: Space) -> None:
+    both = trained(ForwardGradient(Target.GLOBAL, Guess.GLOBAL, space))
+    torch.testing.assert_close(gradients(both), exact(), rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(both.cosines, torch.ones(3), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("space", Space)
+def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None:
+    found = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space))
+    stages = network()
+    torch.manual_seed(1)
+    ((x, y),) = toys.batches(1, size=BATCH)
+    for index, stage in enumerate(stages[:-1]):
+        head = auxiliary()(index)
+        x = stage(x.detach())
+        nn.functional.cross_entropy(head(x), y).backward()
+        own = found.blocks[index].auxiliary
+        assert own is not None
+        for ours, theirs in zip((found.stages[index], own), (stage, head), strict=True):
+            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-8)  # eps counts in small ones
+
+
+def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
+    """Through the next block, and of the last block the network's loss, which is then the global one."""
+    found = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
+    stages = network()
+    torch.manual_seed(1)
+    heads = [auxiliary()(index) for index in range(3)]
+    ((x, y),) = toys.batches(1, size=BATCH)
+    for index, stage in enumerate(stages[:-1]):
+        x = x.detach()
+        above = stages[index + 1](stage(x))
+        output = above if index == 2 else heads[index + 1](above)
+        wanted = torch.autograd.grad(nn.functional.cross_entropy(output, y), list(stage.parameters()))
+        for p, q in zip(found.stages[index].parameters(), wanted, strict=True):
+            torch.testing.assert_close(p.grad, q, rtol=1e-7, atol=1e-10)
+        x = stage(x)
+
+
+@pytest.mark.parametrize("space", Space)
+@pytest.mark.parametrize("scaling", Scaling)
+def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> None:
+    """A guess that is zero wherever the target is not: auxiliary gradients of the first half, a loss of the other."""
+
+    class Half(nn.Module):
+        """Sees one of the two channels."""
+
+        def __init__(self, channel: int) -> None:
+            super().__init__()
+            self.channel = channel
+            self.linear = nn.Linear(1, toys.CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x[:, self.channel : self.channel + 1].mean((2, 3)))
+
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 2, 3)
+    stages: list[Stage] = [BufferedStage(conv.double()), HeadStage(Half(0).double())]
+    settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, scaling)
+    found = ForwardGradients(stages, settings, auxiliary=lambda _: Half(1).double())
+    ((x, y),) = toys.batches(1)
+    found.step(x, y)
+    assert torch.count_nonzero(gradients(found)) == 0
+    assert found.cosines.item() == 0
+
+
+@pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
+def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
+    """Of every tensor for which there is one number, each with the sign that goes along the target."""
+    target = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.GLOBAL, space), norm=False))
+    guess = gradients(trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space), norm=False))
+    update = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.LOCAL, space), norm=False))
+    sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
+    if space is Space.ALL_WEIGHTS:
+        sizes = [sum(sizes)]
+    for t, g, found in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
+        if space is not Space.WEIGHTS:
+            cosine = torch.cosine_similarity(t, g, dim=0)
+            torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
+        assert torch.dot(t, found) >= -1e-12 or space is Space.WEIGHTS
+
+
+def test_projection_of_samples_is_that_of_each() -> None:
+    """In the space of weights, tensor by tensor, with each sample's gradient from autograd alone."""
+    stages = network(norm=False)
+    torch.manual_seed(1)
+    heads = [auxiliary(norm=False)(index) for index in range(3)]
+    ((x, y),) = toys.batches(1, size=BATCH)
+    wanted = [torch.zeros_like(p) for stage in stages[:-1] for p in stage.parameters()]
+    for n in range(BATCH):
+        value, at = x[n : n + 1], 0
+        for index, stage in enumerate(stages[:-1]):
+            parameters = list(stage.parameters())
+            local = nn.functional.cross_entropy(heads[index](stage(value)), y[n : n + 1]) / BATCH
+            whole = nn.functional.cross_entropy(nn.Sequential(*stages[index:])(value), y[n : n + 1]) / BATCH
+            pairs = zip(torch.autograd.grad(whole, parameters), torch.autograd.grad(local, parameters), strict=True)
+            for t, g in pairs:
+                wanted[at] += (t * g).sum() / ((g * g).sum() + 1e-16) * g
+                at += 1
+            value = stage(value).detach()
+    found = trained(ForwardGradient(), norm=False)
+    torch.testing.assert_close(gradients(found), torch.cat([w.flatten() for w in wanted]), rtol=1e-9, atol=1e-12)
+
+
+NOISES = (Guess.GAUSSIAN, Guess.RADEMACHER)
+
+
+@pytest.mark.parametrize(("guess", "space"), list(itertools.product(NOISES, Space)))
+def test_unnormalised_noise_is_right_on_average(guess: Guess, space: Space) -> None:
+    """Baydin's estimator, and Ren's of activations: the mean of many draws, within four of its standard errors."""
+    stages, draws = network(norm=False), 600
+    found = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
+    ((x, y),) = toys.batches(1, size=BATCH)
+    drawn = []
+    for _ in range(draws):
+        found.step(x, y)
+        drawn.append(gradients(found))
+    values, target = torch.stack(drawn), exact(norm=False)
+    apart = (values.mean(0) - target).abs() / (values.std(0) / draws**0.5 + 1e-15)
+    # Of some 200 numbers about one in 16000 is as far away as that by chance.
+    assert float(apart.max()) < 4.5
+    assert float((apart < 2).double().mean()) > 0.9
+
+
+def test_variance_and_bias_of_noise() -> None:
+    """One sample, one tensor of d numbers: variance (d + 1) |T|^2 unnormalised, mean T/d projected."""
+    torch.manual_seed(0)
+    d, draws = 6, 4000
+    stages: list[Stage] = [
+        BufferedStage(nn.Linear(d, 1, bias=False).double()),
+        HeadStage(nn.Linear(1, toys.CLASSES).double()),
+    ]
+    x, y = torch.randn(1, d, dtype=torch.float64), torch.tensor([1])
+
+    def drawn(settings: ForwardGradient) -> Tensor:
+        found = ForwardGradients(stages, settings, auxiliary=lambda _: nn.Identity(), seed=0)
+        values = []
+        for _ in range(1 if settings.guess is Guess.GLOBAL else draws):
+            found.step(x, y)
+            values.append(gradients(found))
+        return torch.stack(values)
+
+    target = drawn(ForwardGradient(Target.GLOBAL, Guess.GLOBAL))[0]
+    plain = drawn(ForwardGradient(Target.GLOBAL, Guess.GAUSSIAN, scaling=Scaling.PLAIN))
+    variance, squared = float(plain.var(0).sum()), float(target @ target)
+    assert variance == pytest.approx((d + 1) * squared, rel=0.1)
+    projected = drawn(ForwardGradient(Target.GLOBAL, Guess.GAUSSIAN))
+    error = projected.std(0) / draws**0.5
+    assert float(((projected.mean(0) - target / d).abs() / error).max()) < 4
+
+
+@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("space", Space)
+@pytest.mark.parametrize("guess", [Guess.LOCAL, Guess.GAUSSIAN, Guess.FIXED])
+def test_forward_mode_is_the_projection(target: Target, space: Space, guess: Guess) -> None:
+    settings = ForwardGradient(target, guess, space)
+    if space is Space.ALL_WEIGHTS and target is not Target.GLOBAL:
+        with pytest.raises(ValueError, match="one jvp for all weights is of the network's loss"):
+            replace(settings, derivative=Derivative.JVP)
+        return
+    by_projection, by_jvp = (
+        gradients(trained(replace(settings, derivative=derivative), norm=False)) for derivative in Derivative
+    )
+    torch.testing.assert_close(by_jvp, by_projection, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("space", [Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
+def test_forward_mode_with_batch_statistics_agrees_in_the_sum(space: Space) -> None:
+    """And not sample by sample, since each one's guess moves the others' losses too."""
+    settings = ForwardGradient(space=space)
+    same = [gradients(trained(replace(settings, derivative=derivative))) for derivative in Derivative]
+    torch.testing.assert_close(*same, rtol=1e-8, atol=1e-12)
+    each = replace(settings, space=Space.ACTIVATIONS)
+    other = [gradients(trained(replace(each, derivative=derivative))) for derivative in Derivative]
+    assert not torch.allclose(*other, rtol=1e-3)
+
+
+@pytest.mark.parametrize("derivative", Derivative)
+@pytest.mark.parametrize("space", Space)
+def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> None:
+    target = Target.GLOBAL if space is Space.ALL_WEIGHTS else Target.NEXT
+    settings = ForwardGradient(target, Guess.LOCAL, space, derivative=derivative)
+    found = trained(settings, steps=1)
+    model = nn.Sequential(*network())
+    ((x, _),) = toys.batches(1, size=BATCH)
+    model(x)
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(dict(found.model.named_buffers())[name], buffer)
+    counts = [
+        int(b) for block in found.blocks for m in block.modules.values() for n, b in m.named_buffers() if "num" in n
+    ]
+    assert counts == [1] * 6  # of three blocks and their auxiliary networks
+
+
+def test_shares_are_exact_under_batch_statistics_too() -> None:
+    """They sum up to autograd's gradient, and are the transpose of what a change of weights does."""
+    torch.manual_seed(0)
+    block = nn.Sequential(
+        nn.Conv2d(4, 6, 3, stride=2, groups=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        PointwiseConv2d(6, 3, 2),
+        nn.Flatten(2),
+        nn.Linear(4, 5),
+    ).double()
+    x = torch.randn(3, 4, 8, 9, dtype=torch.float64, requires_grad=True)
+    layers = layers_of(block)
+    with observing(layers) as seen:
+        output = block(x)
+    down = torch.randn_like(output)
+    output.backward(down)
+    for layer in layers:
+        found = shares(layer, seen.features[layer.name], seen.gradients[layer.name])
+        for name, parameter in layer.parameters.items():
+            torch.testing.assert_close(found[name].sum(0), parameter.grad)
+            change = torch.randn_like(found[name])
+            moved = shifted(layer, seen.features[layer.name], {name: change})
+            shift = (moved * seen.gradients[layer.name]).flatten(1).sum(1)
+            torch.testing.assert_close(shift, (found[name] * change).flatten(1).sum(1))
+
+
+# --- the released code's faults, each with what it does
+
+
+def test_fault_of_biases_writes_them_over_the_weights_of_norms() -> None:
+    plain = trained(ForwardGradient())
+    faulty = trained(ForwardGradient(released=frozenset({Fault.BIAS})))
+    local = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL))
+    for ours, theirs, guess in zip(faulty.stages[:-1], plain.stages[:-1], local.stages[:-1], strict=True):
+        conv, norm, _ = ours.function
+        torch.testing.assert_close(norm.weight.grad, theirs.function[1].bias.grad)  # the projection of the bias
+        torch.testing.assert_close(norm.bias.grad, guess.function[1].bias.grad)  # the guess as it is
+        torch.testing.assert_close(conv.weight.grad, theirs.function[0].weight.grad)  # all else is right
+
+
+def test_fault_of_sign_is_the_projection() -> None:
+    sign = ForwardGradient(scaling=Scaling.SIGN)
+    faulty = gradients(trained(replace(sign, released=frozenset({Fault.SIGN}))))
+    torch.testing.assert_close(faulty, gradients(trained(ForwardGradient())))
+    assert not torch.allclose(faulty, gradients(trained(sign)))
+
+
+def test_fault_of_auxiliary_networks_leaves_them_as_they_were_drawn() -> None:
+    settings = ForwardGradient(Target.LOCAL, Guess.GAUSSIAN, Space.ACTIVATIONS)
+    for released, moves in ((frozenset[Fault](), True), (frozenset({Fault.AUXILIARY}), False)):
+        found = trained(replace(settings, released=released), steps=2, rate=0.1)
+        begun = trained(replace(settings, released=released))
+        for now, then in zip(found.blocks[:-1], begun.blocks[:-1], strict=True):
+            assert now.auxiliary is not None
+            assert then.auxiliary is not None
+            pairs = zip(now.auxiliary.parameters(), then.auxiliary.parameters(), strict=True)
+            assert any(not torch.equal(p, q) for p, q in pairs) == moves
+
+
+# --- training as a whole
+
+
+@pytest.mark.parametrize("guess", [Guess.GAUSSIAN, Guess.REDRAWN, Guess.FIXED])
+def test_resumed_training_ends_with_the_same_weights(guess: Guess) -> None:
+    settings = ForwardGradient(Target.LOCAL, guess, Space.ACTIVATIONS)
+    data = toys.batches(4, size=BATCH)
+    whole = trained(settings, steps=4, rate=0.05)
+    half = trained(settings, steps=2, rate=0.05)
+    torch.manual_seed(5)  # of another process: what it drew does not matter
+    other = ForwardGradients(network(), settings, auxiliary=auxiliary(), optimizer=recipe.sgd(0.05), seed=0)
+    other.load_state_dict(copy.deepcopy(half.state_dict()))
+    for x, y in data[2:]:
+        other.step(x, y)
+    for a, b in zip(whole.model.state_dict().values(), other.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(CheckpointError, match=r"settings .*gaussian|settings .*redrawn|settings .*fixed"):
+        trained(ForwardGradient(), rate=0.05).load_state_dict(half.state_dict())
+
+
+@pytest.mark.parametrize("count", blocks.BLOCKS)
+@pytest.mark.parametrize("kind", blocks.AUXILIARIES)
+def test_networks_of_the_paper(count: int, kind: str) -> None:
+    """The full width has the paper's shapes; a narrow one learns a batch by heart under local guesses."""
+    outputs = [(64 << 4 * index // count, 32 >> 4 * index // count) for index in range(count - 1)]
+    with torch.device("meta"):
+        x: Tensor = torch.zeros(2, 3, 32, 32)
+        stages, made = blocks.local_resnet(count, num_classes=10), blocks.auxiliary(kind, count, num_classes=10)
+        for index, (stage, (channels, size)) in enumerate(zip(stages[:-1], outputs, strict=True)):
+            x = stage(x)  # type: ignore[assignment]
+            assert tuple(x.shape[1:]) == (channels, size, size)
+            assert made(index)(x).shape == (2, 10)
+    hidden = {"cnn": "0.weight", "mlp": "1.weight"}.get(kind)
+    if hidden:
+        assert made(0).get_parameter(hidden).shape[0] == blocks.AUXILIARIES[kind][count]
+    torch.manual_seed(0)
+    found = ForwardGradients(
+        blocks.local_resnet(count, num_classes=10, width=4),
+        ForwardGradient(space=Space.ACTIVATIONS),
+        auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=8),
+        optimizer=recipe.sgd(0.02),
+        seed=0,
+    )
+    images, labels = torch.randn(16, 3, 16, 16), torch.arange(16) % 10
+    losses = [float(found.step(images, labels)) for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_pooling_is_that_of_torch() -> None:
+    for size in (1, 2, 5, 7, 8):
+        images = torch.randn(2, 3, size, size + 1)
+        torch.testing.assert_close(blocks._Pool()(images), nn.AdaptiveAvgPool2d(2)(images).flatten(1))
+
+
+def test_bad_values_are_named() -> None:
+    with pytest.raises(ValueError, match=r"guess 'global' comes down .* 'projection'"):
+        ForwardGradient(guess=Guess.GLOBAL, derivative=Derivative.JVP)
+    with pytest.raises(ValueError, match="'bias_into_weight' needs the space 'weights'"):
+        ForwardGradient(space=Space.ACTIVATIONS, released=frozenset({Fault.BIAS}))
+    with pytest.raises(ValueError, match="'sign_is_projected' needs the scaling 'sign'"):
+        ForwardGradient(released=frozenset({Fault.SIGN}))
+    with pytest.raises(ValueError, match="'auxiliary_untrained' needs the target 'local' or 'next'"):
+        ForwardGradient(released=frozenset({Fault.AUXILIARY}))
+    with pytest.raises(ValueError, match=r"local guess of the global target.* needs auxiliary networks"):
+        ForwardGradients(network(), ForwardGradient())
+    with pytest.raises(ValueError, match="at least two, got one"):
+        ForwardGradients(network()[-1:], ForwardGradient(), auxiliary=auxiliary())
+    stages = [BufferedStage(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))), HeadStage(nn.Linear(2, 2))]
+    with pytest.raises(ValueError, match="jvp would draw dropout"):
+        ForwardGradients(stages, ForwardGradient(derivative=Derivative.JVP), auxiliary=auxiliary())
+    stages = [BufferedStage(nn.Sequential(nn.LayerNorm(2))), HeadStage(nn.Linear(2, 2))]
+    with pytest.raises(ValueError, match=r"module.0 is a LayerNorm with parameters.* 'activations' takes any"):
+        ForwardGradients(stages, ForwardGradient(), auxiliary=auxiliary())
+    with pytest.raises(ValueError, match="'cn'; did you mean 'cnn'"):
+        blocks.auxiliary("cn", 8, num_classes=10)
+    with pytest.raises(ValueError, match="blocks must be 8 or 16, got 4"):
+        blocks.local_resnet(4, num_classes=10)
+    two = [toys.stem(2), HeadStage(nn.Flatten())]
+    with pytest.raises(TypeError, match="block 0 gives 2 tensors"):
+        ForwardGradients(
+            [stage.double() for stage in two], ForwardGradient(space=Space.ACTIVATIONS), auxiliary=auxiliary()
+        ).step(*toys.batches(1)[0])
+    broken = network()
+    with torch.no_grad():
+        next(broken[0].parameters()).fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="loss of micro-batch 0 is nan"):
+        ForwardGradients(broken, ForwardGradient(), auxiliary=auxiliary()).step(*toys.batches(1)[0])
