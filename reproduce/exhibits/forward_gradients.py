@@ -1,6 +1,7 @@
 """Beyond the paper: which guess trains a network when nothing but its product with the gradient is known."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from petra_core import methods
@@ -18,7 +19,7 @@ from reproduce.show.statements import Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 
 STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
-AXES = ["auxiliary", "target", "guess", "space", "scaling"]
+AXES = ["auxiliary", "target", "guess", "space", "scaling", "derivative"]
 EXACT = (methods.BACKPROPAGATION.name, *[""] * len(AXES))
 INTRODUCTION = (
     "Forward mode gives the product of a target gradient T with a guess G without backpropagation; the update is T "
@@ -33,7 +34,6 @@ LOOKS = {
     "next": Look("target: next block's", plots.COLOURS[methods.DSP], marker="s"),
     "local": Look("target: local", plots.COLOURS[methods.DELAYED_GRADIENTS], marker="^"),
 }
-BLOCKS = {n: Look(f"block {n}", look.colour) for n, look in facets.rising(range(15)).items()}
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
@@ -71,9 +71,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     lines = sheet.lines().dropna(subset=["value"])
     lines = lines.assign(place=lines["cell"].map(places))
-    ways = [f"{_way(place)}, {place[5].replace('_', ' ')}" for place in lines["place"]]
+    lines = lines.assign(way=[f"{p[5]}: {_way(p)}, {p[3]} target".replace("_", " ") for p in lines["place"]])
     yield facet(
-        lines.assign(way=ways),
+        lines[[p[3] != p[4] for p in lines["place"]]],
         [facets.line("range", marked=True), facets.zero],
         key=f"forward-cosines-{sheet.key}",
         caption="Cosine between target and guess by block over training, in the space of the update: means of epochs "
@@ -81,7 +81,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         x="point",
         y="value",
         hue="stage",
-        looks=BLOCKS,
+        looks={n: replace(look, label=f"block {n}") for n, look in facets.rising(sorted(set(lines["stage"]))).items()},
         col="way",
         wrap=3,
         xlabel="epoch",
@@ -121,8 +121,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 def _gain(place: tuple[str, ...], accuracy: Any) -> Sample:
     """What a guess wins over the best noise with the same settings otherwise; empty where there is no noise yet."""
-    noises = {(*place[:2], place[3], noise.value, *place[5:]) for noise in NOISE}
-    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:]) in noises and sample.estimate]
+    noises = {(*place[:2], place[3], noise.value, *place[5:7]) for noise in NOISE}
+    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in noises and sample.estimate]
     return accuracy[place] - max(known, key=_mean) if known else Sample()
 
 
@@ -132,16 +132,17 @@ def _mean(sample: Sample) -> float:
 
 def _way(place: tuple[str, ...]) -> str:
     """The guess, with its auxiliary network and what else matters; or the method that needs none."""
-    _, method, auxiliary, target, guess, _, scaling = place
+    _, method, auxiliary, target, guess, _, scaling, derivative = place
     if not guess:
         return methods.by_name(method).title
     noise = guess in {noise.value for noise in NOISE} and target == "global"
-    return ", ".join([guess, *[auxiliary] * (not noise), *[scaling] * (scaling != "projected")])
+    unusual = [scaling] * (scaling != "projected") + [derivative] * (derivative != "projection")
+    return ", ".join([guess, *[auxiliary] * (not noise), *unusual])
 
 
 def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
     """The value, unknown where none was at hand, and whose it is."""
-    row = published.forward_gradient_row(*place[3:]) if place[1] in (FORWARD_GRADIENT, EXACT[0]) else None
+    row = published.forward_gradient_row(*place[3:7]) if place[1] in (FORWARD_GRADIENT, EXACT[0]) else None
     if row is None:
         return statements.UNKNOWN, ""
     return published_value(row, "test_accuracy_percent"), f"{row['work']} {row['name']}"

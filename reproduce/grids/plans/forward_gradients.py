@@ -9,7 +9,7 @@ wide that has four channels, so narrow networks have the MLP, which the released
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.cells.kinds import AUXILIARIES, BLOCK_MODELS, FORWARD_GRADIENT, Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import paper, recipes, smoke
 
@@ -17,14 +17,16 @@ NOISE = (Guess.GAUSSIAN, Guess.RADEMACHER)
 G, L, N = Target.GLOBAL, Target.LOCAL, Target.NEXT
 #: What is compared, in the order of the table.
 WAYS = (
-    *(ForwardGradient(G, guess, Space.ACTIVATIONS) for guess in (Guess.LOCAL, Guess.FIXED, Guess.REDRAWN, *NOISE)),
+    *(ForwardGradient(G, guess, Space.ACTIVATIONS) for guess in (Guess.LOCAL, Guess.FIXED, Guess.REDRAWN)),
+    ForwardGradient(G, Guess.GAUSSIAN, Space.ACTIVATIONS),
+    ForwardGradient(G, Guess.LOCAL, Space.ACTIVATIONS, derivative=Derivative.JVP),
     *(ForwardGradient(target, Guess.LOCAL, Space.ACTIVATIONS) for target in (N, L)),
     *(ForwardGradient(G, guess, Space.WEIGHTS) for guess in (Guess.LOCAL, Guess.REDRAWN, Guess.GAUSSIAN)),
     # The ancestors: Ren's activation perturbation, without and with local losses, and Baydin's.
     *(ForwardGradient(of, Guess.GAUSSIAN, Space.ACTIVATIONS, Scaling.PLAIN) for of in (G, L)),
     ForwardGradient(G, Guess.GAUSSIAN, Space.ALL_WEIGHTS, Scaling.PLAIN),
 )
-SMOKE = (WAYS[0], WAYS[3], WAYS[6], WAYS[7])  # of each kind one
+SMOKE = (WAYS[0], *WAYS[3:5], *WAYS[6:8])  # of each kind one
 EIGHT, SIXTEEN = BLOCK_MODELS
 RECIPE: dict[str, Any] = {"batch_size": 128, "learning_rate": 0.05, "epochs": 100, "warmup_epochs": 0.0}
 RECIPE |= {"drops": (30, 60, 90), "drop_factor": 0.2}
@@ -46,7 +48,8 @@ def cells(scale: str) -> list[Cell]:
 def _ways(scale: str) -> list[tuple[ForwardGradient, str]]:
     """With their kind of auxiliary networks; all kinds under the local guess of the global target."""
     usual = "cnn" if scale == "paper" else "mlp"
-    local = [way for way in WAYS if (way.target, way.guess) == (G, Guess.LOCAL)][: 2 if scale == "paper" else 1]
+    local = [ForwardGradient(G, Guess.LOCAL, space) for space in (Space.ACTIVATIONS, Space.WEIGHTS)]
+    local = local if scale == "paper" else local[:1]
     further = [(way, kind) for kind in AUXILIARIES if kind != usual for way in local] if scale != "smoke" else []
     return [*((way, usual) for way in (SMOKE if scale == "smoke" else WAYS)), *further]
 
