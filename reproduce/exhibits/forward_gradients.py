@@ -55,9 +55,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = runs.assign(
         way=[_way(place) for place in places.values()], panel=runs["space"].where(runs["space"] != "", "exact")
     )
+    drawn = runs.dropna(subset=["test_accuracy"])
     yield facet(
-        runs,
-        [facets.rows(list(dict.fromkeys(runs["way"])), interval=True)],
+        drawn,
+        [facets.rows(list(dict.fromkeys(drawn["way"])), interval=True)],
         key=f"forward-gradients-{sheet.key}",
         caption=f"Accuracy by guess ({sheet.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % interval.",
         x="test_accuracy",
