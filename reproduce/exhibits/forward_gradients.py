@@ -15,7 +15,7 @@ from reproduce.show import facets, plots, statements
 from reproduce.show.compare import Sample, judge, means, measured, points
 from reproduce.show.content import Entry
 from reproduce.show.facets import Look, facet
-from reproduce.show.statements import Statement, combine, is_above
+from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 
 STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
@@ -51,7 +51,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(said[:2]) or 'not compared yet'}."
     )
     told = f"points over the best noise, and our data: {'; '.join(said) or 'not compared yet'}"
-    yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, outcomes.values())
+    made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
+    yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     runs = runs.assign(
         way=[_way(place) for place in places.values()], panel=runs["space"].where(runs["space"] != "", "exact")
     )
@@ -102,8 +103,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("space", lambda place: place[5].replace("_", " ")),
             mean("accuracy, %", lambda place: accuracy[place]),
             judged("points", lambda place: less.get(place), group="less backpropagation"),
-            estimated("block 0", lambda place: cosines[place, 0].estimate, 3, group="cosine"),
-            estimated(f"block {last}", lambda place: cosines[place, last].estimate, 3, group="cosine"),
+            estimated("lowest", lambda place: cosines[place, 0].estimate, 3, group="cosine, block"),
+            estimated("highest", lambda place: cosines[place, last].estimate, 3, group="cosine, block"),
             amount("MB", lambda place: _mean(held[place]), 1, group="a step", without="not run"),
             amount("ms", lambda place: _mean(time[place]), 0, group="a step", without="not run"),
             words("%", lambda place: _published(place)[0], group="published"),
