@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from reproduce.cells.kinds import CellError, ComplexityCell, TrainingCell, from_dict
+from reproduce.cells.kinds import CellError, ComplexityCell, ForwardGradientCell, TrainingCell, from_dict
 
 TRAINING = TrainingCell(
     scale="smoke",
@@ -176,3 +176,53 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
 def test_wrong_settings_are_named(change, message):
     with pytest.raises(CellError, match=message):
         from_dict(TRAINING.to_dict() | change)
+
+
+FORWARD = ForwardGradientCell(
+    **{name: value for name, value in TRAINING.to_dict().items() if name != "kind"}
+    | {"model": "resnet18_8b", "method": "forward-gradient", "accumulation": 1},
+    target="global",
+    guess="local",
+    space="weights",
+    scaling="projected",
+    derivative="projection",
+    auxiliary="cnn",
+    released=(),
+)
+
+
+def test_forward_gradients_are_a_kind_whose_every_setting_counts():
+    assert FORWARD.method == "FORWARD_GRADIENT"
+    assert from_dict(json.loads(json.dumps(FORWARD.to_dict()))) == FORWARD
+    assert FORWARD.name.startswith("digits-resnet18_8b-w4-forward-global-local-weights-s0-")
+    others = {"target": "next", "guess": "gaussian", "space": "activations", "scaling": "plain", "derivative": "jvp"}
+    for setting, value in {**others, "auxiliary": "mlp", "released": ("bias_into_weight",)}.items():
+        other = dataclasses.replace(FORWARD, **{setting: value})
+        assert other.identity != FORWARD.identity
+        assert other.slug != FORWARD.slug
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"guess": "locl"}, "there is no guess 'locl'; did you mean local"),
+        ({"target": "above"}, "there is no target 'above'; choose from global, local, next"),
+        ({"space": "weight"}, "there is no space 'weight'; did you mean weights"),
+        ({"scaling": "normal"}, "there is no scaling 'normal'"),
+        ({"derivative": "forward"}, "there is no derivative 'forward'; choose from projection, jvp"),
+        ({"auxiliary": "cn"}, "there is no auxiliary 'cn'; did you mean cnn"),
+        ({"released": ["bias"]}, "there is no fault of the released code 'bias'; choose from bias_into_weight"),
+        ({"released": ["sign_is_projected"]}, "'sign_is_projected' needs the scaling 'sign'"),
+        ({"guess": "global", "derivative": "jvp"}, "the guess 'global' comes down through other blocks"),
+        ({"model": "revnet18"}, "need auxiliary networks, which resnet18_8b and resnet18_16b have"),
+        ({"stem": "imagenet"}, "there is no stem 'imagenet'"),
+        ({"method": "PETRA"}, "a forward_gradient cell has the method FORWARD_GRADIENT, got 'PETRA'"),
+        ({"accumulation": 4}, "accumulation is of the pipeline, forward gradients have 1; got 4"),
+        ({"replicas": 2}, "replicas is of the pipeline, forward gradients have 1; got 2"),
+        ({"correction": "spike"}, "correction is of the pipeline"),
+        ({"precision": "bf16"}, "choose the precision float32 or tf32, got bf16"),
+    ],
+)
+def test_wrong_settings_of_forward_gradients_are_named(change, message):
+    with pytest.raises(CellError, match=message):
+        from_dict(FORWARD.to_dict() | change)

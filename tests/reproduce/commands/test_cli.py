@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.records.record import Record, Status
@@ -34,10 +34,10 @@ def call(*arguments):
 
 def test_help_names_every_setting_of_a_cell_in_its_group():
     text = call("train", "--help").output
-    for field in dataclasses.fields(TrainingCell):
+    for field in dataclasses.fields(ForwardGradientCell):
         if field.name not in ("scale", "stage_replicas"):  # the second is part of --partition
             assert f"--{field.name.replace('_', '-')}" in text
-    places = [text.index(f"\n{group}:") for group in ("Network", "Data", "Method", "Recipe", "Where and how")]
+    places = [text.index(f"\n{group}:") for group in ("Network", "Data", "Method", "Forward gradients", "Recipe")]
     assert places == sorted(places)
     assert places[0] < text.index("--width") < places[1] < text.index("--batch-size") < places[2]
 
@@ -57,6 +57,9 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
         (["run", "smoke", "--devices", "cuda:98,cuda:99"], "there is no device 'cuda:98'"),
         (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
+        (["train", "--method", "forward-gradient", "--guess", "loca"], "there is no guess 'loca'; did you mean local"),
+        (["train", "--guess", "local"], "--guess is of --method forward-gradient, got --method PETRA"),
+        (["train", "--method", "forward-gradient", "--processes", "2"], "forward gradients are trained by one process"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
         (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
         (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
@@ -161,6 +164,12 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     assert transformer.learning_rate == pytest.approx(2.5e-4 * (samples / 256) ** 0.5)
     by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
+
+
+def test_forward_gradients_by_hand_have_defaults_of_their_own():
+    cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations", "released": ""})
+    assert isinstance(cell, ForwardGradientCell)
+    assert (cell.model, cell.accumulation, cell.guess, cell.auxiliary) == ("resnet18_8b", 1, "local", "cnn")
 
 
 @pytest.mark.slow

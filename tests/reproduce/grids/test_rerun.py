@@ -13,6 +13,7 @@ from reproduce.grids import rerun, scales, selection, small
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
 from reproduce.grids.smoke import digits_cell
+from tests.reproduce.cells.test_cells import FORWARD
 
 
 @pytest.mark.parametrize("scale", scales.SCALES)
@@ -48,6 +49,7 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
         digits_cell(scale="custom"),
         digits_cell("chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"),
         digits_cell(scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
+        replace(FORWARD, scale="custom", guess="gaussian", target="local", released=("auxiliary_untrained",)),
     ],
     ids=lambda cell: cell.slug,
 )

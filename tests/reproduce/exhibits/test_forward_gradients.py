@@ -1,0 +1,78 @@
+"""Forward gradients: which cells are planned, what is compared with what, and what the stated order comes to."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from reproduce.cells.kinds import ForwardGradientCell, TrainingCell
+from reproduce.exhibits import forward_gradients
+from reproduce.grids import recipes, scales
+from reproduce.grids.plans import forward_gradients as plan
+from tests import fake_records, sections
+
+AXES = ("target", "guess", "space", "scaling", "derivative", "auxiliary")
+
+
+def write(root: Path, local: float, noise: float = 40.0) -> None:
+    """In the space of activations, all seeds: backpropagation, the local guess with one cosine a block, and noise."""
+    for cell in plan.cells("small"):
+        if isinstance(cell, TrainingCell):
+            fake_records.train(cell, root, 80.0 + cell.seed, extra={"peak_bytes": 4_000_000})
+        elif (cell.target, cell.space, cell.scaling) == ("global", "activations", "projected"):  # type: ignore[attr-defined]
+            assert isinstance(cell, ForwardGradientCell)
+            usual = (cell.auxiliary, cell.derivative) == ("mlp", "projection")
+            if usual and cell.guess in ("local", "gaussian"):
+                reached = local + cell.seed if cell.guess == "local" else noise + 0.5 * cell.seed**2
+                record = fake_records.train(cell, root, reached, epochs=2)
+                last = record.metrics()[-1] | {"epoch": 3, "test_accuracy": reached, "probes": 9}
+                record.append(last | {"measured": {"guess_cosine": [0.01 * block for block in range(7)] + [None]}})
+                fake_records.finish(record, reached, peak_bytes=8_000_000)
+
+
+def test_every_way_is_a_cell_for_every_seed_and_differs_from_the_baseline_in_the_way_alone() -> None:
+    cells = plan.cells("small")
+    ways = {tuple(getattr(c, name) for name in AXES) for c in cells if isinstance(c, ForwardGradientCell)}
+    assert len(ways) == 15
+    assert Counter(cell.seed for cell in cells) == dict.fromkeys(recipes.seeds("small"), 15 + 2)  # type: ignore[attr-defined]
+    for scale in scales.SCALES:
+        planned = plan.cells(scale)
+        assert len(set(planned)) == len(planned)
+        plain = {(c.model, c.seed): c.to_dict() for c in planned if isinstance(c, TrainingCell)}
+        for cell in planned:
+            if isinstance(cell, ForwardGradientCell):
+                own = plain[cell.model, cell.seed]
+                assert {name for name in own if own[name] != cell.to_dict()[name]} == {"kind", "method"}
+
+
+def test_the_recipe_of_the_paper() -> None:
+    for cell in plan.cells("paper"):
+        assert isinstance(cell, TrainingCell | ForwardGradientCell)
+        assert (cell.epochs, cell.drops, cell.drop_factor, cell.learning_rate) == (100, (30, 60, 90), 0.2, 0.05)
+        assert (cell.batch_size, cell.weight_decay, cell.width, cell.warmup_epochs) == (128, 5e-4, 64, 0)
+
+
+@pytest.mark.parametrize(("local", "verdict"), [(60.0, "agree"), (20.0, "disagree"), (40.2, "cannot tell")])
+def test_the_order_is_judged(tmp_path: Path, local: float, verdict: str) -> None:
+    write(tmp_path, local)
+    found = sections.made(forward_gradients.EXHIBIT, tmp_path)
+    assert verdict in found.sentence
+    (finding,) = (finding for finding in found.findings if "Stated is" in finding.text)
+    assert verdict in finding.text
+    assert "far better guesses than random noise" in finding.text
+
+
+def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) -> None:
+    write(tmp_path, 60.0)
+    section = sections.made(forward_gradients.EXHIBIT, tmp_path)
+    table = sections.table(section, "forward-gradients-small")
+    of = "ResNet-18 in 8 blocks, width 8"
+    local = sections.entries(table, of, "global", "local, mlp", "activations")
+    assert local["less backpropagation", "points"].raw == pytest.approx(-20.0)
+    assert (local["cosine, block", "lowest"].text[:5], local["cosine, block", "highest"].text[:5]) == ("0.000", "0.060")
+    assert local["a step", "MB"].text == "8.0"
+    assert (local["published", "%"].text, local["published", "%"].mark.letter) == ("89.4", "s")  # type: ignore[union-attr]
+    assert sections.entries(table, of, "global", "gaussian", "activations")["published", "%"].text == "unknown"
+    ancestor = sections.entries(table, of, "global", "gaussian, plain", "all weights")
+    assert (ancestor["", "accuracy, %"].text, ancestor["published", "of"].text) == ("not run", "Ren 2023 FG-W")
+    assert sections.entries(table, "RevNet-18, width 8", "PETRA")["", "accuracy, %"].raw == pytest.approx(81.0)

@@ -1,0 +1,89 @@
+"""Cells of forward gradients: trained by the loop of all others, stopped anywhere, with cosines in every epoch."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.cells.kinds import BLOCK_MODELS, ForwardGradientCell, TrainingCell
+from reproduce.grids.plans.forward_gradients import cells
+from reproduce.measures import forward_gradients, training
+from reproduce.measures.context import Context
+from reproduce.records.record import Record, Status
+from reproduce.teams.team import UnsupportedError
+from tests.reproduce.measures.test_training import outcome, run, stop_after
+
+pytestmark = pytest.mark.convolutions
+
+SMOKE = next(cell for cell in cells("smoke") if isinstance(cell, ForwardGradientCell))
+TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,), learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        dataclasses.replace(TINY, target="local", guess="redrawn"),
+        dataclasses.replace(TINY, guess="gaussian", space="weights"),
+        dataclasses.replace(TINY, derivative="jvp"),
+    ],
+    ids=["redrawn", "gaussian", "jvp"],
+)
+def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: ForwardGradientCell) -> None:
+    _, state = run(cell, tmp_path / "whole")
+    assert state.status is Status.DONE
+    stop_after(17, tmp_path / "stopped", cell, "micro-batch 17 of 33")
+    run(cell, tmp_path / "stopped")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("model", BLOCK_MODELS)
+def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str) -> None:
+    """An exact guess is the method of the pipeline, from the same initial weights."""
+    exact = dataclasses.replace(TINY, model=model, guess="global", learning_rate=0.05)
+    record, _ = run(exact, tmp_path / "exact")
+    lines = record.metrics()
+    for line in lines:
+        assert line["probes"] == 11
+        assert line["measured"]["guess_cosine"] == [*[pytest.approx(1.0, abs=1e-4)] * (BLOCK_MODELS[model] - 1), None]
+    assert lines[-1]["train_loss"] < lines[0]["train_loss"]
+    plain = {field.name: getattr(exact, field.name) for field in dataclasses.fields(TrainingCell)}
+    other, _ = run(TrainingCell(**plain | {"method": "BACKPROPAGATION"}), tmp_path / "plain")
+    losses = [[line["train_loss"] for line in one.metrics()] for one in (record, other)]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02)
+    assert record.result()["parameters"] == other.result()["parameters"]
+    assert len(record.result()["stages"]) == BLOCK_MODELS[model]
+
+
+def test_local_guesses_point_along_the_target_and_noise_does_not(tmp_path: Path) -> None:
+    """Of the block below the head, over the last epoch: what the paper's idea rests on."""
+    found = {}
+    for guess in ("local", "gaussian"):
+        cell = dataclasses.replace(TINY, width=4, batch_size=32, guess=guess, learning_rate=0.02)
+        found[guess] = run(cell, tmp_path / guess)[0].metrics()[-1]["measured"]["guess_cosine"][-2]
+    assert found["local"] > 0.1 > abs(found["gaussian"])
+    jvp = run(dataclasses.replace(TINY, derivative="jvp", epochs=1, drops=()), tmp_path / "jvp")[0].metrics()[-1]
+    assert jvp["measured"]["guess_cosine"] == [None] * 8  # in forward mode the target's length is unknown
+
+
+def test_what_only_a_pipeline_can_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="leave out --processes, --cuda-graphs, --compile and --trace"):
+        run(TINY, tmp_path, compiled=True)
+
+
+def test_the_auxiliary_networks_are_those_of_the_cell(tmp_path: Path) -> None:
+    shapes = {}
+    for kind in ("mlp", "cnn", "linear"):
+        cell = dataclasses.replace(TINY, width=8, auxiliary=kind)
+        trainer = forward_gradients._Trainer(cell, Record(tmp_path / kind, cell), Context())
+        try:
+            block = trainer.pipeline.blocks[0]
+            assert block.auxiliary is not None
+            shapes[kind] = [tuple(p.shape) for p in block.auxiliary.parameters() if p.dim() > 1]
+            assert isinstance(trainer, training.Trainer)
+            assert isinstance(block.optimizer, torch.optim.SGD)
+        finally:
+            trainer.close()
+    assert shapes["mlp"] == [(128, 32), (128, 128), (128, 128), (10, 128)]
+    assert shapes["cnn"] == [(4, 8, 1, 1), *[(4, 4, 3, 3)] * 3, (10, 16)]
+    assert shapes["linear"] == [(10, 32)]
