@@ -291,6 +291,19 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
             torch.testing.assert_close(shift, (found[name] * change).flatten(1).sum(1))
 
 
+def test_forward_mode_holds_one_graph_at_a_time() -> None:
+    """And projection those of all blocks: the bytes that a step adds up, as the accounts of the blocks have them."""
+    peaks = {}
+    for derivative in Derivative:
+        found = trained(ForwardGradient(space=Space.ACTIVATIONS, derivative=derivative))
+        of_blocks = [stage.peak["graph"] + stage.peak["inputs"] for stage in found.memory().stages]
+        assert found.memory().now("graph", "inputs") == 0
+        peaks[derivative] = found.graphs_peak, of_blocks
+    assert peaks[Derivative.PROJECTION][1] == peaks[Derivative.JVP][1]
+    assert peaks[Derivative.PROJECTION][0] == sum(peaks[Derivative.PROJECTION][1])
+    assert peaks[Derivative.JVP][0] == max(peaks[Derivative.JVP][1])
+
+
 # --- the released code's faults, each with what it does
 
 
