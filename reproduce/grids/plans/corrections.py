@@ -58,7 +58,7 @@ KS = (1, 4)
 #: that the choice is shown on seeds that had no part in it.
 CHOSEN: dict[tuple[str, int, str], float] = {}
 #: Titles of the cures that won most there on the network of the study of length at k = 1: these are trained longer too.
-BEST: tuple[str, ...] = ("predicted weights",)
+BEST: tuple[str, ...] = ("predicted weights", "averaged weights")
 LENGTHS = (9, 27)  # epochs
 
 

@@ -104,4 +104,4 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert texts[0][2].endswith("(2 of 3)")
     assert texts[1][1] == "predicted weights"
     assert longer.rows[1][-2].raw == pytest.approx(3.0)
-    assert texts[3][1:3] == ["predicted weights", "not run"]
+    assert texts[4][1:3] == ["predicted weights", "not run"]
