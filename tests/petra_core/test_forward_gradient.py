@@ -2,14 +2,17 @@
 
 import copy
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
+from petra_core.forward_gradients import training
 from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.training import ForwardGradients
@@ -291,11 +294,23 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
             torch.testing.assert_close(shift, (found[name] * change).flatten(1).sum(1))
 
 
-def test_forward_mode_holds_one_graph_at_a_time() -> None:
-    """And projection those of all blocks: the bytes that a step adds up, as the accounts of the blocks have them."""
+def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And projection those of all blocks: by who is alive, and by the bytes that the accounts of the blocks have."""
+    alive: list[int] = []
+    turns: list[weakref.ref[training._Turn]] = []
+    made = training._Turn.__init__
+
+    def note(turn: training._Turn, *arguments: Any) -> None:
+        alive.append(sum(other() is not None for other in turns))
+        turns.append(weakref.ref(turn))
+        made(turn, *arguments)
+
+    monkeypatch.setattr(training._Turn, "__init__", note)
     peaks = {}
     for derivative in Derivative:
+        alive.clear()
         found = trained(ForwardGradient(space=Space.ACTIVATIONS, derivative=derivative))
+        assert alive == ([0, 1, 2, 3] if derivative is Derivative.PROJECTION else [0] * 4)
         of_blocks = [stage.peak["graph"] + stage.peak["inputs"] for stage in found.memory().stages]
         assert found.memory().now("graph", "inputs") == 0
         peaks[derivative] = found.graphs_peak, of_blocks
