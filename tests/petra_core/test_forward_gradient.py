@@ -46,14 +46,20 @@ def auxiliary(norm: bool = True, channels: int = 3) -> Callable[[int], nn.Module
 
 
 def trained(
-    settings: ForwardGradient, *, norm: bool = True, seed: int = 0, steps: int = 1, rate: float | None = None
+    settings: ForwardGradient,
+    *,
+    norm: bool = True,
+    seed: int = 0,
+    steps: int = 1,
+    rate: float | None = None,
+    size: int = BATCH,
 ) -> ForwardGradients:
     """After some steps, with the gradients of the last one still there."""
     stages = network(norm)
     torch.manual_seed(1)
     make = None if rate is None else recipe.sgd(rate)
     found = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
-    for x, y in toys.batches(steps, size=BATCH):
+    for x, y in toys.batches(steps, size=size):
         found.step(x, y)
     return found
 
@@ -141,18 +147,19 @@ def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
 def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
-    """Of every tensor for which there is one number, each with the sign that goes along the target."""
-    target = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.GLOBAL, space), norm=False))
-    guess = gradients(trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space), norm=False))
-    update = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.LOCAL, space), norm=False))
+    """Of every tensor for which there is one number, and along the target; of samples with a batch of one."""
+    size = 1 if space is Space.WEIGHTS else BATCH
+    target, guess, update = (
+        gradients(trained(ForwardGradient(of, along, space), norm=False, size=size))
+        for of, along in ((Target.GLOBAL, Guess.GLOBAL), (Target.LOCAL, Guess.LOCAL), (Target.GLOBAL, Guess.LOCAL))
+    )
     sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
     if space is Space.ALL_WEIGHTS:
         sizes = [sum(sizes)]
     for t, g, found in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
-        if space is not Space.WEIGHTS:
-            cosine = torch.cosine_similarity(t, g, dim=0)
-            torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
-        assert torch.dot(t, found) >= -1e-12 or space is Space.WEIGHTS
+        cosine = torch.cosine_similarity(t, g, dim=0)
+        torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
+        assert torch.dot(t, found) >= -1e-12
 
 
 def test_projection_of_samples_is_that_of_each() -> None:
