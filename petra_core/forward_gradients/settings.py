@@ -16,7 +16,8 @@ Works of before are settings too. For a Gaussian v of d numbers E[<T, v> v] is T
 while E[<T, v> v / ||v||^2] is T/d: projected on noise, a step is too short by the number of dimensions.
 
 Facts of the released code (streethagore/ForwardLocalGradient, e262989) were read there. It says nothing of which of its
-faults the published numbers have; `Fault` reproduces each of those that change a training.
+faults the published numbers have; `Fault` reproduces each of those that change a training. Not here are its "span" of
+the batch's guesses, which calls the plain estimator, and its losses by similarity.
 """
 
 import enum

@@ -27,7 +27,7 @@ from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
-from petra_core.forward_gradients.layers import Layer, Observed, layers_of, observing, shares, shifted
+from petra_core.forward_gradients.layers import Layer, layers_of, observing, shares, shifted
 from petra_core.forward_gradients.settings import EPS, Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.ledger import Ledger, MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
@@ -122,7 +122,7 @@ class _Turn:
         self.input = x.detach().requires_grad_()
         self._at_output: dict[str, Tensor] = {}
         self._pulled: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
-        with observing(block.layers) as self._seen:
+        with observing(block.layers) as self.seen:
             output = block.stage(self.input)
         if not isinstance(output, Tensor):
             raise TypeError(
@@ -130,10 +130,6 @@ class _Turn:
                 f"such as those of a ResNet"
             )
         self.output = output
-
-    @property
-    def seen(self) -> Observed:
-        return self._seen
 
     def at_output(self, source: Target | Guess) -> Tensor:
         """The gradient of that name at the block's output."""
@@ -146,7 +142,7 @@ class _Turn:
         if source.value not in self._pulled:
             gradient = self.at_output(source)
             below = torch.autograd.grad(self.output, self.input, gradient, retain_graph=True)[0]
-            self._pulled[source.value] = below, self._seen.taken()
+            self._pulled[source.value] = below, self.seen.taken()
         return self._pulled[source.value]
 
     def train(self, gradient: Tensor) -> None:
@@ -197,8 +193,6 @@ class ForwardGradients:
         self.settings = settings
         if auxiliary is None and (settings.has_auxiliary or settings.draws_networks):
             raise ValueError(f"{settings}: that needs auxiliary networks, and none are given (auxiliary=...)")
-        if settings.derivative is Derivative.JVP and any(_drops(stage) for stage in self.stages):
-            raise ValueError("a jvp would draw dropout masks of its own: use the derivative 'projection'")
         self._auxiliary = auxiliary
         self.device = next(self.stages[0].parameters()).device
         head = self.stages[-1].parts()[-1]
@@ -210,6 +204,8 @@ class ForwardGradients:
         ]
         self.optimizers = [block.optimizer for block in self.blocks if block.optimizer is not None]
         modules = [module for block in self.blocks for module in block.modules.values()]
+        if settings.derivative is Derivative.JVP and any(map(_drops, modules)):
+            raise ValueError("a jvp would draw dropout masks of its own: use the derivative 'projection'")
         self._frozen = FrozenBuffers(nn.ModuleList(modules))
         self._shapes = Shapes()
         self._waiting: list[tuple[int, Tensor]] = []
@@ -256,7 +252,9 @@ class ForwardGradients:
 
         """
         self._shapes.check(self.micro_batches, (inputs, target))
+        self._graphs = 0
         for block in self.blocks:
+            block.ledger.set("gradients", 0)
             for parameter in block.parameters:
                 parameter.grad = None
         self.cosines = torch.full([len(self.blocks) - 1], torch.nan, device=self.device)
@@ -320,13 +318,13 @@ class ForwardGradients:
             if self.settings.space is Space.ALL_WEIGHTS:
                 for guessed in self._guesses(turn):
                     assert guessed.layer is not None
-                    change = self._shift(turn, guessed)
-                    tangents[guessed.layer] = tangents[guessed.layer] + change if guessed.name == "bias" else change
+                    tangents[guessed.layer] = tangents.get(guessed.layer, 0) + self._shift(turn, guessed)
                     kept.append(guessed)
             else:
                 self._follow(turn, self._pushed(turn, target))
             self._end(turn)
             x = turn.output.detach()
+            del turn  # and its graph, before the next one is made
         if kept:
             found = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
             self._follow_together(kept, found.sum()[None])
@@ -639,8 +637,8 @@ class ForwardGradients:
         self._waiting.clear()
 
 
-def _drops(stage: Stage) -> bool:
-    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in stage.modules())
+def _drops(network: nn.Module) -> bool:
+    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in network.modules())
 
 
 @contextlib.contextmanager

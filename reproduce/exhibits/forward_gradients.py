@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from petra_core import methods
@@ -16,7 +17,7 @@ from reproduce.show.compare import Sample, judge, means, measured, points
 from reproduce.show.content import Entry
 from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
-from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
+from reproduce.show.tables import estimated, judged, mean, published_value, table, words
 
 STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
 AXES = ["auxiliary", "target", "guess", "space", "scaling", "derivative"]
@@ -47,16 +48,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
     outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
     said = [f"{_way(p)} in {p[5]} {points(gain)}, {outcomes[p].value}" for p, gain in gains.items()]
-    yield Sentence(
-        f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(said[:2]) or 'not compared yet'}."
-    )
-    told = f"points over the best noise, and our data: {'; '.join(said) or 'not compared yet'}"
+    said = said or ["not compared yet"]
+    yield Sentence(f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(said[:2])}.")
+    told = f"points over the best noise, and our data: {'; '.join(said)}"
     made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
     yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
-    runs = runs.assign(
-        way=[_way(place) for place in places.values()], panel=runs["space"].where(runs["space"] != "", "exact")
-    )
-    drawn = runs.dropna(subset=["test_accuracy"])
+    drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
+    drawn = drawn.dropna(subset=["test_accuracy"])
     yield facet(
         drawn,
         [facets.rows(list(dict.fromkeys(drawn["way"])), interval=True)],
@@ -105,8 +103,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             judged("points", lambda place: less.get(place), group="less backpropagation"),
             estimated("lowest", lambda place: cosines[place, 0].estimate, 3, group="cosine, block"),
             estimated("highest", lambda place: cosines[place, last].estimate, 3, group="cosine, block"),
-            amount("MB", lambda place: _mean(held[place]), 1, group="a step", without="not run"),
-            amount("ms", lambda place: _mean(time[place]), 0, group="a step", without="not run"),
+            mean("MB", lambda place: held[place], 1, group="a step"),
+            mean("ms", lambda place: time[place], 0, group="a step"),
             words("%", lambda place: _published(place)[0], group="published"),
             words("of", lambda place: _published(place)[1], group="published"),
         ],
@@ -124,12 +122,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 def _gain(place: tuple[str, ...], accuracy: Any) -> Sample:
     """What a guess wins over the best noise with the same settings otherwise; empty where there is no noise yet."""
     noises = {(*place[:2], place[3], noise.value, *place[5:7]) for noise in NOISE}
-    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in noises and sample.estimate]
-    return accuracy[place] - max(known, key=_mean) if known else Sample()
-
-
-def _mean(sample: Sample) -> float:
-    return sample.estimate.mean if sample.estimate else float("nan")
+    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in noises and sample.values]
+    return accuracy[place] - max(known, key=lambda noise: fmean(noise.values.values())) if known else Sample()
 
 
 def _way(place: tuple[str, ...]) -> str:

@@ -2,14 +2,17 @@
 
 import copy
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
+from petra_core.forward_gradients import training
 from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.training import ForwardGradients
@@ -43,14 +46,20 @@ def auxiliary(norm: bool = True, channels: int = 3) -> Callable[[int], nn.Module
 
 
 def trained(
-    settings: ForwardGradient, *, norm: bool = True, seed: int = 0, steps: int = 1, rate: float | None = None
+    settings: ForwardGradient,
+    *,
+    norm: bool = True,
+    seed: int = 0,
+    steps: int = 1,
+    rate: float | None = None,
+    size: int = BATCH,
 ) -> ForwardGradients:
     """After some steps, with the gradients of the last one still there."""
     stages = network(norm)
     torch.manual_seed(1)
     make = None if rate is None else recipe.sgd(rate)
     found = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
-    for x, y in toys.batches(steps, size=BATCH):
+    for x, y in toys.batches(steps, size=size):
         found.step(x, y)
     return found
 
@@ -138,18 +147,19 @@ def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
 def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
-    """Of every tensor for which there is one number, each with the sign that goes along the target."""
-    target = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.GLOBAL, space), norm=False))
-    guess = gradients(trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space), norm=False))
-    update = gradients(trained(ForwardGradient(Target.GLOBAL, Guess.LOCAL, space), norm=False))
+    """Of every tensor for which there is one number, and along the target; of samples with a batch of one."""
+    size = 1 if space is Space.WEIGHTS else BATCH
+    target, guess, update = (
+        gradients(trained(ForwardGradient(of, along, space), norm=False, size=size))
+        for of, along in ((Target.GLOBAL, Guess.GLOBAL), (Target.LOCAL, Guess.LOCAL), (Target.GLOBAL, Guess.LOCAL))
+    )
     sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
     if space is Space.ALL_WEIGHTS:
         sizes = [sum(sizes)]
     for t, g, found in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
-        if space is not Space.WEIGHTS:
-            cosine = torch.cosine_similarity(t, g, dim=0)
-            torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
-        assert torch.dot(t, found) >= -1e-12 or space is Space.WEIGHTS
+        cosine = torch.cosine_similarity(t, g, dim=0)
+        torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
+        assert torch.dot(t, found) >= -1e-12
 
 
 def test_projection_of_samples_is_that_of_each() -> None:
@@ -291,11 +301,23 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
             torch.testing.assert_close(shift, (found[name] * change).flatten(1).sum(1))
 
 
-def test_forward_mode_holds_one_graph_at_a_time() -> None:
-    """And projection those of all blocks: the bytes that a step adds up, as the accounts of the blocks have them."""
+def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And projection those of all blocks: by who is alive, and by the bytes that the accounts of the blocks have."""
+    alive: list[int] = []
+    turns: list[weakref.ref[training._Turn]] = []
+    made = training._Turn.__init__
+
+    def note(turn: training._Turn, *arguments: Any) -> None:
+        alive.append(sum(other() is not None for other in turns))
+        turns.append(weakref.ref(turn))
+        made(turn, *arguments)
+
+    monkeypatch.setattr(training._Turn, "__init__", note)
     peaks = {}
     for derivative in Derivative:
+        alive.clear()
         found = trained(ForwardGradient(space=Space.ACTIVATIONS, derivative=derivative))
+        assert alive == ([0, 1, 2, 3] if derivative is Derivative.PROJECTION else [0] * 4)
         of_blocks = [stage.peak["graph"] + stage.peak["inputs"] for stage in found.memory().stages]
         assert found.memory().now("graph", "inputs") == 0
         peaks[derivative] = found.graphs_peak, of_blocks
