@@ -70,7 +70,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return held.mean / least.mean if held and least else None
 
     if won:
-        best = max(won, key=lambda place: won[place].mean)
+        best = max(won, key=lambda place: (won[place].n, won[place].mean))
         loss = points(exact(best) - accuracy[*best[:3], NOTHING.title, 1.0]).removeprefix("+")
         verdict = less["gain", *best].verdict.value
         yield Sentence(
@@ -108,6 +108,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
     errors = measured(lines, "value", ["network", "k", "method", "cure"])
+    exactness = sorted((e.mean, cure) for (*_, cure), found in errors.items() if (e := found.estimate))
+    if exactness:
+        said = "; ".join(f"{cure}: {value:.2g}" for value, cure in exactness)
+        yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {said}.")
     yield table(
         key=f"corrections-{sheet.key}",
         caption=f"What is done about delay, and what it wins and keeps ({setting}).",
