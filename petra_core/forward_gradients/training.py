@@ -14,7 +14,6 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,129 +26,19 @@ from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
-from petra_core.forward_gradients.layers import Layer, layers_of, observing, shares, shifted
-from petra_core.forward_gradients.settings import EPS, Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
-from petra_core.ledger import Ledger, MemoryReport, SavedTensors, StageMemory, payload
+from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
+from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.turns import Block, Guessed, Turn, dot, factors
+from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
 from petra_core.recipe import set_rate
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode
 from petra_core.worker import OptimizerFactory
 
-__all__ = ["ForwardGradients", "factors"]
+__all__ = ["ForwardGradients"]
 
 STATE_FORMAT = "forward gradients 1"
 Auxiliary = Callable[[int], nn.Module]
-
-
-def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
-    """What stands before each guess.
-
-    Args:
-        product: <T_n, G_n>, [n].
-        squared: ||G_n||^2, [n].
-        scaling: which rule.
-
-    """
-    if scaling is Scaling.PROJECTED:
-        return product / (squared + EPS)
-    return product if scaling is Scaling.PLAIN else product.sign()
-
-
-@dataclass
-class _Guessed:
-    """A guess for one tensor of n samples (n = 1: of the batch as a whole), with what is known of its target.
-
-    Attributes:
-        guess: G, [n, ...].
-        product: <T, G>, [n].
-        target_squared: ||T||^2, [n]; NaN in forward mode, where T is unknown.
-        layer: whose parameter it is of; None: it is of the block's output.
-        name: of the parameter.
-
-    """
-
-    guess: Tensor
-    product: Tensor
-    target_squared: Tensor
-    layer: Layer | None = None
-    name: str = ""
-
-    @property
-    def squared(self) -> Tensor:
-        """||G||^2, [n]."""
-        return _dot(self.guess, self.guess)
-
-    def along(self, factor: Tensor) -> Tensor:
-        """The guess times a number for each sample, [n, ...]."""
-        return self.guess * factor.view(-1, *(1 for _ in self.guess.shape[1:]))
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1)
-
-
-@dataclass
-class _Block:
-    """A block that trains by forward gradients, or the last one, and all its state."""
-
-    index: int
-    stage: Stage
-    layers: list[Layer]
-    auxiliary: nn.Module | None  # trained, on its own loss
-    drawn: nn.Module | None  # never trained: where guesses come from
-    optimizer: torch.optim.Optimizer | None
-    stream: RandomStream  # of its noise, dropout and redrawn networks, whatever the order of the blocks
-    ledger: Ledger = field(default_factory=Ledger)
-    graph_bytes: int | None = None
-
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        """What it holds, by the name in a state."""
-        found = {"stage": self.stage, "auxiliary": self.auxiliary, "drawn": self.drawn}
-        return {name: module for name, module in found.items() if module is not None}
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """What is trained."""
-        return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters()]
-
-
-class _Turn:
-    """One evaluation of a block with a graph of its own, and the gradients that are sent through it."""
-
-    def __init__(self, block: _Block, x: Tensor, sources: "Callable[[_Turn, Any], Tensor]") -> None:
-        self.block, self._sources = block, sources
-        self.input = x.detach().requires_grad_()
-        self._at_output: dict[str, Tensor] = {}
-        self._pulled: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
-        with observing(block.layers) as self.seen:
-            output = block.stage(self.input)
-        if not isinstance(output, Tensor):
-            raise TypeError(
-                f"block {block.index} gives {len(output)} tensors; forward gradients need blocks that give one, "
-                f"such as those of a ResNet"
-            )
-        self.output = output
-
-    def at_output(self, source: Target | Guess) -> Tensor:
-        """The gradient of that name at the block's output."""
-        if source.value not in self._at_output:
-            self._at_output[source.value] = self._sources(self, source)
-        return self._at_output[source.value]
-
-    def pulled(self, source: Target | Guess) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of that name at the block's input, and at the outputs of its layers."""
-        if source.value not in self._pulled:
-            gradient = self.at_output(source)
-            below = torch.autograd.grad(self.output, self.input, gradient, retain_graph=True)[0]
-            self._pulled[source.value] = below, self.seen.taken()
-        return self._pulled[source.value]
-
-    def train(self, gradient: Tensor) -> None:
-        """Give the block's parameters the gradients that this one at its output makes."""
-        parameters = list(self.block.stage.parameters())
-        # Another gradient may still be sent through the graph.
-        torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)
 
 
 class ForwardGradients:
@@ -214,7 +103,7 @@ class ForwardGradients:
         self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
         self.cosines = torch.full([len(self.stages) - 1], torch.nan)
 
-    def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> _Block:
+    def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> Block:
         last = index == len(self.stages) - 1
         weights = self.settings.space is not Space.ACTIVATIONS
 
@@ -223,7 +112,7 @@ class ForwardGradients:
 
         layers = layers_of(stage) if weights and not last else []
         own, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
-        block = _Block(index, stage, layers, own, drawn, None, stream)
+        block = Block(index, stage, layers, own, drawn, None, stream)
         block.optimizer = None if optimizer is None else optimizer(block.parameters)
         block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
         block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
@@ -275,9 +164,9 @@ class ForwardGradients:
 
     def _downwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by reverse mode: all graphs, then the blocks from the top."""
-        turns: list[_Turn] = []
+        turns: list[Turn] = []
 
-        def source(turn: _Turn, name: Target | Guess) -> Tensor:
+        def source(turn: Turn, name: Target | Guess) -> Tensor:
             if name.value == "global":
                 return turns[turn.block.index + 1].pulled(name)[0]
             if name.value == "next":
@@ -292,7 +181,7 @@ class ForwardGradients:
         top = self._turn(self.blocks[-1], x, source)
         loss = self._last(top, target)
         turns.append(top)
-        kept: list[_Guessed] = []
+        kept: list[Guessed] = []
         while len(turns) > 1:  # a block's graph goes as soon as nothing below needs it
             turn = turns[-2]
             self._train_auxiliary(turn, target)
@@ -306,11 +195,11 @@ class ForwardGradients:
     def _upwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by forward mode: one graph at a time."""
 
-        def source(turn: _Turn, name: Target | Guess) -> Tensor:
+        def source(turn: Turn, name: Target | Guess) -> Tensor:
             return self._own_gradient(turn, name, target)
 
         x = inputs
-        kept: list[_Guessed] = []
+        kept: list[Guessed] = []
         tangents: dict[Layer, Tensor] = {}
         for block in self.blocks[:-1]:
             turn = self._turn(block, x, source)
@@ -331,7 +220,7 @@ class ForwardGradients:
         top = self._turn(self.blocks[-1], x, source)
         return self._last(top, target)
 
-    def _turn(self, block: _Block, x: Tensor, source: Callable[[_Turn, Any], Tensor]) -> _Turn:
+    def _turn(self, block: Block, x: Tensor, source: Callable[[Turn, Any], Tensor]) -> Turn:
         with contextlib.ExitStack() as stack:
             if block.graph_bytes is None:
                 accounted = (x, *block.stage.parameters(), *block.stage.buffers())
@@ -339,7 +228,7 @@ class ForwardGradients:
             stack.enter_context(block.stream)
             if self.settings.guess is Guess.REDRAWN and block.drawn is not None and self._auxiliary is not None:
                 block.drawn = self._auxiliary(block.index).to(self.device)
-            turn = _Turn(block, x, source)
+            turn = Turn(block, x, source)
         if block.graph_bytes is None:
             block.graph_bytes = saved.bytes
         block.ledger.set("inputs", payload([turn.input]))
@@ -348,25 +237,25 @@ class ForwardGradients:
         self.graphs_peak = max(self.graphs_peak, self._graphs)
         return turn
 
-    def _end(self, turn: _Turn) -> None:
+    def _end(self, turn: Turn) -> None:
         self._graphs -= (turn.block.graph_bytes or 0) + payload([turn.input])
         turn.block.ledger.set("inputs", 0)
         turn.block.ledger.set("graph", 0)
 
-    def _last(self, top: _Turn, target: Tensor) -> Tensor:
+    def _last(self, top: Turn, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
         loss = self._loss(top.output, target)
         parameters = list(top.block.stage.parameters())
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        top._pulled[Target.GLOBAL.value] = below, {}
+        top.note(Target.GLOBAL, below)
         self._end(top)
         return loss.detach()
 
     # --- guesses and targets
 
-    def _own_gradient(self, turn: _Turn, name: Target | Guess, target: Tensor) -> Tensor:
+    def _own_gradient(self, turn: Turn, name: Target | Guess, target: Tensor) -> Tensor:
         """At a block's output the gradient of its own auxiliary loss, or of that of the network drawn for guesses."""
         network = turn.block.auxiliary if name.value == "local" else turn.block.drawn
         assert network is not None
@@ -380,24 +269,24 @@ class ForwardGradients:
             parameter.grad = gradient
         return found
 
-    def _train_auxiliary(self, turn: _Turn, target: Tensor) -> None:
+    def _train_auxiliary(self, turn: Turn, target: Tensor) -> None:
         """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
         if self.settings.trains_auxiliary:
             turn.at_output(Target.LOCAL)
 
-    def _noise(self, block: _Block, like: Tensor) -> Tensor:
+    def _noise(self, block: Block, like: Tensor) -> Tensor:
         with block.stream:
             if self.settings.guess is Guess.GAUSSIAN:
                 return torch.randn_like(like)
             return torch.randint_like(like, 2).mul_(2).sub_(1)
 
-    def _guesses(self, turn: _Turn) -> Iterator[_Guessed]:
+    def _guesses(self, turn: Turn) -> Iterator[Guessed]:
         """The guess for each tensor of a block, its product with the target still unknown."""
         guess, space = self.settings.guess, self.settings.space
         if space is Space.ACTIVATIONS:
             unknown = turn.output.new_full([len(turn.output)], torch.nan)
             noise = self._noise(turn.block, turn.output) if guess.is_noise else None
-            yield _Guessed(turn.at_output(guess) if noise is None else noise, unknown, unknown)
+            yield Guessed(turn.at_output(guess) if noise is None else noise, unknown, unknown)
             return
         for layer in turn.block.layers:
             features, one = turn.seen.features[layer.name], space is not Space.WEIGHTS
@@ -410,9 +299,9 @@ class ForwardGradients:
             else:
                 found = self._shares(turn, layer, guess)
             for name, value in found.items():
-                yield _Guessed(value, unknown, unknown, layer, name)
+                yield Guessed(value, unknown, unknown, layer, name)
 
-    def _shares(self, turn: _Turn, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
+    def _shares(self, turn: Turn, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
         gradients = turn.pulled(source)[1][layer.name]
         found = shares(layer, turn.seen.features[layer.name], gradients)
@@ -422,7 +311,7 @@ class ForwardGradients:
             return found
         return {name: value.sum(0, keepdim=True) for name, value in found.items()}
 
-    def _compared(self, turn: _Turn) -> Iterator[_Guessed]:
+    def _compared(self, turn: Turn) -> Iterator[Guessed]:
         """The guesses with their products, by projection: the target has been computed."""
         wanted: dict[str, Tensor] = {}
         layer: Layer | None = None
@@ -434,10 +323,10 @@ class ForwardGradients:
                     layer = guessed.layer
                     wanted = self._shares(turn, layer, self.settings.target)
                 t = wanted[guessed.name]
-            guessed.product, guessed.target_squared = _dot(t, guessed.guess), _dot(t, t)
+            guessed.product, guessed.target_squared = dot(t, guessed.guess), dot(t, t)
             yield guessed
 
-    def _pushed(self, turn: _Turn, target: Tensor) -> Iterator[_Guessed]:
+    def _pushed(self, turn: Turn, target: Tensor) -> Iterator[Guessed]:
         """The guesses with their products, each by one jvp."""
         index = turn.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
@@ -450,7 +339,7 @@ class ForwardGradients:
             guessed.product = found if self.settings.space is not Space.BATCH_WEIGHTS else found.sum()[None]
             yield guessed
 
-    def _shift(self, turn: _Turn, guessed: _Guessed) -> Tensor:
+    def _shift(self, turn: Turn, guessed: Guessed) -> Tensor:
         """The change of its layer's output, [B, ...], when a parameter changes by the guess."""
         assert guessed.layer is not None
         features = turn.seen.features[guessed.layer.name]
@@ -492,7 +381,7 @@ class ForwardGradients:
 
     # --- the update
 
-    def _follow(self, turn: _Turn, guesses: Iterator[_Guessed]) -> list[_Guessed]:
+    def _follow(self, turn: Turn, guesses: Iterator[Guessed]) -> list[Guessed]:
         """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
         scaling = Scaling.PROJECTED if Fault.SIGN in self.settings.released else self.settings.scaling
         kept = []
@@ -521,7 +410,7 @@ class ForwardGradients:
         else:
             parameters[name].grad = gradient
 
-    def _follow_together(self, guesses: Sequence[_Guessed], product: Tensor) -> None:
+    def _follow_together(self, guesses: Sequence[Guessed], product: Tensor) -> None:
         """Of ALL_WEIGHTS: one number for all tensors of all blocks, from the product [1] of all of them."""
         squared = torch.stack([guessed.squared for guessed in guesses]).sum(0)
         factor = factors(product, squared, self.settings.scaling)
