@@ -50,6 +50,7 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK("--model", default=DEFAULTS.model, help="As of `train`.")
 @NETWORK("--stem", show_default="as of `train`", help="As of `train`.")
 @NETWORK("--width", type=int, show_default="as of `train`", help="Channels of the first blocks, per stream.")
+@NETWORK("--coupling", default=DEFAULTS.coupling, help="As of `train`.")
 @NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
@@ -129,7 +130,7 @@ def stage_lines(found: Balance) -> Iterator[str]:
     """What every stage costs, as a table."""
     cell = found.cell
     yield (
-        f"{cell.model}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
+        f"{cell.coupled}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
         f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"

@@ -10,7 +10,7 @@ predicts bytes, comes when it is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -167,19 +167,9 @@ def measured(
 
 def of_training(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:
     """The cell that times the stages of a network that is to be trained; in float32, whatever the precision."""
-    return StageCostCell(
-        scale="custom",
-        dataset=cell.dataset,
-        image_size=cell.image_size,
-        model=cell.model,
-        stem=cell.stem,
-        width=cell.width,
-        method=cell.method,
-        accumulation=cell.accumulation,
-        batch_size=cell.batch_size,
-        seed=0,
-        repetitions=repetitions,
-    )
+    shared = [field.name for field in fields(StageCostCell) if field.name not in ("scale", "seed", "repetitions")]
+    settings = {name: getattr(cell, name) for name in shared}
+    return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **settings)
 
 
 def balanced(cell: TrainedCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:

@@ -102,6 +102,18 @@ def test_the_command() -> None:
     assert "to train so: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
 
 
+def test_what_is_timed_is_the_network_that_is_trained() -> None:
+    """BDIA's blocks have two streams where a plain ViT's have one: twice the bytes between two of them."""
+    arguments = ["partition", "--model", "vit_micro2", "--repetitions", "1", "--coupling"]
+    up = {}
+    for coupling, called in (("own", "vit_micro2"), ("bdia", "vit_micro2-bdia")):
+        lines = CliRunner().invoke(main, [*arguments, coupling], catch_exceptions=False).output.splitlines()
+        head = next(place for place, line in enumerate(lines) if line.startswith(f"{called}, width 48, "))
+        up[coupling] = float(lines[head + 2].split()[-2])  # of stage 0, MB
+    assert up["own"] > 0.05
+    assert up["bdia"] == pytest.approx(2 * up["own"], abs=0.02)
+
+
 @pytest.mark.usefixtures("costs")
 def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[int, list[str]]] = []
