@@ -50,6 +50,14 @@ def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: i
         assert row["peak"] == row["predicted"], row
 
 
+def test_side_bits_are_a_kind_where_the_coupling_has_them(tmp_path: Path) -> None:
+    """One bit for each value of 2 samples, 64 tokens and 48 channels, of the one block that is not the first."""
+    vit = {"model": "vit_micro2", "stem": "patch4", "width": 48}
+    values = result(cell(methods.REVERSIBLE_BACKPROPAGATION, coupling="bdia", **vit), tmp_path)
+    found = [(row["peak"], row["predicted"]) for row in values["rows"] if row["kind"] == "side_bits"]
+    assert found == [(0, 0), (2 * 64 * 48 // 8,) * 2, (0, 0)]
+
+
 def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> None:
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
