@@ -92,7 +92,11 @@ class PendingLosses:
         losses, self._waiting = self._waiting, []
         if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
-            raise non_finite(micro_batch, float(loss), self._workers, late=micro_batch != at_once)
+            raise self.error(micro_batch, float(loss), late=micro_batch != at_once)
+
+    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
+        """What to raise for a loss that is not finite; see `non_finite`."""
+        return non_finite(micro_batch, loss, self._workers, late=late)
 
     def clear(self) -> None:
         """Forget the pending losses."""

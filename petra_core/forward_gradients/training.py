@@ -25,7 +25,7 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
-from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
+from petra_core.finite import REMEDY, PendingLosses
 from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.turns import Block, Guessed, Turn, dot, factors
@@ -97,7 +97,7 @@ class ForwardGradients:
             raise ValueError("a jvp would draw dropout masks of its own: use the derivative 'projection'")
         self._frozen = FrozenBuffers(nn.ModuleList(modules))
         self._shapes = Shapes()
-        self._waiting: list[tuple[int, Tensor]] = []
+        self._losses = _Losses(())
         self.micro_batches = 0
         self._graphs = self.graphs_peak = 0
         self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
@@ -150,10 +150,8 @@ class ForwardGradients:
         forward_mode = self.settings.derivative is Derivative.JVP
         loss = (self._upwards if forward_mode else self._downwards)(inputs, target)
         self._cosine_sums, self._summed = self._cosine_sums + self.cosines, self._summed + 1
-        self._waiting.append((self.micro_batches, loss))
         self.micro_batches += 1
-        if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
-            self._look_at_losses()
+        self._losses.add(self.micro_batches - 1, loss)
         for block in self.blocks:
             block.ledger.set("gradients", payload(p.grad for p in block.parameters if p.grad is not None))
             if block.optimizer is not None:
@@ -456,7 +454,7 @@ class ForwardGradients:
 
     def check_finite(self) -> None:
         """See that all losses so far and all weights are finite. Raises: NonFiniteError."""
-        self._look_at_losses()
+        self._losses.look()
         for block in reversed(self.blocks):
             for name, parameter in block.stage.named_parameters():
                 if not torch.isfinite(parameter).all():
@@ -465,13 +463,6 @@ class ForwardGradients:
                         micro_batch=self.micro_batches - 1,
                         stage=block.index,
                     )
-
-    def _look_at_losses(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for number, loss in waiting:
-            if not torch.isfinite(loss):
-                what = f"the loss of micro-batch {number} is {float(loss)}"
-                raise NonFiniteError(f"{what}; {REMEDY}", micro_batch=number, stage=None)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy, on the CPU, of everything that a bitwise resume needs; tensors and plain data only.
@@ -482,7 +473,7 @@ class ForwardGradients:
             NonFiniteError: a loss since the last look was not finite.
 
         """
-        self._look_at_losses()
+        self._losses.look()
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
@@ -523,7 +514,16 @@ class ForwardGradients:
         self.micro_batches, self._shapes.first = state["micro_batches"], state["shapes"]
         sums, self._summed = state["cosines"]
         self._cosine_sums = sums.to(self.device)
-        self._waiting.clear()
+        self._losses.clear()
+
+
+class _Losses(PendingLosses):
+    """Of a network whose blocks are no workers: where a loss comes from is not told."""
+
+    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
+        del late
+        message = f"the loss of micro-batch {micro_batch} is {loss}; {REMEDY}"
+        return NonFiniteError(message, micro_batch=micro_batch, stage=None)
 
 
 def _drops(network: nn.Module) -> bool:
