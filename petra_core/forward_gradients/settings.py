@@ -23,7 +23,7 @@ the batch's guesses, which calls the plain estimator, and its losses by similari
 import enum
 from dataclasses import dataclass
 
-__all__ = ["EPS", "Derivative", "Fault", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
+__all__ = ["AXES", "EPS", "Derivative", "Fault", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
 
 EPS = 1e-16  # of the released code; in float32 it counts once a sample's ||G_n|| is below about 1e-8
 
@@ -164,6 +164,14 @@ class ForwardGradient:
         return ", ".join([*words, *sorted(f"released {fault.value}" for fault in self.released)])
 
 
+#: The axes that have one value each, by their names in `ForwardGradient`.
+AXES: dict[str, type[enum.Enum]] = {
+    "target": Target,
+    "guess": Guess,
+    "space": Space,
+    "scaling": Scaling,
+    "derivative": Derivative,
+}
 _NEEDS = {
     Fault.BIAS: "the space 'weights' or 'batch_weights'",
     Fault.SIGN: "the scaling 'sign' in the space 'weights'",

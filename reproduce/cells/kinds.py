@@ -10,7 +10,6 @@ of a cell; it is in the record's environment (`reproduce.records.record`).
 """
 
 import dataclasses
-import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -245,14 +244,8 @@ class ForwardGradientCell(TrainedCell):
     @property
     def algorithm(self) -> forward.ForwardGradient:
         """The settings as the core has them. Raises: ValueError: they contradict each other."""
-        return forward.ForwardGradient(
-            forward.Target(self.target),
-            forward.Guess(self.guess),
-            forward.Space(self.space),
-            forward.Scaling(self.scaling),
-            forward.Derivative(self.derivative),
-            frozenset(map(forward.Fault, self.released)),
-        )
+        axes: dict[str, Any] = {name: kind(getattr(self, name)) for name, kind in forward.AXES.items()}
+        return forward.ForwardGradient(**axes, released=frozenset(map(forward.Fault, self.released)))
 
     @property
     def slug(self) -> str:
@@ -266,7 +259,7 @@ class ForwardGradientCell(TrainedCell):
     def _check_algorithm(self) -> None:
         if self.model not in BLOCK_MODELS:
             raise CellError(f"forward gradients need auxiliary networks, which {' and '.join(BLOCK_MODELS)} have")
-        if self.method.strip().upper().replace("-", "_") != FORWARD_GRADIENT:
+        if not is_forward_gradient(self.method):
             raise CellError(f"a {self.kind} cell has the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
         pipelined: dict[str, Any] = {"accumulation": 1, "messages": "float32", "replicas": 1, "stage_replicas": ()}
@@ -278,9 +271,7 @@ class ForwardGradientCell(TrainedCell):
                 raise CellError(
                     f"{name} is of the pipeline, forward gradients have {only!r}; got {getattr(self, name)!r}"
                 )
-        kinds: dict[str, type[enum.Enum]] = {"target": forward.Target, "guess": forward.Guess, "space": forward.Space}
-        kinds |= {"scaling": forward.Scaling, "derivative": forward.Derivative}
-        for name, kind in kinds.items():
+        for name, kind in forward.AXES.items():
             _one_of(name, getattr(self, name), tuple(choice.value for choice in kind))
         _one_of("auxiliary", self.auxiliary, AUXILIARIES)
         for fault in self.released:
@@ -383,6 +374,11 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     if missing:
         raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
     return KINDS[kind](**given)
+
+
+def is_forward_gradient(method: str) -> bool:
+    """Whether that is the method's name; case and hyphens do not matter."""
+    return method.strip().upper().replace("-", "_") == FORWARD_GRADIENT
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -18,13 +18,13 @@ from reproduce.cells import catalogue, networks, rates, transformers
 from reproduce.cells.kinds import (
     AUXILIARIES,
     BLOCK_MODELS,
-    FORWARD_GRADIENT,
     FORWARD_WEIGHTS,
     OPTIMIZERS,
     CellError,
     ForwardGradientCell,
     TrainedCell,
     TrainingCell,
+    is_forward_gradient,
 )
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, grouped
@@ -44,15 +44,8 @@ BY_RULE = (
     *("weight_decay", "correction_value"),
 )
 #: Settings of forward gradients with their defaults: the paper's algorithm.
-FORWARD = {
-    "target": "global",
-    "guess": "local",
-    "space": "weights",
-    "scaling": "projected",
-    "derivative": "projection",
-    "auxiliary": "cnn",
-    "released": "",
-}
+FORWARD = {name: getattr(forward.ForwardGradient(), name).value for name in forward.AXES}
+FORWARD |= {"auxiliary": AUXILIARIES[0], "released": ""}
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
 CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
 
@@ -253,7 +246,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     """
     values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
     own = {name: values.pop(name, None) for name in FORWARD}
-    guesses = values["method"].strip().upper().replace("-", "_") == FORWARD_GRADIENT
+    guesses = is_forward_gradient(values["method"])
     if given := [name for name, value in own.items() if value is not None and not guesses]:
         raise CellError(f"--{given[0]} is of --method forward-gradient, got --method {values['method']}")
     if values["model"] is None:

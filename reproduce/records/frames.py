@@ -24,6 +24,7 @@ from typing import Any
 
 from pandas import DataFrame, concat
 
+from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, rates
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import ComplexityCell, MeasuredCell, MemoryCell, StageCostCell, TrainedCell
@@ -38,7 +39,7 @@ RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
     *("forward_weights", "correction", "correction_value"),
-    *("target", "guess", "space", "scaling", "derivative", "auxiliary"),
+    *(*forward.AXES, "auxiliary"),
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),

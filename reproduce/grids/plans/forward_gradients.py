@@ -9,7 +9,7 @@ wide that has four channels, so narrow networks have the MLP, which the released
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.cells.kinds import AUXILIARIES, BLOCK_MODELS, FORWARD_GRADIENT, Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import paper, recipes, smoke
 
@@ -63,6 +63,5 @@ def _settings(scale: str, network: str, method: methods.Method, seed: int) -> di
 
 
 def _cell(plain: dict[str, Any], way: ForwardGradient, auxiliary: str) -> ForwardGradientCell:
-    axes = ("target", "guess", "space", "scaling", "derivative")
-    settings = plain | {name: getattr(way, name).value for name in axes} | {"method": FORWARD_GRADIENT}
+    settings = plain | {name: getattr(way, name).value for name in AXES} | {"method": FORWARD_GRADIENT}
     return ForwardGradientCell(**settings, auxiliary=auxiliary, released=())
