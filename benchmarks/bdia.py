@@ -24,10 +24,10 @@ from petra_core.recipe import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
 from reproduce.grids.plans.bdia import Way
-from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Benchmark, Comparison
 from reproduce.running import devices
 
-GROUP, SIDE_BITS, SECONDS = "published size", "side bits", "time of a step"
+GROUP, SECONDS = "published size", "time of a step"
 
 
 def stepping(way: Way, batch: int, device: torch.device) -> tuple[Pipeline, Callable[[], object]]:

@@ -30,6 +30,7 @@ FOLDER = "benchmarks"  # below the folder of records
 #: Quantities that several scripts measure, or that an exhibit asks for by name.
 THROUGHPUT = "throughput"
 ALLOCATED, PEAK_FORETOLD = "allocated peak", "foretold peak"
+SIDE_BITS = "side bits"
 LARGEST_FORETOLD, LARGEST_FOUND = "largest batch, foretold", "largest batch, found"
 
 

@@ -19,7 +19,7 @@ from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.records.benchmarks import Comparison, Series, read, read_all
+from reproduce.records.benchmarks import SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
@@ -254,8 +254,8 @@ def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
     assert read(tmp_path / "benchmarks" / "bdia.json") == found
     values = {(series.name, series.quantity): series.values[0] for series in found.series}
     blocks, tokens, channels = 5, 64, 512  # the first of six blocks keeps its input
-    assert values["BDIA-ViT", bdia.SIDE_BITS] == 2 * blocks * tokens * channels / 8
-    assert values["ViT", bdia.SIDE_BITS] == values["RevViT", bdia.SIDE_BITS] == 0
+    assert values["BDIA-ViT", SIDE_BITS] == 2 * blocks * tokens * channels / 8
+    assert values["ViT", SIDE_BITS] == values["RevViT", SIDE_BITS] == 0
     assert len(found.comparisons) == 4
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.transformers import OWN
 from reproduce.grids import paper, small, smoke
 
 DATASETS = ("cifar10", "cifar100")
@@ -26,6 +27,7 @@ class Way:
         family: of models.
         coupling: a setting of the cell.
         method: that trains it.
+        against: what it is compared with: the plain network, and under PETRA the same network trained without delay.
 
     """
 
@@ -33,15 +35,19 @@ class Way:
     family: str
     coupling: str
     method: Method
+    against: "Way | None" = None
 
 
-VIT = Way("ViT", "vit", "own", methods.BACKPROPAGATION)
-REVVIT = Way("RevViT", "revvit", "own", methods.REVERSIBLE_BACKPROPAGATION)
-BDIA = Way("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION)
-FLOAT = Way("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION)
+VIT = Way("ViT", "vit", OWN, methods.BACKPROPAGATION)
+REVVIT = Way("RevViT", "revvit", OWN, methods.REVERSIBLE_BACKPROPAGATION, VIT)
+BDIA = Way("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION, VIT)
+FLOAT = Way("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION, VIT)
 PUBLISHED = (VIT, REVVIT, BDIA)
-LATE = (Way("RevViT, PETRA", "revvit", "own", methods.PETRA), Way("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA))
-WAYS = (*PUBLISHED, FLOAT, *LATE)
+WAYS = (
+    *(*PUBLISHED, FLOAT),
+    Way("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
+    Way("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
+)
 
 
 def cells(scale: str) -> list[Cell]:

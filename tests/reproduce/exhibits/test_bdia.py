@@ -1,5 +1,6 @@
 """BDIA's study: every cell is of one way, published values stand beside ours, each is compared with its own kind."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.exhibits import bdia
 from reproduce.grids import scales
 from reproduce.grids.plans import bdia as plan
+from reproduce.records import benchmarks
 from tests import fake_records
+from tests.reproduce.records.test_benchmark_records import benchmark
 from tests.sections import entries, made, table
 
 REACHED = {"ViT": 60.0, "RevViT": 58.0, "BDIA-ViT": 61.0, "BDIA-ViT without quantiser": 61.5}
@@ -44,5 +47,26 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
         row = entries(small, title)
         assert row["", "compared with"].text == of
         assert row["", "points"].raw == pytest.approx(points)
-    assert found.sentence == "Points of accuracy above a plain ViT (scale “paper”): RevViT not run, BDIA-ViT not run."
-    assert entries(table(found, "bdia-memory"), "BDIA-ViT")["", "published"].raw == 693.4
+    alone = entries(small, "BDIA-ViT without quantiser")
+    assert alone["", "points"].raw == pytest.approx(1.6)
+    assert alone["", "published points"].value == pytest.approx(0.97)
+    assert alone["", "published points"].text.startswith("+0.97")
+    assert entries(small, "BDIA-ViT, PETRA")["", "published points"].text == ""
+    assert (
+        found.sentence
+        == "Points of accuracy above a plain ViT (scale “small”): RevViT \N{MINUS SIGN}1.9, BDIA-ViT +1.1."
+    )
+
+
+def test_memory_is_of_the_benchmark_with_the_share_of_side_bits(tmp_path: Path) -> None:
+    series = tuple(
+        benchmarks.Series("size", name, quantity, "B", (value,))
+        for name, peak, bits in (("RevViT", 400e6, 0.0), ("BDIA-ViT", 420e6, 2.1e6))
+        for quantity, value in ((benchmarks.ALLOCATED, peak), (benchmarks.SIDE_BITS, bits))
+    )
+    benchmarks.write(dataclasses.replace(benchmark(name="bdia"), series=series), tmp_path)
+    memory = table(made(bdia.EXHIBIT, tmp_path), "bdia-memory")
+    row = entries(memory, "BDIA-ViT")
+    assert (row["", "published"].raw, row["", "ours"].raw) == (693.4, 420.0)
+    assert row["", "their share, %"].raw == pytest.approx(0.5)
+    assert entries(memory, "ViT")["", "ours"].text == "not run"
