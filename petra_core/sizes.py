@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 S = TypeVar("S")
+MLP_RATIO = 4  # the usual hidden features of an MLP for each of its input's
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -51,7 +52,7 @@ class TransformerSize:
     width: int
     depth: int
     heads: int
-    mlp_ratio: int = 4
+    mlp_ratio: int = MLP_RATIO
 
     def __post_init__(self) -> None:
         check_int("width", self.width, 1)

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from petra_core.arguments import check_int, check_number
 from petra_core.models.streams import ConcatStreams
-from petra_core.sizes import patch_grid
+from petra_core.sizes import MLP_RATIO, patch_grid
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 
 __all__ = [
@@ -52,7 +52,6 @@ __all__ = [
     "split_heads",
 ]
 
-MLP_RATIO = 4  # the usual hidden features of an MLP for each of its input's
 EMBEDDING_DEVIATION = 0.02
 
 

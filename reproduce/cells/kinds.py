@@ -70,12 +70,12 @@ class NetworkCell(Cell):
     batch_size: int  # samples in a micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
     #: What makes blocks invertible: the network's own, or of a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
-    coupling: str = transformers.COUPLINGS[0]
+    coupling: str = transformers.OWN
 
     @property
     def coupled(self) -> str:
         """The model in a slug, with its coupling if that is not its own."""
-        return self.model + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.COUPLINGS[0])
+        return self.model + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.OWN)
 
     def _check(self) -> None:
         _check_model(self)
@@ -205,7 +205,7 @@ class GradientsCell(ProbedCell):
                 "gradients are compared with those of the same weights, uncorrected; got forward weights "
                 f"{self.forward_weights}, correction {self.correction}"
             )
-        if self.coupling != transformers.COUPLINGS[0]:
+        if self.coupling != transformers.OWN:
             raise CellError(
                 f"gradients are compared with those of further evaluations, and the coupling {self.coupling} draws "
                 "gamma anew in each; choose the coupling own"

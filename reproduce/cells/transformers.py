@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # torch, for which names and sizes do not wait
 
 Size = TransformerSize | HierarchicalSize
 
-COUPLINGS = ("own", "bdia", "bdia_float")  # BDIA to the bit, or in floating-point numbers without a quantiser
+OWN = "own"  # coupling of the model itself
+COUPLINGS = (OWN, "bdia", "bdia_float")  # BDIA to the bit, or in floating-point numbers without a quantiser
 TITLES = {"vit": "ViT", "revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
 SIZES: dict[str, Mapping[str, Size]] = {
     "vit": REVVIT,
@@ -57,15 +58,12 @@ BYTES = "bytes"  # the stem of what reads text
 SPECIAL_TOKENS = 1  # that hides a byte
 
 
-def build(
-    model: str, stem: str, width: int, image_size: int, num_classes: int, coupling: str = COUPLINGS[0]
-) -> "list[Stage]":
+def build(model: str, stem: str, width: int, image_size: int, num_classes: int, coupling: str = OWN) -> "list[Stage]":
     """The stages of a transformer; for text image_size is the length of a sequence.
 
     Raises: ValueError: there is no such network (`check`, `check_coupling`).
     """
     from petra_core import models
-    from petra_core.models import bdia
 
     check(model, stem, width, image_size)
     check_coupling(model, coupling)
@@ -74,8 +72,8 @@ def build(
         return models.revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
     own: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
-    if coupling != COUPLINGS[0]:
-        own = {"bdia": True, "bits": bdia.BITS if coupling == "bdia" else None}
+    if coupling != OWN:
+        own = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
     families: dict[str, Callable[..., list[Stage]]] = {
         "vit": models.vit,
         "revvit": models.revvit,
@@ -106,11 +104,11 @@ def check_coupling(model: str, coupling: str) -> None:
     """Raise ValueError if the blocks of a model, of any family, cannot be coupled so; the message says which can."""
     if coupling not in COUPLINGS:
         raise ValueError(f"coupling must be {', '.join(COUPLINGS)}, got {coupling!r}")
-    if coupling != COUPLINGS[0] and not model.startswith("vit_"):
+    if coupling != OWN and not model.startswith("vit_"):
         fitting = ", ".join(name for name in MODELS if name.startswith("vit_"))
         raise ValueError(
             f"the coupling {coupling} makes a plain network x + h(x) invertible, and {model} is none; choose the model "
-            f"{fitting}, or the coupling {COUPLINGS[0]}"
+            f"{fitting}, or the coupling {OWN}"
         )
 
 
@@ -127,7 +125,7 @@ def default_stem(model: str, image_size: int) -> str:
     return f"patch{(16 if image_size >= 128 else 4 if image_size >= 32 else 2) // scale}"
 
 
-def title(model: str, coupling: str = COUPLINGS[0]) -> str:
+def title(model: str, coupling: str = OWN) -> str:
     """The model's name in tables, such as RevViT-Tiny or BDIA-ViT-Tiny."""
     family, _, size = model.partition("_")
     coupled = {"bdia": "BDIA-", "bdia_float": "BDIA-float-"}.get(coupling, "")

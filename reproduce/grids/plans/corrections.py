@@ -103,7 +103,7 @@ def _tried(scale: str) -> list[Trial]:
 def _longer() -> list[Trial]:
     """The best cures at their rates, with PETRA alone and backpropagation, which the study of length has too."""
     return [
-        _trial("small", length.NETWORK, method, 1, seed, cure, rate, epochs=epochs, drops=(2 * epochs // 3,))
+        _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
         for epochs in LENGTHS
         for seed in small.SEEDS
         for method in (methods.BACKPROPAGATION, methods.PETRA)

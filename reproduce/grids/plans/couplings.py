@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, ReconstructionCell
+from reproduce.cells.transformers import OWN
 from reproduce.grids import small, smoke
 
 SCALE = "small"
@@ -28,7 +29,7 @@ class Coupling:
 
     title: str
     family: str
-    name: str = "own"
+    name: str = OWN
     precisions: tuple[str, ...] = ("float32",)
 
     def model(self, blocks: int) -> str:

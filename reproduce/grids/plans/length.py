@@ -5,7 +5,7 @@ updates late. Fixed before any long run was looked at: at `small`, PETRA more th
 after 27 epochs speaks against the paper's claim, within half a point after 81 for it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -56,6 +56,10 @@ def cells(scale: str) -> list[Cell]:
 
 
 def planned(scale: str, method: Method, k: int, epochs: int, seed: int = 0) -> TrainingCell:
-    """The cell of a method and a length, with the drops at the fractions of it at which the scale has them."""
-    drops = (2 * epochs // 3,) if scale == "small" else (epochs // 2, 3 * epochs // 4)
-    return recipes.cell(scale, NETWORK, method, k, seed, epochs=epochs, drops=drops)
+    """The cell of a method and a length."""
+    return recipes.cell(scale, NETWORK, method, k, seed, **lasting(scale, epochs))
+
+
+def lasting(scale: str, epochs: int) -> dict[str, Any]:
+    """The settings of a length: its epochs, and the drops at the fractions of it at which the scale has them."""
+    return {"epochs": epochs, "drops": (2 * epochs // 3,) if scale == "small" else (epochs // 2, 3 * epochs // 4)}
