@@ -93,7 +93,7 @@ def observing(layers: Sequence[Layer]) -> Iterator[Observed]:
                 raise ValueError(f"{layer.name} is used twice in its block; give each use a layer of its own")
             seen.features[layer.name] = _features(layer, inputs[0].detach())
             # Of the tensor as it is now: a ReLU in place may write to it next, and gradients are of before that.
-            output.register_hook(gone_back)  # type: ignore[no-untyped-call]
+            output.register_hook(gone_back)  # type: ignore[no-untyped-call]  # torch has no types here
 
         return note
 
@@ -145,6 +145,7 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
             if module.kernel_size == (1, 1):  # whose strided form is not safe (`petra_core.models.pointwise`)
                 a, stride = a[:, :: stride[0], :: stride[1]], (1, 1)
             rest = stride, module.padding, module.dilation, module.groups
+            # torch has no types here
             weight = conv2d_weight(a[None], module.weight.shape, d[None], *rest)  # type: ignore[no-untyped-call]
         elif isinstance(module, nn.Linear):
             weight = torch.tensordot(d, a, (places, places)) if places else torch.outer(d, a)

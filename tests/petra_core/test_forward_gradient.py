@@ -388,7 +388,7 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
         x: Tensor = torch.zeros(2, 3, 32, 32)
         stages, made = blocks.local_resnet(count, num_classes=10), blocks.auxiliary(kind, count, num_classes=10)
         for index, (stage, (channels, size)) in enumerate(zip(stages[:-1], outputs, strict=True)):
-            x = stage(x)  # type: ignore[assignment]
+            x = stage(x)  # type: ignore[assignment]  # none of these stages has two streams
             assert tuple(x.shape[1:]) == (channels, size, size)
             assert made(index)(x).shape == (2, 10)
     hidden = {"cnn": "0.weight", "mlp": "1.weight"}.get(kind)

@@ -169,7 +169,8 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"scale": "../up"}, "scale names a folder"),
         (
             {"kind": "trainin"},
-            "one of training, complexity, gradients, .*, stage_costs, forward_gradient; got 'trainin'",
+            "one of training, complexity, gradients, reconstruction, memory, stage_costs, forward_gradient; "
+            "got 'trainin'",
         ),
     ],
 )

@@ -67,12 +67,15 @@ def test_a_cell_differs_from_the_recipe_in_its_cure_and_its_rate_alone() -> None
 
 def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice() -> None:
     for network in ("revnet18", "chain16"):
-        short = (t for t in plan.trials("small") if isinstance(t.cell, TrainedCell) and t.cell.epochs == 3)
-        own = [t for t in short if t.cell.model == network]  # type: ignore[attr-defined]
+        short = [
+            (trial.cure, trial.cell, trial.rate)
+            for trial in plan.trials("small")
+            if isinstance(trial.cell, TrainedCell) and (trial.cell.epochs, trial.cell.model) == (3, network)
+        ]
         for k in (1, 4):
-            of_petra = [t for t in own if (t.cell.method, t.cell.accumulation) == ("PETRA", k)]  # type: ignore[attr-defined]
+            of_petra = [(cure, cell, r) for cure, cell, r in short if (cell.method, cell.accumulation) == ("PETRA", k)]
             for cure in plan.CURES:
-                found = [(t.rate, t.cell.seed) for t in of_petra if t.cure == cure]  # type: ignore[attr-defined]
+                found = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == cure]
                 assert sorted(found) == sorted([*((r, corrections.BEST) for r in cure.rates), (1.0, 1), (1.0, 2)])
 
 
