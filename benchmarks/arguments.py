@@ -67,8 +67,8 @@ def device_name(given: str) -> str:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the option for the device; `reproduce.running.devices.take` makes it the current one."""
-    there = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", type=device_name, default=there, help="default: cuda if there is one")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device_name, default=default, help="default: cuda if there is one")
 
 
 def add_precision(parser: argparse.ArgumentParser, *others: str) -> None:

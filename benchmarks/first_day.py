@@ -193,8 +193,8 @@ def correctness(options: argparse.Namespace) -> Iterator[Step]:
         )
     folders = {method: folder / "overlap" / method for method in ("pareprop", "reversible_backpropagation")}
     trained = [
-        Command(python("reproduce", "train", "--method", method, *narrow, *on, "--output", own))
-        for method, own in folders.items()
+        Command(python("reproduce", "train", "--method", method, *narrow, *on, "--output", run_folder))
+        for method, run_folder in folders.items()
     ]
     yield Step(
         "correctness",
@@ -411,8 +411,8 @@ def go_on(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> int:
     for step in steps:
         if day.passed(step) or (not step.needed and step.name in day.outcomes):
             continue
-        own = [other for other in steps if other.section == step.section]
-        if day.spent_on(own) > SHARES.get(step.section, 1.0) * 60 * options.minutes:
+        section = [other for other in steps if other.section == step.section]
+        if day.spent_on(section) > SHARES.get(step.section, 1.0) * 60 * options.minutes:
             continue
         if step.seconds > day.left_of_call:
             if step.seconds <= min(day.left, 60 * options.call_minutes):
@@ -446,10 +446,10 @@ def summary(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> str
         said = "not done" if outcome is None else f"FAILED: {outcome.said}" if outcome.said else "passed"
         lines.append(f"{step.section}: {step.name}: {said}{f' ({outcome.seconds:.0f} s)' if outcome else ''}")
         lines += [f"    {step.meaning}"] if outcome and outcome.said and step.meaning else []
-    found, problems = benchmarks.read_all(day.output / "records")
-    ticks = [benchmark for benchmark in found if benchmark.name.startswith("tick-")]
+    records, problems = benchmarks.read_all(day.output / "records")
+    ticks = [benchmark for benchmark in records if benchmark.name.startswith("tick-")]
     lines += ["", *map_lines(ticks)] if ticks else []
-    for benchmark in found:
+    for benchmark in records:
         if benchmark not in ticks:
             lines += ["", benchmark.name, *(line(benchmark, sought) for sought in benchmark.comparisons)]
     cells = scan(day.output / "records")
@@ -468,10 +468,10 @@ def map_lines(ticks: Sequence[Benchmark]) -> list[str]:
         rivals = str(setting["against"]).split(", ")
         against = [comparison for comparison in benchmark.comparisons if comparison.second in rivals]
         fastest = max(against, key=lambda comparison: benchmark.spread(comparison).median)
-        found = benchmark.spread(fastest)
-        above += found.median > 1
+        ratio = benchmark.spread(fastest)
+        above += ratio.median > 1
         place = f"width {setting['width']}, batch {setting['batch']}, {setting['precision']}"
-        said = f"  {place}: {found.median:.3f} ({found.lower:.3f} to {found.upper:.3f}), against {fastest.second}"
+        said = f"  {place}: {ratio.median:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), against {fastest.second}"
         if (setting["network"], setting["width"], setting["batch"]) == ("revnet18", 64, 64) and setting["captured"]:
             low, high = ESTIMATED.get(str(setting["precision"]), (0, 0))
             said += f"; estimated for an H100 before anything was run: {low} to {high}" if high else ""

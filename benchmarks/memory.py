@@ -156,8 +156,8 @@ def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, 
     device = torch.device(run.device)
 
     def fits(batch: int) -> bool:
-        found = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
-        return found is not None and found <= limit
+        allocated_bytes = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
+        return allocated_bytes is not None and allocated_bytes <= limit
 
     return largest(fits, guess)
 
@@ -198,27 +198,31 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
     for method in chosen:
         of_method = replace(run, method=method.name)
         guess = largest_batch(of_method, predicted_peak, limit, 64)
-        found = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
+        largest = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
         recorder.add("budget", method.title, LARGEST_FORETOLD, "images", guess)
-        recorder.add("budget", method.title, LARGEST_FOUND, "images", found)
-        if found:
+        recorder.add("budget", method.title, LARGEST_FOUND, "images", largest)
+        if largest:
             recorder.add(
-                "budget", method.title, "allocated peak there", "B", allocated(replace(of_method, batch=found))[0].peak
+                "budget",
+                method.title,
+                "allocated peak there",
+                "B",
+                allocated(replace(of_method, batch=largest))[0].peak,
             )
-        print(f"  {method.title}: largest batch {guess} predicted, {found} found")
+        print(f"  {method.title}: largest batch {guess} predicted, {largest} found")
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
     """Add what curves and batches are of, and in words which method fits the largest batch and where PETRA stands."""
-    found = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
-    notes = [BUDGET] if found else []
+    largest = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
+    notes = [BUDGET] if largest else []
     notes += [AXES] if any(series.at is not None for series in benchmark.series) else []
     findings = []
-    if ours := found.get(methods.PETRA.title):
-        best = max(found, key=found.__getitem__)
+    if ours := largest.get(methods.PETRA.title):
+        best = max(largest, key=largest.__getitem__)
         findings = [
             f"Memory: under {benchmark.setting['budget']:g} MB on one device the largest batch is {best}'s, "
-            f"{found[best]:.0f} images; PETRA's is {ours:.0f}."
+            f"{largest[best]:.0f} images; PETRA's is {ours:.0f}."
         ]
     return replace(benchmark, findings=(*benchmark.findings, *findings), notes=(*benchmark.notes, *notes))
 

@@ -207,14 +207,14 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
         of_method = replace(run, method=method)
 
         def fits(batch: int, peak: Callable[[ParepropRun], int], of_method: ParepropRun = of_method) -> bool:
-            found = unless_out_of_memory(lambda: peak(replace(of_method, batch=batch)), device)
-            return found is not None and found <= limit
+            bytes_needed = unless_out_of_memory(lambda: peak(replace(of_method, batch=batch)), device)
+            return bytes_needed is not None and bytes_needed <= limit
 
         guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
         recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)
         if find:
-            found = largest(partial(fits, peak=partial(allocated, device=device)), guess)
-            recorder.add(run.network, method.title, LARGEST_FOUND, "samples", found)
+            most = largest(partial(fits, peak=partial(allocated, device=device)), guess)
+            recorder.add(run.network, method.title, LARGEST_FOUND, "samples", most)
 
 
 def by_a_line(run: ParepropRun, limit: int) -> int:

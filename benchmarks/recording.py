@@ -130,11 +130,11 @@ class Recorder:
 
 def line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
     """What is said on the screen of a ratio or a value: its spread, and whether the aim is reached."""
-    found = benchmark.spread(sought)
+    ratio = benchmark.spread(sought)
     verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
     return (
-        f"  {sought.group}: {sought.title}, {sought.quantity}: median {found.median:.3f}{benchmark.unit(sought)} "
-        f"({found.lower:.3f} to {found.upper:.3f}, {found.n} rounds){verdict[sought.holds(found.median)]}"
+        f"  {sought.group}: {sought.title}, {sought.quantity}: median {ratio.median:.3f}{benchmark.unit(sought)} "
+        f"({ratio.lower:.3f} to {ratio.upper:.3f}, {ratio.n} rounds){verdict[sought.holds(ratio.median)]}"
     )
 
 

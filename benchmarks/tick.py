@@ -358,18 +358,18 @@ def rivals(
     autocast: torch.dtype | None,
 ) -> dict[str, Callable[[], object]]:
     """The other sides, by name: a tick of the rival if there is one, else an autograd step; of recordings both."""
-    found: dict[str, Callable[[], object]] = {}
+    steps: dict[str, Callable[[], object]] = {}
     if rival is not None:
-        found[f"tick of {rival.title}"] = ticking(
+        steps[f"tick of {rival.title}"] = ticking(
             full_pipeline(stages(), rival, x, y, autocast=autocast), x, y, streams
         )
     if streams:
         for name, compiled in ((PLAIN, False), (COMPILED, True)):
             record = captured.recorder(x.device)
-            found[name] = plain_step(stages(), x, y, compiled=compiled, record=record, autocast=autocast)
+            steps[name] = plain_step(stages(), x, y, compiled=compiled, record=record, autocast=autocast)
     elif rival is None:
-        found[PLAIN] = plain_step(stages(), x, y, autocast=autocast)
-    return found
+        steps[PLAIN] = plain_step(stages(), x, y, autocast=autocast)
+    return steps
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
@@ -378,17 +378,17 @@ def complete(benchmark: Benchmark) -> Benchmark:
     Beside a tick and its rival one of them is measured with the evaluations that tell it from the other: what of the
     ratio is the engine's doing, and what has to be evaluated anyway, is known from the same rounds.
     """
-    found = []
+    findings = []
     for sought in benchmark.comparisons:
         alone = _of_evaluations(benchmark, sought)
         if sought.aim and alone is not None:
-            found.append(
+            findings.append(
                 f"A tick, {sought.group}: the evaluations alone, without an engine, give a ratio of {alone:.3f} to one "
                 f"{sought.second}; the tick has {benchmark.spread(sought).median:.3f}. The aim of {sought.aim} is "
                 f"{'within' if sought.holds(alone) else 'out of'} reach of an engine that costs nothing, on this "
                 "machine and network."
             )
-    return replace(benchmark, findings=(*benchmark.findings, *found))
+    return replace(benchmark, findings=(*benchmark.findings, *findings))
 
 
 def _of_evaluations(benchmark: Benchmark, sought: Comparison) -> float | None:

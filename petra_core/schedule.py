@@ -190,10 +190,10 @@ class Clock:
                 f"it was written by another version or is no clock's"
             )
         for key in ("method", "stages", "accumulation", "replicas"):
-            theirs, own = (side.get(key, "one each") for side in (state, ours))
-            if theirs != own:
+            theirs, mine = (side.get(key, "one each") for side in (state, ours))
+            if theirs != mine:
                 raise CheckpointError(
-                    f"the state has {key} {theirs!r}, this pipeline has {own!r}; make the pipeline with the "
+                    f"the state has {key} {theirs!r}, this pipeline has {mine!r}; make the pipeline with the "
                     f"settings of the run that is resumed"
                 )
         if len(state["by_age"]) != len(self._by_age):

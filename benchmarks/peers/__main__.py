@@ -85,14 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 def complete(benchmark: Benchmark) -> Benchmark:
     """Add in words who is ahead of ours, how many took part, and how often running statistics are updated."""
-    there = [name for name in str(benchmark.setting["contestants"]).split("; ") if _quantities(benchmark, name)]
-    packages = [name for name in there if not name.startswith(OURS) and name != PLAIN]
+    compared = [name for name in str(benchmark.setting["contestants"]).split("; ") if _quantities(benchmark, name)]
+    packages = [name for name in compared if not name.startswith(OURS) and name != PLAIN]
     updates = {s.name: spread(s.values).median for s in benchmark.series if s.quantity == UPDATES}
     more = [f"{name} ({updates[name]:.0f})" for name in packages if updates.get(name, 1) > 1]
     words = f"Peers: {counted(len(packages), 'other implementation')} of the same networks measured beside ours."
     words += f" More than one BatchNorm update a step: {', '.join(more)}." if more else ""
     findings = []
-    for ours in (name for name in there if name.startswith(OURS)):
+    for ours in (name for name in compared if name.startswith(OURS)):
         parts = "; ".join(_ahead(benchmark, ours, packages))
         who = f", of whose value they need: {parts}" if parts else ": nobody, on any network measured"
         findings.append(f"Ahead of {ours}{who}.")
@@ -105,9 +105,9 @@ def complete(benchmark: Benchmark) -> Benchmark:
 
 def _ahead(benchmark: Benchmark, ours: str, packages: Sequence[str]) -> Iterator[str]:
     """Where packages need less, and by how much; autograd, which saves nothing, is none of them."""
-    own = _quantities(benchmark, ours)
+    quantities = _quantities(benchmark, ours)
     for group in dict.fromkeys(series.group for series in benchmark.series):
-        for quantity in (cost for cost in COSTS if (group, cost) in own):
+        for quantity in (cost for cost in COSTS if (group, cost) in quantities):
             ratios = {
                 peer: benchmark.spread(Comparison(group, quantity, peer, ours)).median
                 for peer in packages

@@ -155,14 +155,14 @@ class Exchange:
 
 def _lost(parties: Sequence[tuple[Peer, int]], group: dist.ProcessGroup, error: RuntimeError) -> ChannelError:
     """The error that says who lost whom, and over what; of several it is not known which."""
-    found = []
+    silent = []
     for peer, micro_batch in dict.fromkeys(parties):
         what = f"micro-batch {micro_batch}" if micro_batch != OUTSIDE else "an evaluation, or the first contact"
-        found.append(
+        silent.append(
             f"stage {peer.own_stage} on rank {dist.get_rank()} lost stage {peer.stage} on rank "
             f"{dist.get_global_rank(group, peer.place)} over the message of {what}"
         )
     patience = parties[0][0].patience.total_seconds()
     return ChannelError(
-        f"{', or '.join(found)}: that process has died, or has been silent for {patience:g} s ({error})"
+        f"{', or '.join(silent)}: that process has died, or has been silent for {patience:g} s ({error})"
     )

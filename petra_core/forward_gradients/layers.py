@@ -151,8 +151,8 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
             weight = torch.tensordot(d, a, (places, places)) if places else torch.outer(d, a)
         else:
             weight = (a * d).sum(places) if places else a * d
-        found = {"weight": weight, "bias": d.sum(places) if places else d}
-        return {name: found[name] for name in layer.parameters}
+        by_name = {"weight": weight, "bias": d.sum(places) if places else d}
+        return {name: by_name[name] for name in layer.parameters}
 
     return dict(vmap(share)(features, gradients))
 

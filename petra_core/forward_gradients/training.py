@@ -111,8 +111,8 @@ class ForwardGradients:
             return self._auxiliary(index).to(self.device) if wanted and not last and self._auxiliary else None
 
         layers = layers_of(stage) if weights and not last else []
-        own, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
-        block = Block(index, stage, layers, own, drawn, None, stream)
+        auxiliary, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
+        block = Block(index, stage, layers, auxiliary, drawn, None, stream)
         block.optimizer = None if optimizer is None else optimizer(block.parameters)
         block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
         block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
@@ -213,8 +213,8 @@ class ForwardGradients:
             x = turn.output.detach()
             del turn  # and its graph, before the next one is made
         if kept:
-            found = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
-            self._follow_together(kept, found.sum()[None])
+            derivatives = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
+            self._follow_together(kept, derivatives.sum()[None])
         top = self._turn(self.blocks[-1], x, source)
         return self._last(top, target)
 
@@ -262,10 +262,10 @@ class ForwardGradients:
             loss = self._loss(network(output), target)
         trained = name.value == "local" and self.settings.trains_auxiliary
         parameters = list(network.parameters()) if trained else []
-        found, *gradients = torch.autograd.grad(loss, [output, *parameters])
+        activation, *gradients = torch.autograd.grad(loss, [output, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        return found
+        return activation
 
     def _train_auxiliary(self, turn: Turn, target: Tensor) -> None:
         """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
@@ -290,24 +290,24 @@ class ForwardGradients:
             features, one = turn.seen.features[layer.name], space is not Space.WEIGHTS
             unknown = features.new_full([1 if one else len(features)], torch.nan)
             if guess.is_noise:
-                found = {
+                layer_shares = {
                     name: self._noise(turn.block, parameter.detach().expand(len(unknown), *parameter.shape))
                     for name, parameter in layer.parameters.items()
                 }
             else:
-                found = self._shares(turn, layer, guess)
-            for name, value in found.items():
+                layer_shares = self._shares(turn, layer, guess)
+            for name, value in layer_shares.items():
                 yield Guessed(value, unknown, unknown, layer, name)
 
     def _shares(self, turn: Turn, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
         gradients = turn.pulled(source)[1][layer.name]
-        found = shares(layer, turn.seen.features[layer.name], gradients)
-        turn.block.ledger.add("gradients", count := 2 * payload(found.values()))  # the target's, and the guess's
+        parts = shares(layer, turn.seen.features[layer.name], gradients)
+        turn.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # the target's, and the guess's
         turn.block.ledger.add("gradients", -count)
         if self.settings.space is Space.WEIGHTS:
-            return found
-        return {name: value.sum(0, keepdim=True) for name, value in found.items()}
+            return parts
+        return {name: value.sum(0, keepdim=True) for name, value in parts.items()}
 
     def _compared(self, turn: Turn) -> Iterator[Guessed]:
         """The guesses with their products, by projection: the target has been computed."""
@@ -330,11 +330,11 @@ class ForwardGradients:
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
         for guessed in self._guesses(turn):
             if guessed.layer is None:
-                found = self._derivative(range(index + 1, end), guessed.guess, turn.output.detach(), target, {})
+                products = self._derivative(range(index + 1, end), guessed.guess, turn.output.detach(), target, {})
             else:
                 tangent = {guessed.layer: self._shift(turn, guessed)}
-                found = self._derivative(range(index, end), None, turn.input.detach(), target, tangent)
-            guessed.product = found if self.settings.space is not Space.BATCH_WEIGHTS else found.sum()[None]
+                products = self._derivative(range(index, end), None, turn.input.detach(), target, tangent)
+            guessed.product = products if self.settings.space is not Space.BATCH_WEIGHTS else products.sum()[None]
             yield guessed
 
     def _shift(self, turn: Turn, guessed: Guessed) -> Tensor:
@@ -374,8 +374,8 @@ class ForwardGradients:
         with self._frozen, warnings.catch_warnings():
             # The first jvp of a process makes torch compile formulas of its own by torch.jit.script.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
-            found: Tensor = jvp(losses, primals, directions)[1]
-        return found
+            derivatives: Tensor = jvp(losses, primals, directions)[1]
+        return derivatives
 
     # --- the update
 

@@ -81,8 +81,8 @@ class Block:
     @property
     def modules(self) -> dict[str, nn.Module]:
         """What it holds, by the name in a state."""
-        found = {"stage": self.stage, "auxiliary": self.auxiliary, "drawn": self.drawn}
-        return {name: module for name, module in found.items() if module is not None}
+        modules = {"stage": self.stage, "auxiliary": self.auxiliary, "drawn": self.drawn}
+        return {name: module for name, module in modules.items() if module is not None}
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -71,16 +71,16 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
     if isinstance(size, TransformerSize) and reads_text(model):
         return models.revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
-    own: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
+    arguments: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
     if coupling != OWN:
-        own = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
+        arguments = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
     families: dict[str, Callable[..., list[Stage]]] = {
         "vit": models.vit,
         "revvit": models.revvit,
         "revswin": models.revswin,
         "revmvit": models.revmvit,
     }
-    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **own)
+    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **arguments)
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:

@@ -40,8 +40,8 @@ def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
     for cell, state in outcome.states.items():
         accuracy = state.result.get("test_accuracy")
         if scale.falls_short(cell, state, accuracy):
-            own = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
-            expected = f" (expected: above {own:g} %)" if own is not None else ""
+            target = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
+            expected = f" (expected: above {target:g} %)" if target is not None else ""
             yield f"{cell.slug}: {state if accuracy is None else f'{accuracy:.2f} %'}{expected}"
 
 

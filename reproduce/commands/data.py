@@ -81,14 +81,14 @@ def _state(dataset: Dataset, root: Path) -> str:
     if not (folder / manifest.NAME).exists():
         return f"not prepared. {dataset.how_to_get}"
     try:
-        there, problems = _read(dataset, folder)
+        record, problems = _read(dataset, folder)
     except DataError as error:
         return f"DAMAGED: {error}"
-    problems += manifest.problems(folder, there, contents=False)
+    problems += manifest.problems(folder, record, contents=False)
     if problems:
         return f"DAMAGED: {some(problems)}"
-    loaders = [name for name in dataset.loaders if there.has_beton or name != FFCV]
-    return f"ready for {' and '.join(loaders)}, {_status(there)}"
+    loaders = [name for name in dataset.loaders if record.has_beton or name != FFCV]
+    return f"ready for {' and '.join(loaders)}, {_status(record)}"
 
 
 @data.command("prepare")
@@ -173,21 +173,21 @@ def check_command(datasets: Sequence[Dataset], root: Path) -> None:
 
 def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
     """The manifest in a data set's folder, and the problem that it is another one's. Raises: DataError."""
-    there = manifest.read(folder)
-    return there, [] if there.dataset == dataset.name else [f"{folder} holds {there.dataset}, not {dataset.name}"]
+    record = manifest.read(folder)
+    return record, [] if record.dataset == dataset.name else [f"{folder} holds {record.dataset}, not {dataset.name}"]
 
 
 def _check(dataset: Dataset, folder: Path) -> bool:
     try:
-        there, problems = _read(dataset, folder)
-        with progress_bar(dataset.name, sum(file.bytes for file in there.files.values()), "B") as progress:
-            problems += manifest.problems(folder, there, contents=True, progress=progress)
-        if not problems and not there.has_beton:  # what it lists lies elsewhere
-            problems += manifest.changed(folder, there)
+        record, problems = _read(dataset, folder)
+        with progress_bar(dataset.name, sum(file.bytes for file in record.files.values()), "B") as progress:
+            problems += manifest.problems(folder, record, contents=True, progress=progress)
+        if not problems and not record.has_beton:  # what it lists lies elsewhere
+            problems += manifest.changed(folder, record)
     except DataError as error:
         problems = [str(error)]
     if not problems:
-        click.echo(f"{dataset.name}: whole, {_status(there)}")
+        click.echo(f"{dataset.name}: whole, {_status(record)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
     listed(problems)
@@ -195,18 +195,20 @@ def _check(dataset: Dataset, folder: Path) -> bool:
     return False
 
 
-def _status(there: Manifest) -> str:
-    if there.official:
+def _status(record: Manifest) -> str:
+    if record.official:
         return "official"
-    return f"NOT OFFICIAL: {'; '.join(there.findings.deviations)} (reason given: {there.reason})"
+    return f"NOT OFFICIAL: {'; '.join(record.findings.deviations)} (reason given: {record.reason})"
 
 
-def _describe(found: Findings) -> None:
-    for name, split in found.splits.items():
+def _describe(findings: Findings) -> None:
+    for name, split in findings.splits.items():
         counts = split.histogram
         each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
         click.echo(f"  {name}: {split.samples:,} images, {len(counts):,} classes of {each}")
-    means, deviations = (", ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.deviation))
+    means, deviations = (
+        ", ".join(f"{value:.4f}" for value in values) for values in (findings.mean, findings.deviation)
+    )
     click.echo(f"  channels: mean {means}; standard deviation {deviations}")
 
 

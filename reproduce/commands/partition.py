@@ -106,14 +106,17 @@ def partition(
             bar.length = count
             bar.update(index - bar.pos)
 
-        found = balance.measured(cell, where, begin)
+        measured = balance.measured(cell, where, begin)
         bar.update((bar.length or 0) - bar.pos)
-    plans = {"even": checked(lambda: found.even(processes)), "balanced": checked(lambda: found.best(processes, limit))}
+    plans = {
+        "even": checked(lambda: measured.even(processes)),
+        "balanced": checked(lambda: measured.best(processes, limit)),
+    }
     if replicate:
-        plans["with replicas"] = checked(lambda: found.replicated(processes, link, limit))
-    click.echo("\n".join(stage_lines(found)))
+        plans["with replicas"] = checked(lambda: measured.replicated(processes, link, limit))
+    click.echo("\n".join(stage_lines(measured)))
     for name, plan in plans.items():
-        click.echo("\n".join(["", *plan_lines(name, found, plan, link)]))
+        click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
     click.echo(f"\nto train so: {_options(best, threads)}")
     if replicate:
@@ -126,42 +129,42 @@ def _options(plan: Cut, threads: int) -> str:
     return f"--processes {shares.processes} --partition {shares}{chosen}"
 
 
-def stage_lines(found: Balance) -> Iterator[str]:
+def stage_lines(measured: Balance) -> Iterator[str]:
     """What every stage costs, as a table."""
-    cell = found.cell
+    cell = measured.cell
     yield (
         f"{cell.coupled}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
         f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
-    for stage, (cost, held) in enumerate(zip(found.costs, found.held, strict=True)):
+    for stage, (cost, held) in enumerate(zip(measured.costs, measured.held, strict=True)):
         times = f"{1e3 * cost.forward:>11.3f} {1e3 * cost.backward:>13.3f} {1e3 * cost.update:>11.3f}"
         yield f"{stage:>5}  {times} {held / 1e6:>11.1f} {cost.up / 1e6:>8.2f} {cost.down / 1e6:>9.2f}"
 
 
-def plan_lines(name: str, found: Balance, plan: Cut, link: Link) -> Iterator[str]:
+def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
     yield f"{name}: {Shares.of(plan.partition, plan.replicas)}"
     yield str(plan)
-    filling, count = _micro_batches(found, plan)
-    timeline = found.simulated(plan, link, count)
+    filling, count = _micro_batches(measured, plan)
+    timeline = measured.simulated(plan, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
         f"simulated: {1e3 * pace:.3f} ms a micro-batch, {plan.work / pace:.2f} times one device, "
         f"efficiency {plan.work / pace / plan.devices:.0%}"
     )
-    for device, history in enumerate(found.holding(timeline)):
+    for device, history in enumerate(measured.holding(timeline)):
         share = timeline.idle(device) / timeline.seconds
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {history.peak / 1e6:.1f} MB"
 
 
-def _micro_batches(found: Balance, plan: Cut) -> tuple[int, int]:
+def _micro_batches(measured: Balance, plan: Cut) -> tuple[int, int]:
     """How many fill the pipeline, and how many are simulated: as many again and 8 updates between.
 
     It is full when the first stage's first backward is done; replicas, through which messages take several ticks, make
     that later (`petra_core.ages`).
     """
-    k, count = found.cell.accumulation, len(found.costs)
+    k, count = measured.cell.accumulation, len(measured.costs)
     age = ages(count, of_stages(plan.partition, plan.replicas))[1][0]
     filling = -(-(age + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1

@@ -30,22 +30,22 @@ def records() -> None:
 @ROOT
 def list_(root: Path) -> None:
     """List every record with its state, and who works on it."""
-    found = scan(_checked(root))
-    for record, state in found.records:
+    folder = scan(_checked(root))
+    for record, state in folder.records:
         who = None if state.final else holder(record.path)
         click.echo(f"{record.cell.scale}/{record.path.name}: {state}{f', locked by {who}' if who else ''}")
-    _end(found.records, found.problems)
+    _end(folder.records, folder.problems)
 
 
 @records.command()
 @ROOT
 def check(root: Path) -> None:
     """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
-    found = results.read(_checked(root))
-    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in found.runs)
+    records = results.read(_checked(root))
+    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in records.runs)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
-    _end(found.runs, (*found.problems, *found.benchmark_problems))
+    _end(records.runs, (*records.problems, *records.benchmark_problems))
 
 
 @records.command()
@@ -61,7 +61,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
     there was something that could not be brought.
     """
-    found: Counter[Decision] = Counter()
+    decisions: Counter[Decision] = Counter()
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:
@@ -71,18 +71,18 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         try:
             for folder in folders:
                 for decision, path, detail in merging.merge(folder, root, dry_run=dry_run):
-                    found[decision] += 1
+                    decisions[decision] += 1
                     if decision.to_be_told or verbose:
                         click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
         except StorageFullError as error:
             raise click.ClickException(str(error)) from error
     done = "would be " if dry_run else ""
     for decision in Decision:
-        if found[decision]:
-            click.echo(f"{found[decision]} {decision.value.format(done)}")
-    if not found:
+        if decisions[decision]:
+            click.echo(f"{decisions[decision]} {decision.value.format(done)}")
+    if not decisions:
         click.echo("there is no record in " + " and ".join(map(str, sources)))
-    sys.exit(1 if any(decision.bad for decision in found) else 0)
+    sys.exit(1 if any(decision.bad for decision in decisions) else 0)
 
 
 @contextlib.contextmanager
@@ -112,13 +112,13 @@ def export(folder: Path, root: Path) -> None:
     runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
     bytes, seconds and FLOPs by stage, series.csv every value of every benchmark.
     """
-    found = results.read(_checked(root))
+    records = results.read(_checked(root))
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
 
-    for table in Frames(found).export(folder):
+    for table in Frames(records).export(folder):
         click.echo(f"wrote {table}")
-    _end(found.runs, (*found.problems, *found.benchmark_problems))
+    _end(records.runs, (*records.problems, *records.benchmark_problems))
 
 
 def _checked(root: Path) -> Path:
@@ -127,8 +127,8 @@ def _checked(root: Path) -> Path:
     return root
 
 
-def _end(found: Sequence[Any], problems: Sequence[Exception]) -> None:
-    if not found and not problems:
+def _end(records: Sequence[Any], problems: Sequence[Exception]) -> None:
+    if not records and not problems:
         click.echo("there is no record in it: a folder of records has one for each scale, with the records in that")
     for problem in problems:
         click.echo(f"PROBLEM {problem}", err=True)

@@ -41,8 +41,8 @@ def table(states: Mapping[Cell, State]) -> str:
         rows.setdefault(row, {}).setdefault(plain.accumulation, []).append(state)
     lines: list[str] = []
     for recipe, rows in sorted(recipes.items()):
-        own = [text for place, text in enumerate(recipe) if len({other[place] for other in recipes}) > 1]
-        lines += [*([f"{', '.join(own)}:"] if own else []), *_lines(rows), ""]
+        differing = [text for place, text in enumerate(recipe) if len({other[place] for other in recipes}) > 1]
+        lines += [*([f"{', '.join(differing)}:"] if differing else []), *_lines(rows), ""]
     for kind, count in Counter(cell.kind for cell in states if not _by_method(cell)).items():
         done = sum(state.status is Status.DONE for cell, state in states.items() if cell.kind == kind)
         lines.append(f"{kind}: {done} of {count} measured")

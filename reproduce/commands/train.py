@@ -217,8 +217,8 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
             partition = checked(lambda: _balanced(cell, processes, device, threads))
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
-        found = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
-        check_files(options["output"] or Path("runs") / found.name, options["trace"], options["tensorboard"])
+        shared = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
+        check_files(options["output"] or Path("runs") / shared.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
@@ -228,9 +228,9 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
 
 def _balanced(cell: TrainedCell, processes: int, device: str, threads: int) -> str:
     where = devices.take(device)
-    found = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
-    click.echo(f"--partition balanced is {found}, from what the stages cost here and now", err=True)
-    return found
+    cut = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
+    click.echo(f"--partition balanced is {cut}, from what the stages cost here and now", err=True)
+    return cut
 
 
 def constant(correction: str, epochs: int) -> float:
@@ -245,9 +245,9 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     Raises: CellError: a setting is wrong.
     """
     values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
-    own = {name: values.pop(name, None) for name in FORWARD}
+    axes = {name: values.pop(name, None) for name in FORWARD}
     guesses = is_forward_gradient(values["method"])
-    if given := [name for name, value in own.items() if value is not None and not guesses]:
+    if given := [name for name, value in axes.items() if value is not None and not guesses]:
         raise CellError(f"--{given[0]} is of --method forward-gradient, got --method {values['method']}")
     if values["model"] is None:
         values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
@@ -276,6 +276,6 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
             raise CellError(str(error)) from None
     if not guesses:
         return TrainingCell(**values)
-    own = {name: FORWARD[name] if value is None else value for name, value in own.items()}
-    own["released"] = tuple(fault.strip() for fault in own["released"].split(",") if fault.strip())
-    return ForwardGradientCell(**values, **own)
+    axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
+    axes["released"] = tuple(fault.strip() for fault in axes["released"].split(",") if fault.strip())
+    return ForwardGradientCell(**values, **axes)

@@ -175,8 +175,8 @@ class Beton:
         sizes = set(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
         if (self.modes != RAW).any() or len(sizes) > 1:
             files = int((self.modes == JPEG).sum())
-            found = f"got {files} JPEG files and images of {len(sizes)} sizes"
-            raise DataError(self.path, f"expected raw images of one size, {found}", ANOTHER)
+            contents = f"got {files} JPEG files and images of {len(sizes)} sizes"
+            raise DataError(self.path, f"expected raw images of one size, {contents}", ANOTHER)
         return sizes.pop()
 
 
@@ -235,8 +235,10 @@ def _read_structure(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     start = HEADER.itemsize + len(FIELDS) * FIELD.itemsize
     expect(start + count * SAMPLE.itemsize <= end, f"{count} samples do not fit before the table at {end}")
     fields = np.fromfile(path, FIELD, len(FIELDS), offset=HEADER.itemsize)
-    found = [(field["name"].tobytes().rstrip(b"\0").decode("ascii", "replace"), int(field["type"])) for field in fields]
-    expect(found == list(FIELDS), f"expected the fields (name, type) {list(FIELDS)}, got {found}")
+    names_and_types = [
+        (field["name"].tobytes().rstrip(b"\0").decode("ascii", "replace"), int(field["type"])) for field in fields
+    ]
+    expect(names_and_types == list(FIELDS), f"expected the fields (name, type) {list(FIELDS)}, got {names_and_types}")
 
     samples = np.fromfile(path, SAMPLE, count, offset=start)
     table = np.fromfile(path, ENTRY, count, offset=end)

@@ -40,14 +40,14 @@ class ImageFolder:
     def __init__(self, dataset: Dataset, source: Path, *, beton: bool = True, workers: int = 1) -> None:
         self._dataset, self._source, self._beton, self._workers = dataset, source, beton, workers
         train, test = (_classes(source / folder, dataset) for folder in FOLDERS.values())
-        for missing, here, there in (
+        for missing, here, lacking in (
             (set(train) - set(test), "train", "val"),
             (set(test) - set(train), "val", "train"),
         ):
             if missing:
                 problem = f"{len(missing)} classes of {here}/ have no folder here: {some(sorted(missing))}"
                 raise DataError(
-                    source / there, problem, "A class needs a folder of that name, with images in it, in both"
+                    source / lacking, problem, "A class needs a folder of that name, with images in it, in both"
                 )
         self._classes = train
         self._files = {split: list(_files(source, folder, train)) for split, folder in FOLDERS.items()}

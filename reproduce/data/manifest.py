@@ -132,9 +132,9 @@ def read(folder: Path) -> Manifest:
         left_out = (f"without {path}" for path in findings.get("skipped", ()))  # as older manifests say
         deviations = (*findings["deviations"], *left_out)
         channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
-        found = Findings(splits=splits, deviations=deviations, **channels)
+        content = Findings(splits=splits, deviations=deviations, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
-        return Manifest(findings=found, files=files, **values)
+        return Manifest(findings=content, files=files, **values)
     except FileNotFoundError:
         raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -157,14 +157,16 @@ def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Prog
     With `contents` they are read whole, `progress` is told of the bytes, and SHA-256 compared; otherwise only that they
     are there and how large they are.
     """
-    found = []
+    differences = []
     for name, recorded in manifest.files.items():
         path = folder / name
         if problem := _missing_or_other_size(path, recorded.bytes):
-            found.append(problem)
+            differences.append(problem)
         elif contents and (digest := sha256(path, progress)) != recorded.sha256:
-            found.append(f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})")
-    return found
+            differences.append(
+                f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})"
+            )
+    return differences
 
 
 def _missing_or_other_size(path: Path, size: int) -> str:

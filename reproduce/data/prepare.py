@@ -88,8 +88,8 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         raise DataError(target, "another process prepares this data set", "Wait for it") from None
     with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
-        if there := _already(target, source, options):
-            return there, False
+        if earlier := _already(target, source, options):
+            return earlier, False
         with bar("verifying", opened.steps, opened.unit) as progress:
             findings = opened.examine(progress)
         if findings.deviations and not options.reason:
@@ -139,20 +139,20 @@ def _already(target: Path, source: Path, options: Options) -> Manifest | None:
     if options.replace:
         return None
     try:
-        there = manifest.read(target)
+        earlier = manifest.read(target)
     except DataError as error:
         raise DataError(target, f"it was prepared before, and cannot be read ({error})", REPLACE) from error
-    problems = manifest.problems(target, there, contents=False)
+    problems = manifest.problems(target, earlier, contents=False)
     if problems:
         raise DataError(target, f"it was prepared before and is damaged: {'; '.join(problems)}", REPLACE)
-    if Path(there.source) != source:
-        raise DataError(target, f"it was prepared before, from {there.source}", REPLACE)
-    if options.beton and not there.has_beton:
+    if Path(earlier.source) != source:
+        raise DataError(target, f"it was prepared before, from {earlier.source}", REPLACE)
+    if options.beton and not earlier.has_beton:
         raise DataError(target, "it was prepared before with --no-beton: its images are only listed", REPLACE)
-    if there.findings.deviations and not options.reason:
-        deviations = "; ".join(there.findings.deviations)
+    if earlier.findings.deviations and not options.reason:
+        deviations = "; ".join(earlier.findings.deviations)
         raise DataError(target, f"it was prepared before, and is not official: {deviations}", f"{UNOFFICIAL} {REPLACE}")
-    return there
+    return earlier
 
 
 def _beside(target: Path, what: str) -> Path:

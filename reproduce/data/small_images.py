@@ -138,12 +138,14 @@ def _wrong_checksum(name: str, content: bytes, official: str) -> list[str]:
 
 
 def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:
-    found = deviating_counts(dataset, splits)
+    deviations = deviating_counts(dataset, splits)
     for name in SPLITS:
         empty = [label for label, count in enumerate(splits[name].histogram) if count == 0]
         if empty:
-            found.append(f"{len(empty)} of {dataset.num_classes} classes have no {name} image, the first is {empty[0]}")
-    return found
+            deviations.append(
+                f"{len(empty)} of {dataset.num_classes} classes have no {name} image, the first is {empty[0]}"
+            )
+    return deviations
 
 
 def _mean_deviation(means: list[NDArray[np.floating]], total: NDArray[np.uint64], samples: int) -> list[str]:

@@ -60,12 +60,12 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         test: Source = InMemory(images.test, batch_format)
     else:
         folder = root.resolve() / cell.dataset
-        found = _verified(folder)
-        findings, provenance = found.findings, found.provenance()
+        record = _verified(folder)
+        findings, provenance = record.findings, record.provenance()
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
-        train = _open(folder, found, "train", cell.loader, batch_format, augment, workers)
+        train = _open(folder, record, "train", cell.loader, batch_format, augment, workers)
         # Whatever the loader of the training set, a test set of small images lies in memory.
-        test = _open(folder, found, "test", cell.loader if large else MEMORY, batch_format, False, workers)
+        test = _open(folder, record, "test", cell.loader if large else MEMORY, batch_format, False, workers)
     evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else EVALUATION_BATCH)
     return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
 
@@ -114,7 +114,7 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
 
 
 def _open(
-    folder: Path, found: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
+    folder: Path, record: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
 ) -> Source:
     beton = folder / f"{split}.beton"
     if loader == MEMORY:
@@ -123,10 +123,10 @@ def _open(
         from reproduce.data.torchvision_loader import ImageFiles  # takes seconds to import
 
         listed = folder / f"{split}.jsonl"
-        paths, labels = zip(*((Path(found.source, file.path), file.label) for file in read_list(listed)), strict=True)
+        paths, labels = zip(*((Path(record.source, file.path), file.label) for file in read_list(listed)), strict=True)
         check_labels(labels, 0, batch_format.num_classes, listed, ANOTHER)
         return ImageFiles(JpegFiles(paths, labels), batch_format, augment=augment, workers=workers)
-    if not found.has_beton:
+    if not record.has_beton:
         fix = "Prepare it without --no-beton, or choose --loader torchvision"
         raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
     try:
@@ -143,8 +143,8 @@ Stamp = tuple[int, int, int]
 
 def _stamp(folder: Path) -> Stamp:
     """Of a manifest: another one if the data set was made anew."""
-    found = (folder / manifest.NAME).stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    status = (folder / manifest.NAME).stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _verified(folder: Path) -> Manifest:
@@ -159,20 +159,20 @@ def _verified(folder: Path) -> Manifest:
 @cache
 def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
-    found = manifest.read(folder)
-    if found.dataset != name:
-        raise DataError(folder, f"holds {found.dataset}", catalogue.again(folder))
-    small = sum(file.bytes for file in found.files.values()) <= READ_WHOLE
-    problems = manifest.problems(folder, found, contents=small)
+    record = manifest.read(folder)
+    if record.dataset != name:
+        raise DataError(folder, f"holds {record.dataset}", catalogue.again(folder))
+    small = sum(file.bytes for file in record.files.values()) <= READ_WHOLE
+    problems = manifest.problems(folder, record, contents=small)
     if problems:
         raise DataError(folder, "; ".join(problems), catalogue.again(folder))
-    if not found.has_beton and not Path(found.source).is_dir():
+    if not record.has_beton and not Path(record.source).is_dir():
         raise DataError(
             folder,
-            f"its images were only listed, and the folder in which they lay, {found.source}, is not there",
+            f"its images were only listed, and the folder in which they lay, {record.source}, is not there",
             f"Bring it back, or name another one: {catalogue.again(folder)} --source DIR",
         )
-    return found
+    return record
 
 
 @cache

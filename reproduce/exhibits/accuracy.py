@@ -48,7 +48,9 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     yield from _expected(sheet)
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
-    of_each = [f"{short_title(methods.by_name(m))} {found.mean:.1f} %" for m, found in reached.items() if found]
+    of_each = [
+        f"{short_title(methods.by_name(m))} {estimate.mean:.1f} %" for m, estimate in reached.items() if estimate
+    ]
     yield Sentence(f"{networks[0].partition(',')[0]}, k = {k}: {', '.join(of_each) or 'no run is finished'}.")
     yield facets.facet(
         sheet.done,
@@ -79,7 +81,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         fields=[*head, *(field for k in sorted(ks) for field in of_k(k))],
         grouped=True,
     )
-    if any(found.difference for found in beside.values()):
+    if any(judgement.difference for judgement in beside.values()):
         yield table(
             key=f"rivals-{key}",
             caption=f"PETRA less each asynchronous rival, points of accuracy ({setting}).",

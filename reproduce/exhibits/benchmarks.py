@@ -58,8 +58,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     aimed = [row for row in benchmark.judged() if row[-1] is not None]
     missed = [
-        f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(found.median)}{unit} instead of {of.aim}{unit}"
-        for of, found, holds in aimed
+        f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
+        for of, spread, holds in aimed
         for unit in [benchmark.unit(of)]
         if not holds
     ]
@@ -71,9 +71,9 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
         yield Finding(f"Benchmarks: {benchmark.title}: {aims} reached.", Tone.GOOD)
 
 
-def _shown(benchmark: Benchmark, own: Frame) -> Iterator[Shown]:
-    """All that there is of a record, `own` its series, and how it was measured."""
-    curves, plain = own[own["at"].notna()], own[own["at"].isna()]
+def _shown(benchmark: Benchmark, series: Frame) -> Iterator[Shown]:
+    """All that there is of a record, `series` its own, and how it was measured."""
+    curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
     tables = [_judged(benchmark)] if benchmark.judged() else []
@@ -107,9 +107,9 @@ def _judged(benchmark: Benchmark) -> Table:
     """Ratios of interest, and values that have an aim themselves."""
 
     def median(row: Any) -> Entry:
-        form, unit, found = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
-        quartiles = f" ({form(found.lower)} to {form(found.upper)})" if found.n > 1 else ""
-        return Entry(f"{form(found.median)}{quartiles}{unit}", found.median, Tone.OURS)
+        form, unit, spread = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
+        quartiles = f" ({form(spread.lower)} to {form(spread.upper)})" if spread.n > 1 else ""
+        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Tone.OURS)
 
     def aim(row: Any) -> Entry:
         if row[2] is None:
@@ -142,11 +142,11 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _side_by_side(benchmark: Benchmark, own: Frame) -> Table:
+def _side_by_side(benchmark: Benchmark, series: Frame) -> Table:
     """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
-    medians = own.groupby(["group", "contestant", "quantity"])["value"].median()
+    medians = series.groupby(["group", "contestant", "quantity"])["value"].median()
     named = str(benchmark.setting.get("contestants", "")).split("; ")
-    names = named if any(named) else own["contestant"].unique()
+    names = named if any(named) else series["contestant"].unique()
 
     def shown(quantity: str) -> Field:
         def of(row: tuple[str, str]) -> Entry:
@@ -158,12 +158,12 @@ def _side_by_side(benchmark: Benchmark, own: Frame) -> Table:
     return table(
         key=f"benchmark-{benchmark.name}-table",
         caption=f"{benchmark.title}: contestants side by side, medians over the rounds.",
-        rows=[(group, name) for group in own["group"].unique() for name in names],
+        rows=[(group, name) for group in series["group"].unique() for name in names],
         fields=[
             words("group", lambda row: row[0]),
             words("contestant", lambda row: row[1]),
             *([words("version", lambda row: benchmark.setting[row[1]])] if any(named) else []),
-            *map(shown, sorted(own["quantity"].unique(), key=lambda name: not name.endswith((", ms", ", MB")))),
+            *map(shown, sorted(series["quantity"].unique(), key=lambda name: not name.endswith((", ms", ", MB")))),
         ],
         grouped=True,
     )

@@ -63,7 +63,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         for value in (accuracy[network, k, name, cure, 1.0] - exact((network, k))).values.values()
     ]
     cured = [place for place in late if place[2] == PETRA.name and place[3] != NOTHING.title]
-    won = {place: found for place in cured if (found := gain(place).estimate)}
+    won = {place: estimate for place in cured if (estimate := gain(place).estimate)}
 
     def share(place: tuple[Any, ...]) -> float | None:
         held, least = kept[*place, 1.0].estimate, kept[*place[:3], NOTHING.title, 1.0].estimate
@@ -79,10 +79,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         )
         for said, sign in (("win", 1), ("lose", -1)):
             named = [
-                f"{place[3]} ({place[0]}, k = {place[1]}: {points(gain(place))}{CHANCE * (not found.survives)})"
+                f"{place[3]} ({place[0]}, k = {place[1]}: {points(gain(place))}{CHANCE * (not judgement.survives)})"
                 for place in won
-                for found in [less["gain", *place]]
-                if found.verdict is Verdict.DIFFER and sign * won[place].mean > 0
+                for judgement in [less["gain", *place]]
+                if judgement.verdict is Verdict.DIFFER and sign * won[place].mean > 0
             ]
             these = conjunction(named) or "none"
             yield Finding(f"Corrections: of {count(len(won), 'trial')} under PETRA these {said} points: {these}.")
@@ -108,7 +108,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
     errors = measured(lines, "value", ["network", "k", "method", "cure"])
-    exactness = sorted((e.mean, cure) for (*_, cure), found in errors.items() if (e := found.estimate))
+    exactness = sorted((e.mean, cure) for (*_, cure), sample in errors.items() if (e := sample.estimate))
     if exactness:
         said = "; ".join(f"{cure}: {value:.2g}" for value, cure in exactness)
         yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {said}.")
@@ -146,7 +146,7 @@ def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
     gains = {place: accuracy[place] - accuracy[place[0], PETRA.name, NOTHING.title] for place in places}
     less = judge(
         {place: accuracy[place] - accuracy[place[0], EXACT.name, NOTHING.title] for place in places}
-        | {("gain", *place): found for place, found in gains.items() if place[2] != NOTHING.title}
+        | {("gain", *place): sample for place, sample in gains.items() if place[2] != NOTHING.title}
     )
     if any(accuracy[place].values for place in places):
         yield table(

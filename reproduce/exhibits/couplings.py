@@ -41,9 +41,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return error(CAUSES[measure].label, lambda place: errors[*place, measure], group=group)
 
     said = [
-        f"{title} {found.mean:.2g}"
+        f"{title} {estimate.mean:.2g}"
         for title in dict.fromkeys(titles)
-        if (found := errors[title, BLOCKS[-1], TRAINING].estimate)
+        if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
     yield Sentence(f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {', '.join(said) or 'no run'}.")
     yield facets.facet(

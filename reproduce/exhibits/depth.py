@@ -59,12 +59,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return error(LOOKS[measure].label, lambda place: errors[*place, measure], group=group)
 
     def broken_runs(place: Place) -> str:
-        found = {short_title(m): Counter(accuracy[*place, m.name].broken.values()) for m in COMPARED}
-        return "; ".join(f"{name}: {n} {why}" for name, reasons in found.items() for why, n in reasons.items())
+        broken = {short_title(m): Counter(accuracy[*place, m.name].broken.values()) for m in COMPARED}
+        return "; ".join(f"{name}: {n} {why}" for name, reasons in broken.items() for why, n in reasons.items())
 
     k, last = places[0][0], places[-1][1]
     deepest = {short_title(m): accuracy[k, last, m.name].estimate for m in COMPARED}
-    reach = [f"{name} {f'{found.mean:.1f} %' if found else 'no run'}" for name, found in deepest.items()]
+    reach = [f"{name} {f'{estimate.mean:.1f} %' if estimate else 'no run'}" for name, estimate in deepest.items()]
     yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.")
     yield facets.facet(
         sheet.done.assign(J=_stages),
@@ -104,7 +104,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"Depth and delay: scale “{sheet.scale}”. More than {BEHIND:g} points behind backpropagation, with an interval "
         f"that excludes 0: {'; '.join(behind) or 'none'}."
     )
-    costs = {name: reported(found for place, found in less.items() if place[-1] == name) for name in STEPS}
+    costs = {name: reported(judgement for place, judgement in less.items() if place[-1] == name) for name in STEPS}
     said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
     yield Finding(f"Depth and delay: scale “{sheet.scale}”. Cost in accuracy: {said}.")
     yield facets.facet(

@@ -97,7 +97,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             "uncorrected for their number.",
         ],
     )
-    said = [f"compared with {name}, our data {found.verb} ({ends[name]})" for name, found in outcomes.items()]
+    said = [f"compared with {name}, our data {outcome.verb} ({ends[name]})" for name, outcome in outcomes.items()]
     said_of = f"{'; '.join(said)}; points of accuracy, intervals uncorrected for their number"
     yield statements.finding(f"Figure 4: {setting}", sheet.scale, STATEMENT, said_of, outcomes.values())
 

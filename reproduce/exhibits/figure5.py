@@ -38,8 +38,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
     def closer(study: str, measure: str) -> str:
         """At how many stages PETRA's gradient is the closer one: "9 of 9"."""
-        own = [j.difference for (at, *_, by), j in stages.items() if (at, by) == (study, measure) and j.difference]
-        return f"{sum(difference.mean > 0 for difference in own)} of {len(own)} stages"
+        differences = [
+            j.difference for (at, *_, by), j in stages.items() if (at, by) == (study, measure) and j.difference
+        ]
+        return f"{sum(difference.mean > 0 for difference in differences)} of {len(differences)} stages"
 
     first = next(iter(of))
     yield Sentence(

@@ -30,14 +30,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     """A figure, its numbers, and what they say."""
     accuracy = means(sheet.runs, "test_accuracy", ["method", "k", "epochs"])
     places = [(arm, epochs) for arm in ARMS for epochs, arms in SEEDS[sheet.scale].items() if arm in arms]
-    own = {(arm, epochs): accuracy[arm.method.name, arm.k, epochs] for arm, epochs in places}
+    late = {(arm, epochs): accuracy[arm.method.name, arm.k, epochs] for arm, epochs in places}
     exact = {(arm, epochs): accuracy[methods.BACKPROPAGATION.name, arm.k, epochs] for arm, epochs in places}
-    gap = {place: own[place] - exact[place] for place in places}
+    gap = {place: late[place] - exact[place] for place in places}
     shortest = min(epochs for _, epochs in places)
     since = f"change since {count(shortest, 'epoch')}"
     change = {place: gap[place] - gap[place[0], shortest] for place in places if place[1] > shortest}
-    less = judge({**gap, **{(since, *place): found for place, found in change.items()}})
-    decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, found) for (arm, epochs), found in gap.items()}
+    less = judge({**gap, **{(since, *place): sample for place, sample in change.items()}})
+    decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, sample) for (arm, epochs), sample in gap.items()}
     setting, where = sheet.described(network=True, length=False), f"(k = {PETRA.k}, scale “{sheet.scale}”)"
     said = [f"{points(gap[p])} after {count(p[1], 'epoch')}" for p in places if p[0] == PETRA and gap[p].values]
     yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(said) or 'no pair yet'}.")
@@ -68,7 +68,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             words("method", lambda place: place[0].title),
             number("epochs", lambda place: place[1]),
-            mean("accuracy, %", own.get),
+            mean("accuracy, %", late.get),
             mean("backpropagation, %", exact.get),
             judged("points", less.get, group="less backpropagation"),
             judged("points", lambda place: less.get((since, *place)), group=since),
@@ -83,11 +83,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 def _decided(scale: str, arm: Arm, epochs: int, gap: Sample) -> str:
     """What the rule that was fixed beforehand says of a gap; empty of those that it does not speak of."""
-    found, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
-    if (scale, arm) != ("small", PETRA) or limit is None or found is None:
+    points, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
+    if (scale, arm) != ("small", PETRA) or limit is None or points is None:
         return ""
-    low = -math.inf if found.low is None else found.low
-    high = math.inf if found.high is None else found.high
+    low = -math.inf if points.low is None else points.low
+    high = math.inf if points.high is None else points.high
     if epochs == AGAINST[0]:
         claim, holds, fails = "against", high < -limit, low > -limit
     else:

@@ -34,8 +34,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if not records:
         yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
     for record in records:
-        own = frames.series[frames.series["benchmark"] == record.name]
-        medians = own.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)
+        series = frames.series[frames.series["benchmark"] == record.name]
+        medians = series.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)
         yield from _measured(record, medians.reindex(columns=[(of, name) for of in QUANTITIES for name in TITLES]))
     yield table(
         key="pareprop-published",
@@ -66,13 +66,13 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
         for c in record.comparisons
         if (c.first, c.second, c.quantity) == pair
     }
-    quartiles = {g: f"{with_sign(found.lower, 1)} to {with_sign(found.upper, 1)}" for g, found in gains.items()}
-    found = {group: gain.median for group, gain in gains.items()}
+    quartiles = {g: f"{with_sign(spread.lower, 1)} to {with_sign(spread.upper, 1)}" for g, spread in gains.items()}
+    gained = {group: gain.median for group, gain in gains.items()}
     device = _device(record)
     small = " On a CPU, at small sizes: not to be compared with the published gains."
 
     yield facets.facet(
-        [{"group": group, "gain": gain, "method": PAREPROP.name} for group, gain in found.items()],
+        [{"group": group, "gain": gain, "method": PAREPROP.name} for group, gain in gained.items()],
         [facets.rows(list(gains))],
         key=f"{record.name}-gains",
         caption=f"Gain of PaReprop over reversible backpropagation (throughput on {device}, median over the rounds).",
@@ -92,7 +92,7 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
             words("network", lambda group: group.partition(BATCH)[0]),
             number("batch", lambda group: int(group.partition(BATCH)[2])),
             amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
-            difference("measured", found.get, 1, group=GAIN),
+            difference("measured", gained.get, 1, group=GAIN),
             words("quartiles", quartiles.get, group=GAIN),
             entry("published", lambda group: _published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
             amounts(
@@ -115,9 +115,9 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
             ],
         )
     )
-    if found:
-        faster = f"{sum(gain > 0 for gain in found.values())} of {count(len(found), 'setting')}"
-        ends = f"{with_sign(min(found.values()), 1)} to {with_sign(max(found.values()), 1)} %"
+    if gained:
+        faster = f"{sum(gain > 0 for gain in gained.values())} of {count(len(gained), 'setting')}"
+        ends = f"{with_sign(min(gained.values()), 1)} to {with_sign(max(gained.values()), 1)} %"
         yield Sentence(f"On {device}: faster than reversible backpropagation in {faster}, {ends}.")
 
 

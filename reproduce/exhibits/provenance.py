@@ -106,13 +106,15 @@ def _findings(results: Results) -> Iterator[Finding]:
         return [run for run in results.runs if run.state.status is status]
 
     for reason in sorted({run.state.reason for run in of(Status.FAILED)}):
-        own = [run for run in of(Status.FAILED) if run.state.reason == reason]
+        runs = [run for run in of(Status.FAILED) if run.state.reason == reason]
         # That a cell diverges may be just what a study looks for; that memory ran out is never a result.
-        looked_for = reason == "diverged" and {meaning(run.cell) for run in own} <= {
+        looked_for = reason == "diverged" and {meaning(run.cell) for run in runs} <= {
             meaning(cell) for plan in ("depth", "stability") for scale in scales.SCALES for cell in PLANS[plan](scale)
         }
-        names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in own], LISTED)
-        yield Finding(f"{count(len(own), 'cell')} failed: {reason}. {names}.", Tone.PLAIN if looked_for else Tone.ALERT)
+        names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in runs], LISTED)
+        yield Finding(
+            f"{count(len(runs), 'cell')} failed: {reason}. {names}.", Tone.PLAIN if looked_for else Tone.ALERT
+        )
     data = [run.result["data"] for run in results.runs if not run.result.get("data", {}).get("official", True)]
     if data:
         reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))

@@ -39,8 +39,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if sheet is None:
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
         return
-    own, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
-    chains = [RivalChain(own[0], devices) for devices in DEVICES]
+    timed, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
+    chains = [RivalChain(timed[0], devices) for devices in DEVICES]
     ways = Frame(
         {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
     )
@@ -50,8 +50,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Sentence(f"Efficiency modelled on {devices} devices: {petra}; the best without delay, {best}.")
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
-        f"{own[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the stem "
-        f"and head of {own[0].title} and between them its stage 1 again and again, so that balance hides nothing."
+        f"{timed[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "
+        f"stem and head of {timed[0].title} and between them its stage 1 again and again, so that balance hides "
+        "nothing."
     )
     yield facets.facet(
         ways.assign(peak=ways["peak"] / GIGABYTE, efficiency=100 * ways["efficiency"]),
@@ -100,7 +101,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     def shares(row: tuple[str, tuple[Cost, ...], float, int]) -> dict[str, float]:
         return {name: 100 * row[2] / seconds_when_full(row[1], link, BATCH) for name, link in LINKS.items()}
 
-    networks = [(m.title, m.costs) for m in own]
+    networks = [(m.title, m.costs) for m in timed]
     networks += [(f"chain of {2 * chain.devices} blocks", chain.reconstructing) for chain in chains]
     latencies = ", ".join(f"{1e6 * link.latency:.0f}" for link in LINKS.values())
     needs = "below this the largest message takes longer than the slowest stage"

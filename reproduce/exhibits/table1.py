@@ -43,8 +43,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     The memory that is predicted from shapes is another code than the count of it: `petra_core.ledger` counts tensors as
     they are kept and let go, `petra_core.prediction.memory` computes. So it means something that they agree.
     """
-    found = [m for sheet in sheets(frames, "table1") for m in _measured(sheet)]
-    shown = [m for m in found if m.cell.scale == found[0].cell.scale]
+    measured = [m for sheet in sheets(frames, "table1") for m in _measured(sheet)]
+    shown = [m for m in measured if m.cell.scale == measured[0].cell.scale]
     shown = [m for m in shown if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
     cells = [m.cell for m in shown]
     of = [f" ({title_of(c)}, {c.image_size} pixels, batch {c.batch_size}, scale “{c.scale}”)" for c in cells]
@@ -71,15 +71,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
             "micro-batch passes at a time, else the slower of the two, since Table 1 has a worker for each.",
         ),
     )
-    if found:
-        compared = [m for m in found if m.method in formulas()]
+    if measured:
+        compared = [m for m in measured if m.method in formulas()]
         holding = sum(m.holds for m in compared)
         yield Sentence(
             "Activations, stashed weights and FLOPs follow the published formulas at every inner stage in "
             f"{holding} of {len(compared)} measurements.",
             Tone.GOOD if holding == len(compared) else Tone.ALERT,
         )
-        equal, tone = agreement(frames.parts(m.cell.name for m in found), "predicted", "measured")
+        equal, tone = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
         yield Finding(f"Table 1: the memory predicted from shapes is the engine's own count in {equal}.", tone)
 
 
@@ -117,8 +117,8 @@ def _activations(m: Measured) -> Entry:
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The growth with J and k."""
-    found = _measured(sheet)
-    places = {over: {m.place[over] for m in found} for over in REFERENCE}
+    measured = _measured(sheet)
+    places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facet(
         [
             {"over": over, "place": m.place[over], "title": title, "timed": key == "time", "method": m.method.name}
@@ -126,7 +126,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             | {"formula": m.formula(key) / unit if m.method in formulas() else None}
             for over, kept in (("J", "k"), ("k", "J"))
             for key, title, unit in DRAWN
-            for m in found
+            for m in measured
             if m.place[kept] == REFERENCE[kept] and len(places[over]) > 1
         ],
         [

@@ -61,8 +61,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         lines = [
             (row, *_ours(row, best.get(name))) for name in paper.DATASETS for row in rows if row["dataset"] == name
         ]
-        ours = {place: (row.number("top1_percent"), own) for place, (row, _, own) in enumerate(lines) if own}
-        less = judge({place: own.less(stated) for place, (stated, own) in ours.items() if own.values})
+        ours = {place: (row.number("top1_percent"), sample) for place, (row, _, sample) in enumerate(lines) if sample}
+        less = judge({place: sample.less(stated) for place, (stated, sample) in ours.items() if sample.values})
         covered |= less.keys()
         yield table(
             key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
@@ -88,8 +88,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
         )
         if said := reported(less.values()):
             yield Finding(f"Table 2: ours at the paper's scale ({arithmetic}) less the published values, {said}.")
-    own = sum(not row["model"].endswith(TORCHVISION) for row in rows)
-    yield Finding(f"Table 2: {len(covered)} of {own} published values have a run at the paper's scale beside them.")
+    published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
+    yield Finding(
+        f"Table 2: {len(covered)} of {published_values} published values have a run at the paper's scale beside them."
+    )
 
 
 def _ours(row: Row, best: Callable[[TrainingCell], Sample] | None) -> tuple[int | None, Sample | None]:
@@ -103,8 +105,8 @@ def _ours(row: Row, best: Callable[[TrainingCell], Sample] | None) -> tuple[int 
     samples = {cell.accumulation: best(cell) if best else Sample() for cell in cells}
 
     def reached(k: int) -> tuple[float, bool]:
-        found = samples[k].estimate
-        return found.mean if found else 0.0, samples[k].summary != NOT_RUN
+        estimate = samples[k].estimate
+        return estimate.mean if estimate else 0.0, samples[k].summary != NOT_RUN
 
     k = max(samples, key=reached)
     return (k, samples[k]) if reached(k)[1] else (None, Sample())

@@ -56,10 +56,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """Stage costs and times."""
-    own = timed_networks(sheet)
-    if not own:
+    timed = timed_networks(sheet)
+    if not timed:
         return
-    first, cell = own[0], own[0].run.cell
+    first, cell = timed[0], timed[0].run.cell
     setting = (
         f"scale “{cell.scale}”, images like {catalogue.by_name(cell.dataset).title}'s, batch {cell.batch_size}, "
         f"width {cell.width}, k = {cell.accumulation}"
@@ -88,7 +88,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield table(
         key=f"table5-{sheet.key}",
         caption=f"Times for a micro-batch, modelled from measured stage costs ({setting}).",
-        rows=own,
+        rows=timed,
         fields=[
             words("network", lambda m: m.title),
             number("J", lambda m: len(m.costs)),
@@ -100,7 +100,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             amount("idle, %", lambda m: 100 * m.idle, 1, hint="mean over the devices, while the slowest works"),
             amount("devices enough", lambda m: m.devices_enough, 0, hint=at_pace),
         ],
-        notes=[f"Measured on {'; '.join(f'{m.machine} ({m.title})' for m in own)}."],
+        notes=[f"Measured on {'; '.join(f'{m.machine} ({m.title})' for m in timed)}."],
     )
 
 

@@ -80,7 +80,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Frame:
     """What each way costs and gives on so many devices; `beaten` is empty on the front."""
-    reached = [found.mean for way in ways if (found := accuracy[way.trains_as.name].estimate)]
+    reached = [estimate.mean for way in ways if (estimate := accuracy[way.trains_as.name].estimate)]
     rows: list[tuple[int | str | float, ...]] = []
     for devices in DEVICES:
         costs = [taken(network.balance, network.invertible, way, devices, k) for way in ways]
@@ -93,8 +93,8 @@ def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Fr
 
 def _worth(points: Frame, devices: int) -> str:
     """PETRA beside the quickest way without loss of accuracy."""
-    own = points[points["devices"] == devices].sort_values("milliseconds", kind="stable")
-    petra, exact = own[own["way"] == methods.PETRA.title], own[own["trains_as"] == methods.BACKPROPAGATION.name]
+    part = points[points["devices"] == devices].sort_values("milliseconds", kind="stable")
+    petra, exact = part[part["way"] == methods.PETRA.title], part[part["trains_as"] == methods.BACKPROPAGATION.name]
     if petra.empty or exact.empty:
         return "PETRA and backpropagation have not both been trained."
     both = petra.iloc[0], exact.iloc[0]

@@ -13,7 +13,7 @@ SEEDS = (0,)
 WIDTH = 8
 
 
-def settings(*arguments: Any, **own: Any) -> dict[str, Any]:
+def settings(*arguments: Any, **changes: Any) -> dict[str, Any]:
     """The paper's settings with a narrow network, and images in memory; see `paper.settings` for the arguments."""
     narrow: dict[str, Any] = {"scale": "narrow", "width": WIDTH, "loader": "memory"}
-    return paper.settings(*arguments, **narrow | own)
+    return paper.settings(*arguments, **narrow | changes)

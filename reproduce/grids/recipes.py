@@ -8,19 +8,26 @@ from reproduce.grids import narrow, paper, small
 
 
 def settings(
-    scale: str, network: str, method: Method, accumulation: int, seed: int = 0, *, dataset: str = "cifar10", **own: Any
+    scale: str,
+    network: str,
+    method: Method,
+    accumulation: int,
+    seed: int = 0,
+    *,
+    dataset: str = "cifar10",
+    **changes: Any,
 ) -> dict[str, Any]:
-    """The scale's settings for training a network on a data set, or those that differ from them by `own`."""
+    """The scale's settings for training a network on a data set, or those that differ from them by `changes`."""
     if scale == "paper":
-        return paper.settings(dataset, network, method, accumulation, seed, **own)
+        return paper.settings(dataset, network, method, accumulation, seed, **changes)
     if scale == "narrow":
-        return narrow.settings(dataset, network, method, accumulation, seed, **own)
-    return small.settings(network, method, accumulation, seed, dataset=dataset, **own)
+        return narrow.settings(dataset, network, method, accumulation, seed, **changes)
+    return small.settings(network, method, accumulation, seed, dataset=dataset, **changes)
 
 
-def cell(scale: str, network: str, method: Method, accumulation: int, seed: int = 0, **own: Any) -> TrainingCell:
+def cell(scale: str, network: str, method: Method, accumulation: int, seed: int = 0, **changes: Any) -> TrainingCell:
     """Train with `settings(...)`, and record the accuracy."""
-    return TrainingCell(**settings(scale, network, method, accumulation, seed, **own))
+    return TrainingCell(**settings(scale, network, method, accumulation, seed, **changes))
 
 
 def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:

@@ -18,8 +18,12 @@ def command(cell: Cell) -> str:
     same = planned(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
     if same:
         nearest = cell if cell in same else same[0]
-        asked, there = cell.to_dict(), nearest.to_dict()
-        changed = [f" --{name} {asked[name]}" for name in ("loader", "precision") if asked.get(name) != there.get(name)]
+        asked, nearest_settings = cell.to_dict(), nearest.to_dict()
+        changed = [
+            f" --{name} {asked[name]}"
+            for name in ("loader", "precision")
+            if asked.get(name) != nearest_settings.get(name)
+        ]
         return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
     if not isinstance(cell, TrainingCell | ForwardGradientCell):
         return ""

@@ -26,9 +26,9 @@ def settings(
     **changes: Any,
 ) -> dict[str, Any]:
     """The settings of a cell of the small grid, or of one that differs from it by `changes`; see `paper.settings`."""
-    own: dict[str, Any] = {"scale": "small", "width": 8, "batch_size": 32, "loader": "memory"}
-    own |= {"epochs": 3, "warmup_epochs": 0.5, "drops": (2,)} | (CHAIN if network.startswith("chain") else {})
-    return paper.settings(dataset, network, method, accumulation, seed, **own | changes)
+    recipe: dict[str, Any] = {"scale": "small", "width": 8, "batch_size": 32, "loader": "memory"}
+    recipe |= {"epochs": 3, "warmup_epochs": 0.5, "drops": (2,)} | (CHAIN if network.startswith("chain") else {})
+    return paper.settings(dataset, network, method, accumulation, seed, **recipe | changes)
 
 
 def cell(*arguments: Any, **changes: Any) -> TrainingCell:

@@ -33,9 +33,9 @@ def digits_settings(
     The paper's recipe in the few epochs that minutes allow: linear warm-up, then one drop to a tenth, after which the
     weights move so little that delays no longer matter.
     """
-    own: dict[str, Any] = {"scale": "smoke", "reference_rate": DIGITS_REFERENCE_RATE, **DIGITS_NETWORKS[network]}
-    own |= {"batch_size": 32, "epochs": 4, "warmup_epochs": 0.5, "drops": (3,), "loader": "memory"}
-    return paper.settings(dataset, network, method, accumulation, seed, **own | changes)
+    recipe: dict[str, Any] = {"scale": "smoke", "reference_rate": DIGITS_REFERENCE_RATE, **DIGITS_NETWORKS[network]}
+    recipe |= {"batch_size": 32, "epochs": 4, "warmup_epochs": 0.5, "drops": (3,), "loader": "memory"}
+    return paper.settings(dataset, network, method, accumulation, seed, **recipe | changes)
 
 
 def digits_cell(*arguments: Any, **changes: Any) -> TrainingCell:

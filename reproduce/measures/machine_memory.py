@@ -34,12 +34,12 @@ def out_of_memory(error: BaseException) -> BaseException | None:
 
     The second is how it comes out of the recording of a CUDA graph: that this cannot be ended is what is said last.
     """
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, MemoryError | torch.OutOfMemoryError):
-        if isinstance(found, RuntimeError) and any(words in str(found) for words in NO_MEMORY):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, MemoryError | torch.OutOfMemoryError):
+        if isinstance(cause, RuntimeError) and any(words in str(cause) for words in NO_MEMORY):
             break
-        found = found.__context__
-    return found
+        cause = cause.__context__
+    return cause
 
 
 def give_back(device: torch.device) -> None:

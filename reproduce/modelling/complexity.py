@@ -134,10 +134,10 @@ def measured(runs: Iterable[Run[Any]]) -> list[Measured]:
     One without a measurement of backpropagation on the same network, which gives the units, is left out.
     """
     done = {run.cell: run.result for run in runs if isinstance(run.cell, ComplexityCell) and run.done}
-    found = []
+    counted = []
     for cell, result in done.items():
         exact = done.get(replace(cell, method=methods.BACKPROPAGATION.name))
         if exact is not None:
             row = exact["rows"][FIRST_INNER]
-            found.append(Measured(cell, result, row["inputs"], row["inputs"] + row["graph"]))
-    return sorted(found, key=lambda m: (*m.place.values(), methods.KNOWN.index(m.method)))
+            counted.append(Measured(cell, result, row["inputs"], row["inputs"] + row["graph"]))
+    return sorted(counted, key=lambda m: (*m.place.values(), methods.KNOWN.index(m.method)))

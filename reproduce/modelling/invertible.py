@@ -32,7 +32,7 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
     """
     from reproduce.measures import held_memory  # torch, for which the plan of a grid does not wait
 
-    found = held_memory.predicted(
+    stages = held_memory.predicted(
         MemoryCell(
             scale="paper",
             dataset=IMAGENET.name,
@@ -48,6 +48,6 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
     )
     bytes_of = {}
     for when in ("held", "peak"):
-        kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in found) for kind in KINDS}
+        kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in stages) for kind in KINDS}
         bytes_of[when] = {**kinds, "sum": sum(kinds.values())}
     return bytes_of

@@ -165,7 +165,7 @@ class Benchmark:
     def judged(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
         """The ratios of interest and the values with an aim, their spreads, and whether the aim, if any, is reached."""
         every: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
-        return [(sought, found, sought.holds(found.median)) for sought in every for found in [self.spread(sought)]]
+        return [(sought, spread, sought.holds(spread.median)) for sought in every for spread in [self.spread(sought)]]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
         """Of the ratios of a comparison, or of the values that a goal is about."""
@@ -191,13 +191,13 @@ class Benchmark:
 
     def curve(self, group: str, name: str, quantity: str) -> list[tuple[float, float]]:
         """Every value of a curve as (place, value), in order of places and rounds; empty if there is none."""
-        own = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
-        return sorted(((s.at, value) for s in own if s.at is not None for value in s.values), key=lambda p: p[0])
+        series = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
+        return sorted(((s.at, value) for s in series if s.at is not None for value in s.values), key=lambda p: p[0])
 
     def _find(self, sought: Comparison | Goal, name: str) -> Series:
         for series in self.series:
-            own = (series.group, series.name, series.quantity, series.at)
-            if own == (sought.group, name, sought.quantity, None):
+            place = (series.group, series.name, series.quantity, series.at)
+            if place == (sought.group, name, sought.quantity, None):
                 return series
         raise ValueError(f"{sought.quantity} of {name} ({sought.group}) is to be judged and is not there")
 
@@ -218,8 +218,8 @@ def read(path: Path) -> Benchmark:
     except (OSError, ValueError) as error:
         raise BenchmarkError(path, f"cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        found = values.get("schema") if isinstance(values, dict) else type(values).__name__
-        raise BenchmarkError(path, f"is of format {found!r}, this version reads format {SCHEMA}")
+        schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
+        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}")
     try:
         return _benchmark(path.stem, values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -228,34 +228,34 @@ def read(path: Path) -> Benchmark:
 
 def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, ...]]:
     """All benchmarks below a folder of records, by name, and what could not be read."""
-    found: list[Benchmark] = []
+    benchmarks: list[Benchmark] = []
     problems: list[BenchmarkError] = []
     for path in sorted((root / FOLDER).glob("*.json"), key=lambda path: path.stem):
         try:
-            found.append(read(path))
+            benchmarks.append(read(path))
         except BenchmarkError as error:
             problems.append(error)
-    return tuple(found), tuple(problems)
+    return tuple(benchmarks), tuple(problems)
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    own = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
-    if own["name"] != name:
-        raise ValueError(f"it is that of {own['name']!r}")
+    fields = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
+    if fields["name"] != name:
+        raise ValueError(f"it is that of {fields['name']!r}")
     for key in ("name", "title", "about", "command", "patch", "date"):
-        _check(own[key], str, key)
+        _check(fields[key], str, key)
     for key in ("setting", "timelines", "environment", "code"):
-        _check(own[key], dict, key)
-    before, after = own["load"]
+        _check(fields[key], dict, key)
+    before, after = fields["load"]
     return Benchmark(
         **{
-            **own,
-            "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in own["series"]),
-            "comparisons": tuple(Comparison(**entry) for entry in own["comparisons"]),
-            "goals": tuple(Goal(**entry) for entry in own["goals"]),
-            "findings": tuple(_check(finding, str, "a finding") for finding in own["findings"]),
-            "notes": tuple(_check(note, str, "a note") for note in own["notes"]),
-            "timelines": {title: _read_timeline(timeline) for title, timeline in own["timelines"].items()},
+            **fields,
+            "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in fields["series"]),
+            "comparisons": tuple(Comparison(**entry) for entry in fields["comparisons"]),
+            "goals": tuple(Goal(**entry) for entry in fields["goals"]),
+            "findings": tuple(_check(finding, str, "a finding") for finding in fields["findings"]),
+            "notes": tuple(_check(note, str, "a note") for note in fields["notes"]),
+            "timelines": {title: _read_timeline(timeline) for title, timeline in fields["timelines"].items()},
             "load": _numbers((before, after)),
         }
     )

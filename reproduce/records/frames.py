@@ -154,11 +154,11 @@ class Frames:
             keys = dict.fromkeys(key for key, _ in planned)
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
-                own = [row for row in begun if row["arithmetic"] == arithmetic]
+                runs = [row for row in begun if row["arithmetic"] == arithmetic]
                 # What has not ended has no text yet, and stands with every one.
-                for text in sorted({row["text"] for row in own} - {""}) or [""]:
+                for text in sorted({row["text"] for row in runs} - {""}) or [""]:
                     rows = {place: _planned(cell, arithmetic) for place, cell in planned.items()}
-                    for row in sorted(own, key=lambda row: _ORDER.index(row["status"])):
+                    for row in sorted(runs, key=lambda row: _ORDER.index(row["status"])):
                         if row["text"] in (text, ""):
                             rows[row["settings"], row["seed"]] = row
                     places = list(keys)

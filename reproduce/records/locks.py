@@ -111,14 +111,14 @@ def hold(folder: Path) -> Iterator[Hold]:
 
 def holder(folder: Path) -> Holder | None:
     """Who holds a folder, or has left a lease in it; None if nobody. Nothing is changed."""
-    found = _described(folder, _lease(folder).owner)
-    if found is None or not found.here:
-        return found
+    owner = _described(folder, _lease(folder).owner)
+    if owner is None or not owner.here:
+        return owner
     try:
         with _kernel_lock(folder).acquire(blocking=False):
-            return replace(found, gone=True)  # a living process of this machine would have it
+            return replace(owner, gone=True)  # a living process of this machine would have it
     except (filelock.Timeout, OSError):
-        return found
+        return owner
 
 
 def _left_behind(before: Holder) -> bool:

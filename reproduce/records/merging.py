@@ -73,10 +73,10 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decide
 
     Raises: StorageFullError: no room; what was brought before is whole.
     """
-    found = scan(source)
-    for problem in found.problems:
+    scanned = scan(source)
+    for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
-    for record, state in found.records:
+    for record, state in scanned.records:
         if state.status is not Status.NOT_RUN:
             yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):

@@ -285,9 +285,9 @@ class Record:
         write_json(self.path / "result.json", {**head, **values, **self.about})
 
     def _check_config(self) -> None:
-        there = Record.load(self.path).cell
-        if there != self.cell:
-            mine, theirs = self.cell.to_dict(), there.to_dict()
+        recorded = Record.load(self.path).cell
+        if recorded != self.cell:
+            mine, theirs = self.cell.to_dict(), recorded.to_dict()
             names = {**mine, **theirs}
             other = [f"{n} {theirs.get(n)!r}, not {mine.get(n)!r}" for n in names if theirs.get(n) != mine.get(n)]
             raise RecordError(self.path / "config.json", f"is the record of another cell: {'; '.join(other)}")

@@ -74,20 +74,20 @@ class Results:
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     """All records under `root`, asv's history beside it, and as not run the `expected` cells without a record."""
-    found = scan(root)
-    problems = list(found.problems)
+    scanned = scan(root)
+    problems = list(scanned.problems)
     runs: list[Run[Cell]] = []
-    for record, state in found.records:
+    for record, state in scanned.records:
         try:
             runs.append(read_run(record, state))
         except RecordError as error:
             problems.append(error)
-    there = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
+    recorded = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
     expected = tuple(expected)
     # A cell that ran in another precision is not absent, unless the grid wants it in both.
     in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
     meant = {meaning(run.cell) for run in runs} - in_both
-    absent = [c for c in expected if c not in there and c.name not in there and meaning(c) not in meant]
+    absent = [c for c in expected if c not in recorded and c.name not in recorded and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
     benchmarks, unreadable = benchmark_records.read_all(root)
     tracked, damaged = history.read(root.parent / history.FOLDER)

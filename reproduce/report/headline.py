@@ -99,9 +99,9 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         runs = runs[runs.groupby("subject")["held"].transform("count") == len(METHODS)]
         if runs.empty:
             continue
-        own = runs[runs["subject"] == runs["subject"].iloc[0]]
-        most, petra = own.iloc[0], own[own["method"] == PETRA].iloc[0]
-        bars = by_kind(frames, own)
+        shown = runs[runs["subject"] == runs["subject"].iloc[0]]
+        most, petra = shown.iloc[0], shown[shown["method"] == PETRA].iloc[0]
+        bars = by_kind(frames, shown)
         bars["way"] = [short_title(methods.by_name(name)) for name in bars["method"]]
         yield Headline(
             f"PETRA held {petra['held']:.3g} GB where {methods.by_name(most['method']).title.lower()} held "

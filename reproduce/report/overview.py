@@ -30,7 +30,7 @@ def parts(sections: Sequence[Section]) -> list[Chapter]:
         "Beyond the paper": [s for s in in_order if s.key not in of_paper and s.key not in GROUND],
         "Ground: schedules, benchmarks, provenance": [s for key in GROUND for s in in_order if s.key == key],
     }
-    return [Chapter(title, own) for title, own in split.items() if own]
+    return [Chapter(title, members) for title, members in split.items() if members]
 
 
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:

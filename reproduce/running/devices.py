@@ -27,7 +27,9 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         check_there(name)
     chosen = [
-        own for name in names for own in (map("cuda:{}".format, range(cuda_devices())) if name == "cuda" else [name])
+        device
+        for name in names
+        for device in (map("cuda:{}".format, range(cuda_devices())) if name == "cuda" else [name])
     ]
     twice = {name for name in chosen if chosen.count(name) > 1 and name != "cpu"}
     if twice:
@@ -37,11 +39,11 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
 
 def check_there(name: str) -> None:
     """Raise DeviceError if there is no such device; to know that of the CPU nobody waits for torch."""
-    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
-    if found is None:
+    match = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
+    if match is None:
         raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like")
-    if name != "cpu" and int(found[1] or 0) >= (there := cuda_devices()):
-        raise DeviceError(f"there is no device {name!r}: this machine has {there} CUDA devices")
+    if name != "cpu" and int(match[1] or 0) >= (available := cuda_devices()):
+        raise DeviceError(f"there is no device {name!r}: this machine has {available} CUDA devices")
 
 
 def take(name: str, sharing: int = 1) -> "torch.device":
@@ -67,8 +69,8 @@ def sharing(names: Sequence[str], jobs: int, number: int = 0) -> int:
 
     Worker n has the n-th device, from the first again where there are more workers.
     """
-    own = number % len(names)
-    return 1 if names[own] == "cpu" else len(range(own, jobs, len(names)))
+    place = number % len(names)
+    return 1 if names[place] == "cpu" else len(range(place, jobs, len(names)))
 
 
 def check_graphs(streams: int, names: Sequence[str]) -> None:

@@ -140,8 +140,8 @@ def _numbers(values: Iterable[int]) -> str:
 
 
 def _counts(items: Sequence[Item]) -> tuple[str, ...]:
-    found = Counter(item.column for item in items)
-    return str(len(items)), *(str(found[column] or "") for column in COLUMNS)
+    counts = Counter(item.column for item in items)
+    return str(len(items)), *(str(counts[column] or "") for column in COLUMNS)
 
 
 def _left(items: Sequence[Item]) -> str:

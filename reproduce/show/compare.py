@@ -39,7 +39,7 @@ class Sample:
 
     def less(self, value: float) -> "Sample":
         """The difference to a number that has no seeds, such as a published value."""
-        return Sample({seed: own - value for seed, own in self.values.items()})
+        return Sample({seed: number - value for seed, number in self.values.items()})
 
     @property
     def estimate(self) -> Estimate | None:
@@ -158,8 +158,8 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
 
 def points(difference: Sample) -> str:
     """A mean difference in points with its sign, "not run" without one."""
-    found = difference.estimate
-    return with_sign(found.mean, 1) if found else NOT_RUN
+    estimate = difference.estimate
+    return with_sign(estimate.mean, 1) if estimate else NOT_RUN
 
 
 def counted(judgements: Iterable[Judgement]) -> str:

@@ -210,24 +210,24 @@ def none(hint: str) -> Entry:
     return Entry("\N{EN DASH}", "", Tone.MISSING, hint)
 
 
-def estimate(found: Estimate, digits: int, *, sign: bool = False, tone: Tone = Tone.OURS) -> Entry:
+def estimate(value: Estimate, digits: int, *, sign: bool = False, tone: Tone = Tone.OURS) -> Entry:
     """Mean and half the width of the 95 % interval; without the second if there is none."""
-    mean = with_sign(found.mean, digits) if sign else signless(f"{found.mean:.{digits}f}")
-    if found.half_width is None:
-        return Entry(mean, found.mean, tone, "one seed: no interval")
-    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{found.half_width:.{digits}f}", found.mean, tone)
+    mean = with_sign(value.mean, digits) if sign else signless(f"{value.mean:.{digits}f}")
+    if value.half_width is None:
+        return Entry(mean, value.mean, tone, "one seed: no interval")
+    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, tone)
 
 
-def relative_error(found: Estimate) -> Entry:
+def relative_error(estimate: Estimate) -> Entry:
     """A relative error ± half the 95 % interval, both to two digits, however small or large: 1.6e-07, 0.062, 1005."""
-    half = "" if found.half_width is None else f" ± {two_digits(found.half_width)}"
-    return Entry(two_digits(found.mean) + half, found.mean, Tone.OURS, "" if half else "one seed: no interval")
+    half = "" if estimate.half_width is None else f" ± {two_digits(estimate.half_width)}"
+    return Entry(two_digits(estimate.mean) + half, estimate.mean, Tone.OURS, "" if half else "one seed: no interval")
 
 
-def verdict(found: Verdict) -> Entry:
+def verdict(value: Verdict) -> Entry:
     """A verdict in its colour."""
     tones = {Verdict.AGREE: Tone.GOOD, Verdict.DIFFER: Tone.ALERT, Verdict.CANNOT_TELL: Tone.MISSING}
-    return Entry(found.value, tone=tones[found])
+    return Entry(value.value, tone=tones[value])
 
 
 def signless(shown: str) -> str:

@@ -290,8 +290,8 @@ def seen(panel: Panel) -> str:
             labels = {name: look.label for name, look in panel.looks.items()} if names == panel.hue else {}
             return "; ".join(f"{labels.get(name, name)} {value:.4g}" for name, value in amounts.items())
     said = []
-    for look, own in panel.by_hue():
-        means = own.groupby(x)[y].mean()
+    for look, of_hue in panel.by_hue():
+        means = of_hue.groupby(x)[y].mean()
         first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
         said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
     return "; ".join(said) or "nothing is known yet"
@@ -367,7 +367,9 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
                 markeredgewidth=0,
             )
             if band:
-                ends = DataFrame([(at, *_band(list(own), band)) for at, own in values], columns=["at", "low", "high"])
+                ends = DataFrame(
+                    [(at, *_band(list(group), band)) for at, group in values], columns=["at", "low", "high"]
+                )
                 ends = ends.astype({"low": float, "high": float}).dropna()
                 panel.axes.fill_between(
                     ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
@@ -426,12 +428,12 @@ def rows(names: Sequence[str] = (), *, interval: bool = False) -> Layer:
     def rows(panel: Panel) -> None:
         places = list(names or panel.looks)
         for look, part in panel.by_hue():
-            for y, own in part.groupby(panel.y):
-                place, mean = places.index(str(y)), own[panel.x].mean()
+            for y, points in part.groupby(panel.y):
+                place, mean = places.index(str(y)), points[panel.x].mean()
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
-                panel.axes.plot(own[panel.x], [place] * len(own), look.marker, **style)
+                panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-                low, high = _band(list(own[panel.x]), "interval") if interval else (None, None)
+                low, high = _band(list(points[panel.x]), "interval") if interval else (None, None)
                 if low is not None and high is not None:
                     panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
@@ -458,8 +460,8 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
         bars = list(dict.fromkeys(part[panel.x]))
         ends = np.zeros(len(bars))
         draw = axes.barh if sideways else axes.bar
-        for look, own in panel.by_hue():
-            amounts = own.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
+        for look, of_hue in panel.by_hue():
+            amounts = of_hue.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
             draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
             ends = ends + amounts
         if sideways:
@@ -547,11 +549,11 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]]) -> Layer:
         axes.axhspan(-MARGIN_POINTS, MARGIN_POINTS, color=plots.QUIET, alpha=0.12, linewidth=0)
         axes.axhline(0, color=plots.QUIET, linewidth=0.8)
         for number, (label, by_place) in enumerate(by.items()):
-            known = {place: found for place, found in by_place.items() if found is not None}
+            known = {place: estimate for place, estimate in by_place.items() if estimate is not None}
             axes.errorbar(
                 [place * 1.06 ** (2 * number - len(by) + 1) for place in known],
-                [found.mean for found in known.values()],
-                yerr=[found.half_width or 0.0 for found in known.values()],
+                [estimate.mean for estimate in known.values()],
+                yerr=[estimate.half_width or 0.0 for estimate in known.values()],
                 fmt="os^v"[number % 4],
                 color=plots.COLOURS[methods.PETRA],
                 markerfacecolor=None if number == 0 else "white",
@@ -569,10 +571,10 @@ def level(values: Mapping[int, float], label: str) -> Layer:
 
     def level(panel: Panel) -> None:
         if values:
-            found = estimate(list(values.values()))
-            panel.axes.axhline(found.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
-            if found.low is not None and found.high is not None:
-                panel.axes.axhspan(found.low, found.high, color=plots.QUIET, alpha=0.08, linewidth=0)
+            estimated = estimate(list(values.values()))
+            panel.axes.axhline(estimated.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
+            if estimated.low is not None and estimated.high is not None:
+                panel.axes.axhspan(estimated.low, estimated.high, color=plots.QUIET, alpha=0.08, linewidth=0)
 
     return level
 

@@ -58,10 +58,10 @@ def of(key: str) -> Statement:
 
 def combine(claims: Iterable[bool | None]) -> Outcome:
     """Of a statement that makes several claims: each is true, false, or (None) not decided by the data."""
-    found = list(claims)
-    if False in found:
+    verdicts = list(claims)
+    if False in verdicts:
         return Outcome.DISAGREE
-    return Outcome.CANNOT_TELL if None in found else Outcome.AGREE
+    return Outcome.CANNOT_TELL if None in verdicts else Outcome.AGREE
 
 
 def is_below(difference: Estimate | None) -> bool | None:

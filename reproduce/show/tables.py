@@ -63,7 +63,7 @@ def table(
     rows = list(rows)
     if verdicts := [field.judgement for field in fields if field.judgement]:
         judgements = (of(row) for row in rows for of in verdicts)
-        notes = [*notes, family_note(found for found in judgements if isinstance(found, Judgement))]
+        notes = [*notes, family_note(judgement for judgement in judgements if isinstance(judgement, Judgement))]
     return Table(
         key=key,
         caption=caption,
@@ -140,8 +140,8 @@ def estimated(
     """A column of means ± half the 95 % interval where the number of seeds stands elsewhere; None: not defined."""
 
     def shown(row: Any) -> Entry:
-        found = of(row)
-        return none("not defined") if found is None else estimate_entry(found, digits)
+        value = of(row)
+        return none("not defined") if value is None else estimate_entry(value, digits)
 
     return entry(name, shown, group=group, hint=hint)
 
@@ -158,11 +158,11 @@ def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, grou
 
 def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
     """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
-    found = sample.estimate
-    if found is None:
+    estimate = sample.estimate
+    if estimate is None:
         return Entry(sample.summary, tone=Tone.MISSING if tone is Tone.OURS else tone, hint=sample.unfinished)
-    shown = estimate_entry(found, digits, tone=tone)
-    return Entry(f"{shown.text} ({sample.seeds})", found.mean, shown.tone, sample.unfinished or shown.hint)
+    shown = estimate_entry(estimate, digits, tone=tone)
+    return Entry(f"{shown.text} ({sample.seeds})", estimate.mean, shown.tone, sample.unfinished or shown.hint)
 
 
 def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
@@ -172,8 +172,8 @@ def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
         sample = of(row)
         if sample.estimate is None:
             return missing(sample.summary, sample.unfinished)
-        found = relative_error(sample.estimate)
-        return replace(found, text=f"{found.text} ({sample.seeds})")
+        shown_error = relative_error(sample.estimate)
+        return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
 
     return entry(name, shown, group=group)
 

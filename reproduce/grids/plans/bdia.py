@@ -86,9 +86,9 @@ def _small(way: Way, seed: int) -> TrainingCell:
 
 def as_published(way: Way, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
     """The cell of the published size and, as far as a cell can say it, recipe."""
-    own: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
+    recipe: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
     network = _network(way, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
-    return paper.cell(dataset, "revnet18", way.method, 1, seed, **network | own)
+    return paper.cell(dataset, "revnet18", way.method, 1, seed, **network | recipe)
 
 
 def _network(way: Way, size: str, width: int) -> dict[str, Any]:

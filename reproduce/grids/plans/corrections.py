@@ -120,11 +120,11 @@ def _wanted(method: Method, cure: Cure, seed: int, rate: float, chosen: float | 
 
 
 def _trial(
-    scale: str, network: str, method: Method, k: int, seed: int, cure: Cure = NOTHING, rate: float = 1.0, **own: Any
+    scale: str, network: str, method: Method, k: int, seed: int, cure: Cure = NOTHING, rate: float = 1.0, **changes: Any
 ) -> Trial:
     """On the chain, where PETRA reconstructs most, with the errors of the inputs at k = 1."""
     arguments = network, method, k, seed
-    recipe = smoke.digits_settings(*arguments) if scale == "smoke" else recipes.settings(scale, *arguments, **own)
+    recipe = smoke.digits_settings(*arguments) if scale == "smoke" else recipes.settings(scale, *arguments, **changes)
     settings = recipe | cure.changes
     if settings.get("correction") == delay.RATE.name:
         settings["correction_value"] = settings["epochs"] / 3

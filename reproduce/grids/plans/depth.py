@@ -17,12 +17,12 @@ GRIDS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 
 def cells(scale: str) -> list[Cell]:
     """Every depth at two k; under PETRA, which alone of the three reconstructs inputs, with their errors."""
-    probe_every, seeds, own = GRIDS.get(scale, (0, (), {}))
+    probe_every, seeds, changes = GRIDS.get(scale, (0, (), {}))
     return [
         ReconstructionCell(**settings, probe_every=probe_every) if method.reconstructs else TrainingCell(**settings)
         for k in (1, 8)
         for blocks in BLOCKS
         for method in COMPARED
         for seed in seeds
-        for settings in [recipes.settings(scale, f"chain{blocks}", method, k, seed, **own)]
+        for settings in [recipes.settings(scale, f"chain{blocks}", method, k, seed, **changes)]
     ]

@@ -34,15 +34,15 @@ RECIPE |= {"drops": (30, 60, 90), "drop_factor": 0.2}
 
 def cells(scale: str) -> list[Cell]:
     """One seed after the other: the baselines, then the ways; at the paper's size of both networks."""
-    found: list[Cell] = []
+    planned: list[Cell] = []
     for seed in (0,) if scale == "smoke" else recipes.seeds(scale) if scale in ("small", "paper") else ():
         for network in (EIGHT, SIXTEEN) if scale == "paper" else (EIGHT,):
             plain = _settings(scale, network, methods.BACKPROPAGATION, seed)
-            found.append(TrainingCell(**plain))
+            planned.append(TrainingCell(**plain))
             if scale != "paper":
-                found.append(TrainingCell(**_settings(scale, "revnet18", methods.PETRA, seed)))
-            found += [_cell(plain, way, kind) for way, kind in _ways(scale)]
-    return found
+                planned.append(TrainingCell(**_settings(scale, "revnet18", methods.PETRA, seed)))
+            planned += [_cell(plain, way, kind) for way, kind in _ways(scale)]
+    return planned
 
 
 def _ways(scale: str) -> list[tuple[ForwardGradient, str]]:
