@@ -23,23 +23,23 @@ from petra_core import Pipeline
 from petra_core.recipe import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
-from reproduce.grids.plans.bdia import Way
+from reproduce.grids.plans.bdia import Contestant
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Benchmark, Comparison
 from reproduce.running import devices
 
 GROUP, SECONDS = "published size", "time of a step"
 
 
-def stepping(way: Way, batch: int, device: torch.device) -> tuple[Pipeline, Callable[[], object]]:
+def stepping(contestant: Contestant, batch: int, device: torch.device) -> tuple[Pipeline, Callable[[], object]]:
     """A pipeline after its first step, which makes what only that makes, and a function that does one more."""
-    cell = bdia.as_published(way)
+    cell = bdia.as_published(contestant)
     classes = catalogue.by_name(cell.dataset).num_classes
     torch.manual_seed(0)
     with torch.device(device):
         stages = networks.build(cell, classes)
         images = torch.randn(batch, 3, cell.image_size, cell.image_size)
         labels = torch.randint(classes, (batch,))
-    pipeline = Pipeline(stages, way.method, optimizer=adamw(cell.learning_rate), seed=0)
+    pipeline = Pipeline(stages, contestant.method, optimizer=adamw(cell.learning_rate), seed=0)
     step = partial(pipeline.step, images, labels)
     step()
     return pipeline, step
@@ -47,15 +47,15 @@ def stepping(way: Way, batch: int, device: torch.device) -> tuple[Pipeline, Call
 
 def measure(recorder: Recorder, batch: int, device: torch.device, rounds: int) -> None:
     """Measure the bytes of each, then their seconds."""
-    for way in bdia.PUBLISHED:
+    for contestant in bdia.PUBLISHED:
         with Allocations(device) as allocations:
-            pipeline, step = stepping(way, batch, device)
+            pipeline, step = stepping(contestant, batch, device)
             step()
             side_bits = sum(stage.peak["side_bits"] for stage in pipeline.memory().stages)
             del pipeline, step
-        recorder.add(GROUP, way.title, ALLOCATED, "B", allocations.peak)
-        recorder.add(GROUP, way.title, SIDE_BITS, "B", side_bits)
-    steps = {way.title: stepping(way, batch, device)[1] for way in bdia.PUBLISHED}
+        recorder.add(GROUP, contestant.title, ALLOCATED, "B", allocations.peak)
+        recorder.add(GROUP, contestant.title, SIDE_BITS, "B", side_bits)
+    steps = {contestant.title: stepping(contestant, batch, device)[1] for contestant in bdia.PUBLISHED}
     for _ in range(rounds):
         for title, step in steps.items():
             begin = time.perf_counter()
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     device = devices.take(options.device)
     recorder = Recorder("BDIA", about(__doc__), command("benchmarks.bdia", arguments), options, device)
     measure(recorder, options.batch, device, options.rounds)
-    plain, *others = (way.title for way in bdia.PUBLISHED)
+    plain, *others = (contestant.title for contestant in bdia.PUBLISHED)
     recorder.comparisons += [Comparison(GROUP, q, title, plain) for q in (ALLOCATED, SECONDS) for title in others]
     return recorder.finish()
 

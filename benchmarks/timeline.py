@@ -38,7 +38,7 @@ from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.timeline import Event, Timeline
 from petra_core.tracing import gathered, timeline
-from reproduce.measures.stage_alone import StageAlone, Turn, feeds
+from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
 from reproduce.records.benchmarks import Comparison
 
 TITLE = "The timeline model against the engine"
@@ -89,7 +89,7 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
     def costs(method: Method) -> list[Cost]:
         """Costs of the stages of this process."""
         dist.barrier()
-        rounds: list[list[Turn]] = []
+        rounds: list[list[TurnSeconds]] = []
         for turn in range(len(partition) if not method.pipelined else 1):
             if method.pipelined or turn == rank:
                 rounds = [_turns(stages_alone[method], method) for _ in range(setting.turns + 1)][1:]
@@ -136,7 +136,7 @@ def _stages_alone(
     ]
 
 
-def _turns(stages: Sequence[StageAlone], method: Method) -> list[Turn]:
+def _turns(stages: Sequence[StageAlone], method: Method) -> list[TurnSeconds]:
     """One turn of every stage, in the order of a tick; where one micro-batch passes at a time, in that of its passing.
 
     Then all forwards come before the first backward, which finds in no cache what its forward has just written: that
@@ -146,10 +146,10 @@ def _turns(stages: Sequence[StageAlone], method: Method) -> list[Turn]:
         return [stage.turn() for stage in stages]
     forwards = [stage.forward() for stage in stages]
     backwards = [stage.backward() for stage in reversed(stages)]
-    return [Turn(forward, *rest) for forward, rest in zip(forwards, reversed(backwards), strict=True)]
+    return [TurnSeconds(forward, *rest) for forward, rest in zip(forwards, reversed(backwards), strict=True)]
 
 
-def _cost(stage: StageAlone, turns: Sequence[Turn]) -> Cost:
+def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
     """The cost of a stage, by means, since what else the machine does slows the engine's run, timed as a whole, too."""
     updates = [turn.update for turn in turns if turn.update is not None]
     return Cost(

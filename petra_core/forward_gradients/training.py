@@ -26,9 +26,9 @@ from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
+from petra_core.forward_gradients.evaluation import Evaluation, Guessed, LocalBlock, dot, factors
 from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
-from petra_core.forward_gradients.turns import Block, Guessed, Turn, dot, factors
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
 from petra_core.recipe import set_rate
@@ -103,7 +103,7 @@ class ForwardGradients:
         self._cosine_sums, self._summed = torch.zeros([len(self.stages) - 1], device=self.device), 0
         self.cosines = torch.full([len(self.stages) - 1], torch.nan)
 
-    def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> Block:
+    def _block(self, index: int, stage: Stage, optimizer: OptimizerFactory | None, stream: RandomStream) -> LocalBlock:
         last = index == len(self.stages) - 1
         weights = self.settings.space is not Space.ACTIVATIONS
 
@@ -112,7 +112,7 @@ class ForwardGradients:
 
         layers = layers_of(stage) if weights and not last else []
         auxiliary, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
-        block = Block(index, stage, layers, auxiliary, drawn, None, stream)
+        block = LocalBlock(index, stage, layers, auxiliary, drawn, None, stream)
         block.optimizer = None if optimizer is None else optimizer(block.parameters)
         block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
         block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
@@ -162,30 +162,30 @@ class ForwardGradients:
 
     def _downwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by reverse mode: all graphs, then the blocks from the top."""
-        turns: list[Turn] = []
+        evaluations: list[Evaluation] = []
 
-        def source(turn: Turn, name: Target | Guess) -> Tensor:
+        def source(evaluation: Evaluation, name: Target | Guess) -> Tensor:
             if name.value == "global":
-                return turns[turn.block.index + 1].pulled(name)[0]
+                return evaluations[evaluation.block.index + 1].pulled(name)[0]
             if name.value == "next":
-                above = turns[turn.block.index + 1]
+                above = evaluations[evaluation.block.index + 1]
                 return above.pulled(Target.GLOBAL if above.block is self.blocks[-1] else Target.LOCAL)[0]
-            return self._own_gradient(turn, name, target)
+            return self._own_gradient(evaluation, name, target)
 
         x = inputs
         for block in self.blocks[:-1]:
-            turns.append(self._turn(block, x, source))
-            x = turns[-1].output
-        top = self._turn(self.blocks[-1], x, source)
+            evaluations.append(self._evaluation(block, x, source))
+            x = evaluations[-1].output
+        top = self._evaluation(self.blocks[-1], x, source)
         loss = self._last(top, target)
-        turns.append(top)
+        evaluations.append(top)
         kept: list[Guessed] = []
-        while len(turns) > 1:  # a block's graph goes as soon as nothing below needs it
-            turn = turns[-2]
-            self._train_auxiliary(turn, target)
-            kept += self._follow(turn, self._compared(turn))
-            self._end(turn)
-            turns.pop()
+        while len(evaluations) > 1:  # a block's graph goes as soon as nothing below needs it
+            evaluation = evaluations[-2]
+            self._train_auxiliary(evaluation, target)
+            kept += self._follow(evaluation, self._compared(evaluation))
+            self._end(evaluation)
+            evaluations.pop()
         if kept:
             self._follow_together(kept, torch.stack([guessed.product for guessed in kept]).sum(0))
         return loss
@@ -193,32 +193,32 @@ class ForwardGradients:
     def _upwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by forward mode: one graph at a time."""
 
-        def source(turn: Turn, name: Target | Guess) -> Tensor:
-            return self._own_gradient(turn, name, target)
+        def source(evaluation: Evaluation, name: Target | Guess) -> Tensor:
+            return self._own_gradient(evaluation, name, target)
 
         x = inputs
         kept: list[Guessed] = []
         tangents: dict[Layer, Tensor] = {}
         for block in self.blocks[:-1]:
-            turn = self._turn(block, x, source)
-            self._train_auxiliary(turn, target)
+            evaluation = self._evaluation(block, x, source)
+            self._train_auxiliary(evaluation, target)
             if self.settings.space is Space.ALL_WEIGHTS:
-                for guessed in self._guesses(turn):
+                for guessed in self._guesses(evaluation):
                     assert guessed.layer is not None
-                    tangents[guessed.layer] = tangents.get(guessed.layer, 0) + self._shift(turn, guessed)
+                    tangents[guessed.layer] = tangents.get(guessed.layer, 0) + self._shift(evaluation, guessed)
                     kept.append(guessed)
             else:
-                self._follow(turn, self._pushed(turn, target))
-            self._end(turn)
-            x = turn.output.detach()
-            del turn  # and its graph, before the next one is made
+                self._follow(evaluation, self._pushed(evaluation, target))
+            self._end(evaluation)
+            x = evaluation.output.detach()
+            del evaluation  # and its graph, before the next one is made
         if kept:
             derivatives = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
             self._follow_together(kept, derivatives.sum()[None])
-        top = self._turn(self.blocks[-1], x, source)
+        top = self._evaluation(self.blocks[-1], x, source)
         return self._last(top, target)
 
-    def _turn(self, block: Block, x: Tensor, source: Callable[[Turn, Any], Tensor]) -> Turn:
+    def _evaluation(self, block: LocalBlock, x: Tensor, source: Callable[[Evaluation, Any], Tensor]) -> Evaluation:
         with contextlib.ExitStack() as stack:
             if block.graph_bytes is None:
                 accounted = (x, *block.stage.parameters(), *block.stage.buffers())
@@ -226,21 +226,21 @@ class ForwardGradients:
             stack.enter_context(block.stream)
             if self.settings.guess is Guess.REDRAWN and block.drawn is not None and self._auxiliary is not None:
                 block.drawn = self._auxiliary(block.index).to(self.device)
-            turn = Turn(block, x, source)
+            evaluation = Evaluation(block, x, source)
         if block.graph_bytes is None:
             block.graph_bytes = saved.bytes
-        block.ledger.set("inputs", payload([turn.input]))
+        block.ledger.set("inputs", payload([evaluation.input]))
         block.ledger.set("graph", block.graph_bytes)
-        self._graphs += block.graph_bytes + payload([turn.input])
+        self._graphs += block.graph_bytes + payload([evaluation.input])
         self.graphs_peak = max(self.graphs_peak, self._graphs)
-        return turn
+        return evaluation
 
-    def _end(self, turn: Turn) -> None:
-        self._graphs -= (turn.block.graph_bytes or 0) + payload([turn.input])
-        turn.block.ledger.set("inputs", 0)
-        turn.block.ledger.set("graph", 0)
+    def _end(self, evaluation: Evaluation) -> None:
+        self._graphs -= (evaluation.block.graph_bytes or 0) + payload([evaluation.input])
+        evaluation.block.ledger.set("inputs", 0)
+        evaluation.block.ledger.set("graph", 0)
 
-    def _last(self, top: Turn, target: Tensor) -> Tensor:
+    def _last(self, top: Evaluation, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
         loss = self._loss(top.output, target)
         parameters = list(top.block.stage.parameters())
@@ -253,12 +253,12 @@ class ForwardGradients:
 
     # --- guesses and targets
 
-    def _own_gradient(self, turn: Turn, name: Target | Guess, target: Tensor) -> Tensor:
+    def _own_gradient(self, evaluation: Evaluation, name: Target | Guess, target: Tensor) -> Tensor:
         """At a block's output the gradient of its own auxiliary loss, or of that of the network drawn for guesses."""
-        network = turn.block.auxiliary if name.value == "local" else turn.block.drawn
+        network = evaluation.block.auxiliary if name.value == "local" else evaluation.block.drawn
         assert network is not None
-        output = turn.output.detach().requires_grad_()
-        with turn.block.stream:
+        output = evaluation.output.detach().requires_grad_()
+        with evaluation.block.stream:
             loss = self._loss(network(output), target)
         trained = name.value == "local" and self.settings.trains_auxiliary
         parameters = list(network.parameters()) if trained else []
@@ -267,80 +267,82 @@ class ForwardGradients:
             parameter.grad = gradient
         return activation
 
-    def _train_auxiliary(self, turn: Turn, target: Tensor) -> None:
+    def _train_auxiliary(self, evaluation: Evaluation, target: Tensor) -> None:
         """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
         if self.settings.trains_auxiliary:
-            turn.at_output(Target.LOCAL)
+            evaluation.at_output(Target.LOCAL)
 
-    def _noise(self, block: Block, like: Tensor) -> Tensor:
+    def _noise(self, block: LocalBlock, like: Tensor) -> Tensor:
         with block.stream:
             if self.settings.guess is Guess.GAUSSIAN:
                 return torch.randn_like(like)
             return torch.randint_like(like, 2).mul_(2).sub_(1)
 
-    def _guesses(self, turn: Turn) -> Iterator[Guessed]:
+    def _guesses(self, evaluation: Evaluation) -> Iterator[Guessed]:
         """The guess for each tensor of a block, its product with the target still unknown."""
         guess, space = self.settings.guess, self.settings.space
         if space is Space.ACTIVATIONS:
-            unknown = turn.output.new_full([len(turn.output)], torch.nan)
-            noise = self._noise(turn.block, turn.output) if guess.is_noise else None
-            yield Guessed(turn.at_output(guess) if noise is None else noise, unknown, unknown)
+            unknown = evaluation.output.new_full([len(evaluation.output)], torch.nan)
+            noise = self._noise(evaluation.block, evaluation.output) if guess.is_noise else None
+            yield Guessed(evaluation.at_output(guess) if noise is None else noise, unknown, unknown)
             return
-        for layer in turn.block.layers:
-            features, one = turn.seen.features[layer.name], space is not Space.WEIGHTS
+        for layer in evaluation.block.layers:
+            features, one = evaluation.seen.features[layer.name], space is not Space.WEIGHTS
             unknown = features.new_full([1 if one else len(features)], torch.nan)
             if guess.is_noise:
                 layer_shares = {
-                    name: self._noise(turn.block, parameter.detach().expand(len(unknown), *parameter.shape))
+                    name: self._noise(evaluation.block, parameter.detach().expand(len(unknown), *parameter.shape))
                     for name, parameter in layer.parameters.items()
                 }
             else:
-                layer_shares = self._shares(turn, layer, guess)
+                layer_shares = self._shares(evaluation, layer, guess)
             for name, value in layer_shares.items():
                 yield Guessed(value, unknown, unknown, layer, name)
 
-    def _shares(self, turn: Turn, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
+    def _shares(self, evaluation: Evaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
-        gradients = turn.pulled(source)[1][layer.name]
-        parts = shares(layer, turn.seen.features[layer.name], gradients)
-        turn.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # the target's, and the guess's
-        turn.block.ledger.add("gradients", -count)
+        gradients = evaluation.pulled(source)[1][layer.name]
+        parts = shares(layer, evaluation.seen.features[layer.name], gradients)
+        evaluation.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # the target's, and the guess's
+        evaluation.block.ledger.add("gradients", -count)
         if self.settings.space is Space.WEIGHTS:
             return parts
         return {name: value.sum(0, keepdim=True) for name, value in parts.items()}
 
-    def _compared(self, turn: Turn) -> Iterator[Guessed]:
+    def _compared(self, evaluation: Evaluation) -> Iterator[Guessed]:
         """The guesses with their products, by projection: the target has been computed."""
         wanted: dict[str, Tensor] = {}
         layer: Layer | None = None
-        for guessed in self._guesses(turn):
+        for guessed in self._guesses(evaluation):
             if guessed.layer is None:
-                t = turn.at_output(self.settings.target)
+                t = evaluation.at_output(self.settings.target)
             else:
                 if guessed.layer is not layer:
                     layer = guessed.layer
-                    wanted = self._shares(turn, layer, self.settings.target)
+                    wanted = self._shares(evaluation, layer, self.settings.target)
                 t = wanted[guessed.name]
             guessed.product, guessed.target_squared = dot(t, guessed.guess), dot(t, t)
             yield guessed
 
-    def _pushed(self, turn: Turn, target: Tensor) -> Iterator[Guessed]:
+    def _pushed(self, evaluation: Evaluation, target: Tensor) -> Iterator[Guessed]:
         """The guesses with their products, each by one jvp."""
-        index = turn.block.index
+        index = evaluation.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
-        for guessed in self._guesses(turn):
+        for guessed in self._guesses(evaluation):
             if guessed.layer is None:
-                products = self._derivative(range(index + 1, end), guessed.guess, turn.output.detach(), target, {})
+                products = self._derivative(
+                    range(index + 1, end), guessed.guess, evaluation.output.detach(), target, {}
+                )
             else:
-                tangent = {guessed.layer: self._shift(turn, guessed)}
-                products = self._derivative(range(index, end), None, turn.input.detach(), target, tangent)
+                tangent = {guessed.layer: self._shift(evaluation, guessed)}
+                products = self._derivative(range(index, end), None, evaluation.input.detach(), target, tangent)
             guessed.product = products if self.settings.space is not Space.BATCH_WEIGHTS else products.sum()[None]
             yield guessed
 
-    def _shift(self, turn: Turn, guessed: Guessed) -> Tensor:
+    def _shift(self, evaluation: Evaluation, guessed: Guessed) -> Tensor:
         """The change of its layer's output, [B, ...], when a parameter changes by the guess."""
         assert guessed.layer is not None
-        features = turn.seen.features[guessed.layer.name]
+        features = evaluation.seen.features[guessed.layer.name]
         changes = {guessed.name: guessed.guess.expand(len(features), *guessed.guess.shape[1:])}
         return shifted(guessed.layer, features, changes)
 
@@ -379,7 +381,7 @@ class ForwardGradients:
 
     # --- the update
 
-    def _follow(self, turn: Turn, guesses: Iterator[Guessed]) -> list[Guessed]:
+    def _follow(self, evaluation: Evaluation, guesses: Iterator[Guessed]) -> list[Guessed]:
         """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
         scaling = Scaling.PROJECTED if Fault.SIGN in self.settings.released else self.settings.scaling
         kept = []
@@ -392,12 +394,12 @@ class ForwardGradients:
                 continue
             along = guessed.along(factors(guessed.product, squared, scaling))
             if guessed.layer is None:
-                turn.train(along)
+                evaluation.train(along)
             else:
                 self._set_gradient(guessed.layer, guessed.name, along.sum(0), guessed.guess)
         product, target, guess = torch.stack(sums).sum(0)
         lengths = (target.sqrt() * guess.sqrt()).clamp_min(torch.finfo(product.dtype).tiny)
-        self.cosines[turn.block.index] = (product / lengths).mean()
+        self.cosines[evaluation.block.index] = (product / lengths).mean()
         return kept
 
     def _set_gradient(self, layer: Layer, name: str, gradient: Tensor, guess: Tensor) -> None:

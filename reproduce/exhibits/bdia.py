@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
-from reproduce.grids.plans.bdia import BDIA, REVVIT, VIT, WAYS, Way, cells, way_of
+from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, Contestant, cells, contestant_of
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, Sheet, settings_key
 from reproduce.show.compare import Samples, judge, means, points
@@ -89,30 +89,30 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """All networks and methods of a data set."""
     accuracy = _accuracy(sheet)
-    less = judge({way: accuracy[way.title] - accuracy[way.against.title] for way in WAYS if way.against})
+    less = judge({c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against})
     rows = published_tables.read("bdia")
     stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", sheet.dataset)}
     yield table(
         key=f"bdia-{sheet.key}-{sheet.dataset}",
         caption=f"Accuracy after the last epoch ({sheet.described()}).",
-        rows=[way for way in WAYS if way.title in accuracy],
+        rows=[c for c in CONTESTANTS if c.title in accuracy],
         fields=[
-            words("network", lambda way: way.title),
-            words("trained by", lambda way: way.method.title),
-            mean("accuracy, %", lambda way: accuracy[way.title]),
-            words("compared with", lambda way: way.against and way.against.title),
-            judged("points", lambda way: less.get(way, "")),
-            published("published points", lambda way: _published_points(way, stated)),
+            words("network", lambda c: c.title),
+            words("trained by", lambda c: c.method.title),
+            mean("accuracy, %", lambda c: accuracy[c.title]),
+            words("compared with", lambda c: c.against and c.against.title),
+            judged("points", lambda c: less.get(c, "")),
+            published("published points", lambda c: _published_points(c, stated)),
         ],
         notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser beside ViT."],
     )
 
 
-def _published_points(way: Way, stated: Stated) -> Entry:
+def _published_points(contestant: Contestant, stated: Stated) -> Entry:
     """What was published of the two less each other, on the same data set."""
-    if not way.against or way.title not in stated:
+    if not contestant.against or contestant.title not in stated:
         return missing("")
-    row, other = stated[way.title], stated[way.against.title]
+    row, other = stated[contestant.title], stated[contestant.against.title]
     won = row.number("value") - other.number("value")
     return published_entry(with_sign(won, 2), row.mark, value=won)
 
@@ -120,7 +120,7 @@ def _published_points(way: Way, stated: Stated) -> Entry:
 def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     """What RevViT and BDIA-ViT win over ViT, on the largest scale at which all three are finished."""
     for sheet, accuracy in every:
-        gains = {way.title: accuracy[way.title] - accuracy[VIT.title] for way in (REVVIT, BDIA)}
+        gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.values for gain in gains.values()):
             said = ", ".join(f"{title} {points(gain)}" for title, gain in gains.items())
             return f"Points of accuracy above a plain ViT (scale “{sheet.scale}”): {said}."
@@ -129,8 +129,8 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
 
 def _accuracy(sheet: Sheet) -> Samples:
     """The samples of a sheet by what they are of."""
-    of = {settings_key(cell): way_of(cell).title for cell in cells(sheet.scale)}
-    return means(sheet.runs.assign(way=sheet.runs["settings"].map(of)), "test_accuracy", ["way"])
+    of = {settings_key(cell): contestant_of(cell).title for cell in cells(sheet.scale)}
+    return means(sheet.runs.assign(contestant=sheet.runs["settings"].map(of)), "test_accuracy", ["contestant"])
 
 
 EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)

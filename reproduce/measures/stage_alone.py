@@ -37,7 +37,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TurnSeconds:
     """Seconds of the actions of one turn; `update` is None where none was due."""
 
     forward: float
@@ -99,11 +99,11 @@ class StageAlone:
             self._receive_from_below()
             self._forward()
 
-    def turn(self) -> Turn:
+    def turn(self) -> TurnSeconds:
         """Do one turn: the new forward, then the oldest backward and, if due, an update."""
         forward = self.forward()
         backward, update = self.backward()
-        return Turn(forward, backward, update)
+        return TurnSeconds(forward, backward, update)
 
     def forward(self) -> float:
         """Seconds of the forward of a new micro-batch. Messages are put into the inboxes before the clock starts."""

@@ -19,7 +19,7 @@ from petra_core.stages import Stage
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, StageCostCell
 from reproduce.measures.context import Context, Stopped
-from reproduce.measures.stage_alone import Feed, StageAlone, Turn, feeds
+from reproduce.measures.stage_alone import Feed, StageAlone, TurnSeconds, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
@@ -85,6 +85,6 @@ def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count:
     }
 
 
-def _seconds(turns: Sequence[Turn], action: str) -> dict[str, float]:
+def _seconds(turns: Sequence[TurnSeconds], action: str) -> dict[str, float]:
     times = [seconds for turn in turns if (seconds := getattr(turn, action)) is not None]
     return {"median": statistics.median(times), "lowest": min(times), "highest": max(times)}

@@ -19,7 +19,7 @@ PUBLISHED_SIZE = "six"
 
 
 @dataclass(frozen=True)
-class Way:
+class Contestant:
     """A transformer and how it is trained.
 
     Attributes:
@@ -35,62 +35,62 @@ class Way:
     family: str
     coupling: str
     method: Method
-    against: "Way | None" = None
+    against: "Contestant | None" = None
 
 
-VIT = Way("ViT", "vit", OWN, methods.BACKPROPAGATION)
-REVVIT = Way("RevViT", "revvit", OWN, methods.REVERSIBLE_BACKPROPAGATION, VIT)
-BDIA = Way("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION, VIT)
-FLOAT = Way("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION, VIT)
+VIT = Contestant("ViT", "vit", OWN, methods.BACKPROPAGATION)
+REVVIT = Contestant("RevViT", "revvit", OWN, methods.REVERSIBLE_BACKPROPAGATION, VIT)
+BDIA = Contestant("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION, VIT)
+FLOAT = Contestant("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION, VIT)
 PUBLISHED = (VIT, REVVIT, BDIA)
-WAYS = (
+CONTESTANTS = (
     *(*PUBLISHED, FLOAT),
-    Way("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
-    Way("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
+    Contestant("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
+    Contestant("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
 )
 
 
 def cells(scale: str) -> list[Cell]:
     """At `paper` what was published; below that PETRA too."""
     if scale == "smoke":
-        return [_smoke(way) for way in WAYS]
+        return [_smoke(c) for c in CONTESTANTS]
     if scale == "small":
-        return [_small(way, seed) for seed in small.SEEDS for way in WAYS]
+        return [_small(c, seed) for seed in small.SEEDS for c in CONTESTANTS]
     if scale == "paper":
         return [
-            as_published(way, dataset, seed)
+            as_published(c, dataset, seed)
             for dataset in DATASETS
             for seed in paper.SEEDS[dataset]
-            for way in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
+            for c in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
         ]
     return []
 
 
-def way_of(cell: Cell) -> Way:
+def contestant_of(cell: Cell) -> Contestant:
     """What a cell of this plan is of."""
     assert isinstance(cell, TrainedCell)
     of = cell.model.partition("_")[0], cell.coupling, cell.method
-    return next(way for way in WAYS if (way.family, way.coupling, way.method.name) == of)
+    return next(c for c in CONTESTANTS if (c.family, c.coupling, c.method.name) == of)
 
 
-def _smoke(way: Way) -> TrainingCell:
+def _smoke(contestant: Contestant) -> TrainingCell:
     brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
-    return smoke.digits_cell("revnet18", way.method, **_network(way, "micro2", 48) | brief)
+    return smoke.digits_cell("revnet18", contestant.method, **_network(contestant, "micro2", 48) | brief)
 
 
-def _small(way: Way, seed: int) -> TrainingCell:
+def _small(contestant: Contestant, seed: int) -> TrainingCell:
     rate = 1e-3 * math.sqrt(32 / 128)
     longer: dict[str, Any] = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": rate}
-    return small.cell("revnet18", way.method, 1, seed, **_network(way, PUBLISHED_SIZE, 64) | longer)
+    return small.cell("revnet18", contestant.method, 1, seed, **_network(contestant, PUBLISHED_SIZE, 64) | longer)
 
 
-def as_published(way: Way, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
+def as_published(contestant: Contestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
     """The cell of the published size and, as far as a cell can say it, recipe."""
     recipe: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
-    network = _network(way, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
-    return paper.cell(dataset, "revnet18", way.method, 1, seed, **network | recipe)
+    network = _network(contestant, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
+    return paper.cell(dataset, "revnet18", contestant.method, 1, seed, **network | recipe)
 
 
-def _network(way: Way, size: str, width: int) -> dict[str, Any]:
-    model: dict[str, Any] = {"model": f"{way.family}_{size}", "stem": "patch4", "width": width}
-    return {**model, "coupling": way.coupling, "optimizer": "adamw", "weight_decay": 0.05}
+def _network(contestant: Contestant, size: str, width: int) -> dict[str, Any]:
+    model: dict[str, Any] = {"model": f"{contestant.family}_{size}", "stem": "patch4", "width": width}
+    return {**model, "coupling": contestant.coupling, "optimizer": "adamw", "weight_decay": 0.05}

@@ -1,4 +1,4 @@
-"""BDIA's study: every cell is of one way, published values stand beside ours, each is compared with its own kind."""
+"""BDIA's study: every cell is of one contestant, published values stand beside ours, each is compared with its own kind."""
 
 import dataclasses
 from pathlib import Path
@@ -24,8 +24,8 @@ def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
         assert len(set(cells)) == len(cells)
         for cell in cells:
             assert isinstance(cell, TrainedCell)
-            way = plan.way_of(cell)
-            assert (cell.coupling, cell.method) == (way.coupling, way.method.name)
+            contestant = plan.contestant_of(cell)
+            assert (cell.coupling, cell.method) == (contestant.coupling, contestant.method.name)
             if scale == "paper":
                 assert (cell.width, cell.batch_size, cell.epochs) == (512, 128, 400)
 
@@ -33,7 +33,7 @@ def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
 def test_published_values_and_comparisons(tmp_path: Path) -> None:
     for cell in plan.cells("small"):
         assert isinstance(cell, TrainedCell)
-        title = plan.way_of(cell).title
+        title = plan.contestant_of(cell).title
         fake_records.train(cell, tmp_path, REACHED[title] + cell.seed + 0.1 * cell.seed * (title != "ViT"))
     fake_records.train(plan.as_published(plan.BDIA, "cifar100"), tmp_path, 65.09)
     found = made(bdia.EXHIBIT, tmp_path)

@@ -6,7 +6,7 @@ import torch
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.stages import Stage
-from reproduce.measures.stage_alone import StageAlone, Turn, feeds
+from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
 from tests import toys
 
 pytestmark = pytest.mark.convolutions
@@ -70,4 +70,4 @@ def test_an_update_comes_after_every_k_backwards(k: int) -> None:
     turns = [stage.turn() for _ in range(6)]
     assert [turn.update is not None for turn in turns] == [(number + 1) % k == 0 for number in range(6)]
     assert stage.worker.version == 6 // k
-    assert all(isinstance(turn, Turn) and turn.forward > 0 and turn.backward > 0 for turn in turns)
+    assert all(isinstance(turn, TurnSeconds) and turn.forward > 0 and turn.backward > 0 for turn in turns)
