@@ -44,7 +44,7 @@ def engine_gradients(
     stages: Sequence[Stage], method: Method, data: Data, accumulation: int, *, seed: int | None = None
 ) -> dict[str, Tensor]:
     """Mean gradients as the first update of the engine would use them, by the plain model's names."""
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     offsets = [sum(len(stage.parts()) for stage in stages[:index]) for index in range(len(stages))]
 
     def look(index: int, version: int, stage: Stage) -> None:
@@ -52,12 +52,12 @@ def engine_gradients(
         for number, part in enumerate(stage.parts(), offsets[index]):
             for name, parameter in part.named_parameters():
                 assert parameter.grad is not None
-                found[f"{number}.{name}"] = parameter.grad.clone()
+                gradients[f"{number}.{name}"] = parameter.grad.clone()
 
     toys.train(
         toys.pipeline(stages, method, accumulation=accumulation, optimizer=None, seed=seed, before_update=look), data
     )
-    return found
+    return gradients
 
 
 def assert_trains_as_plain_training(stages: Sequence[Stage], method: Method, accumulation: int, data: Data) -> None:

@@ -154,11 +154,11 @@ def differentiate(
     if part.kind == "head":
         loss = F.cross_entropy(results[0], target)
         results, delta = (loss,), (torch.ones_like(loss),)
-    found = torch.autograd.grad(
+    derivatives = torch.autograd.grad(
         results, [*leaves, *parameters.values()], delta, allow_unused=True, materialize_grads=True
     )
-    gradients = dict(zip(parameters, found[len(leaves) :], strict=True))
-    return tuple(found[: len(leaves)]), gradients, None if loss is None else loss.detach()
+    gradients = dict(zip(parameters, derivatives[len(leaves) :], strict=True))
+    return tuple(derivatives[: len(leaves)]), gradients, None if loss is None else loss.detach()
 
 
 def copies(tensors: Named) -> Named:

@@ -29,11 +29,11 @@ def tables(section: Section) -> list[Table]:
 
 def table(section: Section, key: str) -> Table:
     """The table with this key."""
-    return next(found for found in tables(section) if found.key == key)
+    return next(table_of for table_of in tables(section) if table_of.key == key)
 
 
-def entries(found: Table, *leading: str) -> dict[tuple[str, str], Entry]:
+def entries(of: Table, *leading: str) -> dict[tuple[str, str], Entry]:
     """The row that begins with these texts, by group and name of the column; of columns of one name the first."""
-    row = next(row for row in found.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
-    heads = [(str(column.group), column.name) for column in found.columns]
+    row = next(row for row in of.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
+    heads = [(str(column.group), column.name) for column in of.columns]
     return dict(reversed(list(zip(heads, row, strict=True))))

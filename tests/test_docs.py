@@ -27,7 +27,7 @@ ELLIPSIS = "…"
 
 def every(pattern: str) -> list[tuple[str, str]]:
     """(page, what the group of the pattern is) for every match in a page."""
-    return [(page, found) for page, text in TEXTS.items() for found in re.findall(pattern, text, re.M | re.S)]
+    return [(page, match) for page, text in TEXTS.items() for match in re.findall(pattern, text, re.M | re.S)]
 
 
 def code(text: str) -> list[str]:

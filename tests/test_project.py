@@ -38,9 +38,9 @@ def pins() -> dict[str, str]:
     """Version of each package in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert not any("://" in line for line in lines)
-    found = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
-    assert len(found) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
-    return found
+    pinned = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
+    assert len(pinned) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
+    return pinned
 
 
 def test_constraints_pin_everything_that_is_declared() -> None:
@@ -71,10 +71,10 @@ def test_no_source_file_is_ignored() -> None:
 
 
 def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
-    found = [
+    foreign = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
         for file in tracked()
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
         if FOREIGN.search(line)
     ]
-    assert not found, "paths of one machine or addresses of package registries:\n" + "\n".join(found)
+    assert not foreign, "paths of one machine or addresses of package registries:\n" + "\n".join(foreign)

@@ -217,8 +217,8 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
     assert not problems
     for record in records:
         if script := scripts.get(record.name.partition("-")[0]):
-            own = tuple(series for series in record.series if series.unit)
-            said = script.complete(dataclasses.replace(record, series=own, goals=(), findings=()))
+            with_units = tuple(series for series in record.series if series.unit)
+            said = script.complete(dataclasses.replace(record, series=with_units, goals=(), findings=()))
             assert (said.findings, said.goals, said.series) == (record.findings, record.goals, record.series)
 
 
@@ -250,20 +250,20 @@ def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
 
 
 def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
-    found = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
-    assert read(tmp_path / "benchmarks" / "bdia.json") == found
-    values = {(series.name, series.quantity): series.values[0] for series in found.series}
+    record = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
+    assert read(tmp_path / "benchmarks" / "bdia.json") == record
+    values = {(series.name, series.quantity): series.values[0] for series in record.series}
     blocks, tokens, channels = 5, 64, 512  # the first of six blocks keeps its input
     assert values["BDIA-ViT", SIDE_BITS] == 2 * blocks * tokens * channels / 8
     assert values["ViT", SIDE_BITS] == values["RevViT", SIDE_BITS] == 0
-    assert len(found.comparisons) == 4
+    assert len(record.comparisons) == 4
 
 
 def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
     options = f"--quick --threads 1 --methods PETRA DELAYED_GRADIENTS --record --records {tmp_path}"
-    found = growth.main(options.split())
-    assert read(tmp_path / "benchmarks" / "growth.json") == found
-    assert {(series.group, series.quantity) for series in found.series if series.at is not None} == {
+    record = growth.main(options.split())
+    assert read(tmp_path / "benchmarks" / "growth.json") == record
+    assert {(series.group, series.quantity) for series in record.series if series.at is not None} == {
         (axis, quantity) for axis in growth.AXES for quantity in (growth.TIME, growth.BYTES)
     }
 
@@ -282,7 +282,7 @@ def test_every_part_of_the_loaders_gives_its_numbers() -> None:
 def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
     medians = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])
     contestants = {contestant.name for contestant in pipelining.CONTESTANTS}
-    assert {name: set(own) for name, own in medians.items()} == {"chain3, width 2": contestants}
+    assert {name: set(by_contestant) for name, by_contestant in medians.items()} == {"chain3, width 2": contestants}
     record = read(tmp_path / "benchmarks" / "mine.json")
     aims = {(c.first, c.second): c.aim for c in record.comparisons if c.aim}
     assert aims == {

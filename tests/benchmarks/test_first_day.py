@@ -75,10 +75,10 @@ def test_the_whole_day_in_small_and_what_it_leaves_is_merged(
     assert "FAILED" not in said
     assert "not done" not in said
     assert "in 2 of 2 places" in said or "in 1 of 2 places" in said or "in 0 of 2 places" in said
-    found, problems = benchmarks.read_all(output / "records")
+    records, problems = benchmarks.read_all(output / "records")
     assert not problems
     measured = ["memory", "pareprop-revvit-micro", "tick-w2-b2-bf16", "tick-w2-b2-float32"]
-    assert [record.name for record in found] == [f"{name}-cpu" for name in measured]
+    assert [record.name for record in records] == [f"{name}-cpu" for name in measured]
     merged = CliRunner().invoke(
         reproduce, ["records", "merge", str(output / first_day.ARCHIVE), "--records", str(home)]
     )

@@ -25,9 +25,9 @@ RUN = script.ParepropRun("revvit_micro2", size=8, length=8, batch=16, method=PAR
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     """A tiny run, as it is read from its record."""
     root = tmp_path_factory.mktemp("records")
-    found = script.main([*TINY.split(), "--find", "--record", "--records", str(root)])
-    assert read(root / "benchmarks" / "pareprop.json") == found
-    return found
+    record = script.main([*TINY.split(), "--find", "--record", "--records", str(root)])
+    assert read(root / "benchmarks" / "pareprop.json") == record
+    return record
 
 
 def test_it_measures_every_method(measured: Benchmark) -> None:
@@ -50,14 +50,14 @@ def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
 
     monkeypatch.setattr(script, "stepping", stepping)
     words = TINY.replace("--batches 2", "--batches 2 4") + f" --find --record --records {tmp_path}"
-    found = script.main(words.split())
-    fits = {(s.group, s.name) for s in found.series if s.quantity == ALLOCATED}
+    record = script.main(words.split())
+    fits = {(s.group, s.name) for s in record.series if s.quantity == ALLOCATED}
     two, four = (f"revvit_micro2, batch {batch}" for batch in (2, 4))
     assert fits == {*((two, m.title) for m in script.CONTESTANTS), *((four, m.title) for m in script.CONTESTANTS[1:])}
-    assert {s.group for s in found.series if s.quantity == THROUGHPUT} == {two}
-    assert {s.values[0] for s in found.series if s.quantity == LARGEST_FOUND} == {2, 4}
-    assert found.notes == (f"{four}: not timed, since the networks of all methods do not fit at once.",)
-    page = section(exhibit.EXHIBIT, Frames(Results((), (), (found,))))
+    assert {s.group for s in record.series if s.quantity == THROUGHPUT} == {two}
+    assert {s.values[0] for s in record.series if s.quantity == LARGEST_FOUND} == {2, 4}
+    assert record.notes == (f"{four}: not timed, since the networks of all methods do not fit at once.",)
+    page = section(exhibit.EXHIBIT, Frames(Results((), (), (record,))))
     rows = sections.table(page, "pareprop-throughput").rows
     assert [row[1].text for row in rows] == ["2", "4"]
     assert {entry.text for entry in rows[1]} >= {"not timed", "does not fit"}
@@ -101,6 +101,6 @@ def test_the_session_measures_then_writes_the_report(monkeypatch: pytest.MonkeyP
         return session.commands
 
     assert commands() == [("benchmarks.pareprop", "--record"), ("reproduce", "report")]
-    own = ("--record", "pareprop-h200", "--records", "here")
-    assert commands(*own) == [("benchmarks.pareprop", *own), ("reproduce", "report", "--records", "here")]
+    options = ("--record", "pareprop-h200", "--records", "here")
+    assert commands(*options) == [("benchmarks.pareprop", *options), ("reproduce", "report", "--records", "here")]
     assert commands("--help") == [("benchmarks.pareprop", "--record", "--help")]

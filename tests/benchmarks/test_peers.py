@@ -50,8 +50,8 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, absent, broken, ours))
     benchmark = peers.main(["--quick", "--threads", "1"])
-    found = section(benchmarks.EXHIBIT, Frames(Results((), (), (benchmark,))))
-    table = [block for block in found.blocks if isinstance(block, Table)][-1]
+    shown = section(benchmarks.EXHIBIT, Frames(Results((), (), (benchmark,))))
+    table = [block for block in shown.blocks if isinstance(block, Table)][-1]
     rows = {row[1].text: row[1:] for row in table.rows}
     assert rows["absent"][1].text == "not installed"
     assert rows["broken"][1].text.endswith("failed with AttributeError: gone from torch")

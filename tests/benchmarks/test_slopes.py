@@ -9,9 +9,9 @@ PLACES = (4, 8, 16, 32)
 
 def test_an_exponent_has_an_interval_that_holds_it() -> None:
     noise = (1.02, 0.97, 1.01, 0.98)
-    found = growth(PLACES, [3 * x**1.5 * e for x, e in zip(PLACES, noise, strict=True)])
-    assert found.half_width is not None
-    assert abs(found.exponent - 1.5) < found.half_width < 0.1
+    slope = growth(PLACES, [3 * x**1.5 * e for x, e in zip(PLACES, noise, strict=True)])
+    assert slope.half_width is not None
+    assert abs(slope.exponent - 1.5) < slope.half_width < 0.1
     two = growth((1, 2), (5.0, 20.0))
     assert (two.exponent, two.half_width, two.words(2)) == (pytest.approx(2), None, "2.00")
 
@@ -20,9 +20,9 @@ def test_straight_lines_and_what_has_no_exponent() -> None:
     flat = growth(PLACES, [7.0] * 4)
     assert (flat.exponent, flat.half_width, flat.straight) == (0, 0, 1)
     assert flat.words() == "0.000 ± 0.000"
-    found = growth(PLACES, [10 + 2.0 * x for x in PLACES])  # with a fixed cost
-    assert found.straight == pytest.approx(1)
-    assert found.exponent < 0.9
+    slope = growth(PLACES, [10 + 2.0 * x for x in PLACES])  # with a fixed cost
+    assert slope.straight == pytest.approx(1)
+    assert slope.exponent < 0.9
     assert growth(PLACES, [x**3 for x in PLACES]).straight < 0.99
     for places, values in (([], []), ([2, 2], [1.0, 2.0]), ([0, 1], [1.0, 1.0]), ([1, 2], [0.0, 1.0])):
         with pytest.raises(ValueError, match=r"growth|power law"):

@@ -65,9 +65,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The records of the grid, run without Slurm and without a disturbance."""
     root = tmp_path_factory.mktemp("whole")
     python("run", *GRID, "--records", str(root), "--jobs", "1")
-    found = records(root)
-    assert len(found) == 2
-    return found
+    finished = records(root)
+    assert len(finished) == 2
+    return finished
 
 
 @pytest.fixture(scope="session")
@@ -86,12 +86,12 @@ def submit_grid(slurm: Slurm, root: Path, turns: str) -> str:
 def workers(root: Path) -> list[int]:
     """The processes that hold a record at this moment."""
     holders = [holder(file.parent) for file in root.glob("*/*/record.lease")]
-    return [found.process for found in holders if found is not None]
+    return [holder.process for holder in holders if holder is not None]
 
 
 def test_two_turns_share_a_grid(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
     job = submit_grid(slurm, tmp_path, "1-2")
-    holding = wait_for(lambda: len(found := workers(tmp_path)) == 2 and found)
+    holding = wait_for(lambda: len(alive := workers(tmp_path)) == 2 and alive)
     plan = python("run", *GRID, "--records", str(tmp_path), "--dry-run", "-v")
     assert any(f"process {worker} on " in plan for worker in holding)
     assert slurm.ended(job) == {"1": "COMPLETED", "2": "COMPLETED"}
@@ -122,7 +122,7 @@ def kill(process: int) -> None:
 
 def test_what_a_killed_turn_leaves_another_one_ends(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
     job = submit_grid(slurm, tmp_path, "1-2")
-    [first, _] = wait_for(lambda: len(found := workers(tmp_path)) == 2 and epochs(tmp_path) and found)
+    [first, _] = wait_for(lambda: len(alive := workers(tmp_path)) == 2 and epochs(tmp_path) and alive)
     kill(first)
     assert sorted(slurm.ended(job).values()) == ["COMPLETED", "FAILED"]
     assert records(tmp_path) == whole

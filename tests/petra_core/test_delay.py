@@ -200,9 +200,9 @@ def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: Cor
     make = sgd(0.1, nesterov=nesterov, weight_decay=0.01)
     rule, optimizer = corrector(correction, make(ours)), make(theirs)
     for _ in range(5):
-        for own, other in zip(ours, theirs, strict=True):
-            own.grad = torch.randn(own.shape)
-            other.grad = own.grad.clone()
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn(mine.shape)
+            other.grad = mine.grad.clone()
         rule.update(0.0)
         optimizer.step()
         assert_bitwise_equal(ours, theirs)

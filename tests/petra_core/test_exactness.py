@@ -26,10 +26,10 @@ def test_gradients_equal_autograd(stages: int | tuple[int, ...], k: int, method:
 
 def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     """One vector a block: a bias before a BatchNorm has the gradient zero, of whose rounding nothing can be said."""
-    found: dict[str, list[Tensor]] = {}
+    parts_of: dict[str, list[Tensor]] = {}
     for name, gradient in gradients.items():
-        found.setdefault(name.partition(".")[0], []).append(gradient.flatten())
-    return {block: torch.cat(parts) for block, parts in found.items()}
+        parts_of.setdefault(name.partition(".")[0], []).append(gradient.flatten())
+    return {block: torch.cat(parts) for block, parts in parts_of.items()}
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def trained(
     stages = network(norm)
     torch.manual_seed(1)
     make = None if rate is None else recipe.sgd(rate)
-    found = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
+    trainer = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
     for x, y in toys.batches(steps, size=size):
-        found.step(x, y)
-    return found
+        trainer.step(x, y)
+    return trainer
 
 
 def gradients(of: ForwardGradients) -> Tensor:
@@ -86,7 +86,7 @@ def test_guess_that_is_the_target_gives_the_target(space: Space) -> None:
 
 @pytest.mark.parametrize("space", Space)
 def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None:
-    found = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space))
+    trainer = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space))
     stages = network()
     torch.manual_seed(1)
     ((x, y),) = toys.batches(1, size=BATCH)
@@ -94,16 +94,16 @@ def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None
         head = auxiliary()(index)
         x = stage(x.detach())
         nn.functional.cross_entropy(head(x), y).backward()
-        own = found.blocks[index].auxiliary
-        assert own is not None
-        for ours, theirs in zip((found.stages[index], own), (stage, head), strict=True):
+        head_of_block = trainer.blocks[index].auxiliary
+        assert head_of_block is not None
+        for ours, theirs in zip((trainer.stages[index], head_of_block), (stage, head), strict=True):
             for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-8)  # eps counts in small ones
 
 
 def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
     """Through the next block, and of the last block the network's loss, which is then the global one."""
-    found = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
+    trainer = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
     stages = network()
     torch.manual_seed(1)
     heads = [auxiliary()(index) for index in range(3)]
@@ -113,7 +113,7 @@ def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
         above = stages[index + 1](stage(x))
         output = above if index == 2 else heads[index + 1](above)
         wanted = torch.autograd.grad(nn.functional.cross_entropy(output, y), list(stage.parameters()))
-        for p, q in zip(found.stages[index].parameters(), wanted, strict=True):
+        for p, q in zip(trainer.stages[index].parameters(), wanted, strict=True):
             torch.testing.assert_close(p.grad, q, rtol=1e-7, atol=1e-10)
         x = stage(x)
 
@@ -138,11 +138,11 @@ def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> 
     conv = nn.Conv2d(3, 2, 3)
     stages: list[Stage] = [BufferedStage(conv.double()), HeadStage(Half(0).double())]
     settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, scaling)
-    found = ForwardGradients(stages, settings, auxiliary=lambda _: Half(1).double())
+    trainer = ForwardGradients(stages, settings, auxiliary=lambda _: Half(1).double())
     ((x, y),) = toys.batches(1)
-    found.step(x, y)
-    assert torch.count_nonzero(gradients(found)) == 0
-    assert found.cosines.item() == 0
+    trainer.step(x, y)
+    assert torch.count_nonzero(gradients(trainer)) == 0
+    assert trainer.cosines.item() == 0
 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
@@ -156,10 +156,10 @@ def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
     sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
     if space is Space.ALL_WEIGHTS:
         sizes = [sum(sizes)]
-    for t, g, found in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
+    for t, g, step in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
         cosine = torch.cosine_similarity(t, g, dim=0)
-        torch.testing.assert_close(found.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
-        assert torch.dot(t, found) >= -1e-12
+        torch.testing.assert_close(step.norm(), t.norm() * cosine.abs(), rtol=1e-6, atol=1e-12)
+        assert torch.dot(t, step) >= -1e-12
 
 
 def test_projection_of_samples_is_that_of_each() -> None:
@@ -180,8 +180,8 @@ def test_projection_of_samples_is_that_of_each() -> None:
                 wanted[at] += (t * g).sum() / ((g * g).sum() + 1e-16) * g
                 at += 1
             value = stage(value).detach()
-    found = trained(ForwardGradient(), norm=False)
-    torch.testing.assert_close(gradients(found), torch.cat([w.flatten() for w in wanted]), rtol=1e-9, atol=1e-12)
+    trainer = trained(ForwardGradient(), norm=False)
+    torch.testing.assert_close(gradients(trainer), torch.cat([w.flatten() for w in wanted]), rtol=1e-9, atol=1e-12)
 
 
 NOISES = (Guess.GAUSSIAN, Guess.RADEMACHER)
@@ -191,12 +191,12 @@ NOISES = (Guess.GAUSSIAN, Guess.RADEMACHER)
 def test_unnormalised_noise_is_right_on_average(guess: Guess, space: Space) -> None:
     """Baydin's estimator, and Ren's of activations: the mean of many draws, within four of its standard errors."""
     stages, draws = network(norm=False), 600
-    found = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
+    trainer = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
     ((x, y),) = toys.batches(1, size=BATCH)
     drawn = []
     for _ in range(draws):
-        found.step(x, y)
-        drawn.append(gradients(found))
+        trainer.step(x, y)
+        drawn.append(gradients(trainer))
     values, target = torch.stack(drawn), exact(norm=False)
     apart = (values.mean(0) - target).abs() / (values.std(0) / draws**0.5 + 1e-15)
     # Of some 200 numbers about one in 16000 is as far away as that by chance.
@@ -215,11 +215,11 @@ def test_variance_and_bias_of_noise() -> None:
     x, y = torch.randn(1, d, dtype=torch.float64), torch.tensor([1])
 
     def drawn(settings: ForwardGradient) -> Tensor:
-        found = ForwardGradients(stages, settings, auxiliary=lambda _: nn.Identity(), seed=0)
+        trainer = ForwardGradients(stages, settings, auxiliary=lambda _: nn.Identity(), seed=0)
         values = []
         for _ in range(1 if settings.guess is Guess.GLOBAL else draws):
-            found.step(x, y)
-            values.append(gradients(found))
+            trainer.step(x, y)
+            values.append(gradients(trainer))
         return torch.stack(values)
 
     target = drawn(ForwardGradient(Target.GLOBAL, Guess.GLOBAL))[0]
@@ -262,14 +262,14 @@ def test_forward_mode_with_batch_statistics_agrees_in_the_sum(space: Space) -> N
 def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> None:
     target = Target.GLOBAL if space is Space.ALL_WEIGHTS else Target.NEXT
     settings = ForwardGradient(target, Guess.LOCAL, space, derivative=derivative)
-    found = trained(settings, steps=1)
+    trainer = trained(settings, steps=1)
     model = nn.Sequential(*network())
     ((x, _),) = toys.batches(1, size=BATCH)
     model(x)
     for name, buffer in model.named_buffers():
-        torch.testing.assert_close(dict(found.model.named_buffers())[name], buffer)
+        torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
     counts = [
-        int(b) for block in found.blocks for m in block.modules.values() for n, b in m.named_buffers() if "num" in n
+        int(b) for block in trainer.blocks for m in block.modules.values() for n, b in m.named_buffers() if "num" in n
     ]
     assert counts == [1] * 6  # of three blocks and their auxiliary networks
 
@@ -292,13 +292,13 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
     down = torch.randn_like(output)
     output.backward(down)
     for layer in layers:
-        found = shares(layer, seen.features[layer.name], seen.gradients[layer.name])
+        shared = shares(layer, seen.features[layer.name], seen.gradients[layer.name])
         for name, parameter in layer.parameters.items():
-            torch.testing.assert_close(found[name].sum(0), parameter.grad)
-            change = torch.randn_like(found[name])
+            torch.testing.assert_close(shared[name].sum(0), parameter.grad)
+            change = torch.randn_like(shared[name])
             moved = shifted(layer, seen.features[layer.name], {name: change})
             shift = (moved * seen.gradients[layer.name]).flatten(1).sum(1)
-            torch.testing.assert_close(shift, (found[name] * change).flatten(1).sum(1))
+            torch.testing.assert_close(shift, (shared[name] * change).flatten(1).sum(1))
 
 
 def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,11 +316,11 @@ def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch)
     peaks = {}
     for derivative in Derivative:
         alive.clear()
-        found = trained(ForwardGradient(space=Space.ACTIVATIONS, derivative=derivative))
+        trainer = trained(ForwardGradient(space=Space.ACTIVATIONS, derivative=derivative))
         assert alive == ([0, 1, 2, 3] if derivative is Derivative.PROJECTION else [0] * 4)
-        of_blocks = [stage.peak["graph"] + stage.peak["inputs"] for stage in found.memory().stages]
-        assert found.memory().now("graph", "inputs") == 0
-        peaks[derivative] = found.graphs_peak, of_blocks
+        of_blocks = [stage.peak["graph"] + stage.peak["inputs"] for stage in trainer.memory().stages]
+        assert trainer.memory().now("graph", "inputs") == 0
+        peaks[derivative] = trainer.graphs_peak, of_blocks
     assert peaks[Derivative.PROJECTION][1] == peaks[Derivative.JVP][1]
     assert peaks[Derivative.PROJECTION][0] == sum(peaks[Derivative.PROJECTION][1])
     assert peaks[Derivative.JVP][0] == max(peaks[Derivative.JVP][1])
@@ -350,9 +350,9 @@ def test_fault_of_sign_is_the_projection() -> None:
 def test_fault_of_auxiliary_networks_leaves_them_as_they_were_drawn() -> None:
     settings = ForwardGradient(Target.LOCAL, Guess.GAUSSIAN, Space.ACTIVATIONS)
     for released, moves in ((frozenset[Fault](), True), (frozenset({Fault.AUXILIARY}), False)):
-        found = trained(replace(settings, released=released), steps=2, rate=0.1)
+        trainer = trained(replace(settings, released=released), steps=2, rate=0.1)
         begun = trained(replace(settings, released=released))
-        for now, then in zip(found.blocks[:-1], begun.blocks[:-1], strict=True):
+        for now, then in zip(trainer.blocks[:-1], begun.blocks[:-1], strict=True):
             assert now.auxiliary is not None
             assert then.auxiliary is not None
             pairs = zip(now.auxiliary.parameters(), then.auxiliary.parameters(), strict=True)
@@ -395,7 +395,7 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
     if hidden:
         assert made(0).get_parameter(hidden).shape[0] == blocks.AUXILIARIES[kind][count]
     torch.manual_seed(0)
-    found = ForwardGradients(
+    trainer = ForwardGradients(
         blocks.local_resnet(count, num_classes=10, width=4),
         ForwardGradient(space=Space.ACTIVATIONS),
         auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=8),
@@ -403,7 +403,7 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
         seed=0,
     )
     images, labels = torch.randn(16, 3, 16, 16), torch.arange(16) % 10
-    losses = [float(found.step(images, labels)) for _ in range(8)]
+    losses = [float(trainer.step(images, labels)) for _ in range(8)]
     assert losses[-1] < losses[0]
 
 

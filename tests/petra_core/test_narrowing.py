@@ -65,11 +65,11 @@ def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) ->
 
 def reconstructed(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, tuple[Tensor, ...]], list[Tensor]]:
     """Inputs of the stages as the backwards of one micro-batch had them, and as they were in its forward."""
-    found: dict[int, tuple[Tensor, ...]] = {}
+    inputs: dict[int, tuple[Tensor, ...]] = {}
 
     def look(backward: Backward) -> None:
         assert backward.inputs is not None
-        found[backward.stage] = tuple(stream.float() for stream in backward.inputs)
+        inputs[backward.stage] = tuple(stream.float() for stream in backward.inputs)
 
     pipeline = chain(blocks, messages, after_backward=look)
     x, y = batch()
@@ -82,8 +82,8 @@ def reconstructed(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, 
         with torch.no_grad():
             value = stage(streams[0] if len(streams) == 1 else streams)
         streams = widened(narrowed(value, messages), torch.float32) or ()
-    errors = {i: [(a - b).abs().max() / b.abs().max() for a, b in zip(found[i], true[i], strict=True)] for i in true}
-    return found, [torch.stack(errors[index]) for index in sorted(errors)]
+    errors = {i: [(a - b).abs().max() / b.abs().max() for a, b in zip(inputs[i], true[i], strict=True)] for i in true}
+    return inputs, [torch.stack(errors[index]) for index in sorted(errors)]
 
 
 def test_the_stream_that_passes_through_is_reconstructed_exactly_and_the_other_up_to_one_rounding() -> None:

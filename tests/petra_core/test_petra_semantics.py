@@ -113,8 +113,8 @@ def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_f
         seen = [tensor for j in range(len(stages)) for tensor in flat(history.weights[m + j][j])]
         leaves = [tensor.clone().requires_grad_() for tensor in seen]
         loss = F.cross_entropy(functional_call(model, dict(zip(names, leaves, strict=True)), (x,)), y)
-        found = [tensor for j in range(len(stages)) for tensor in flat(history.gradients[j, m])]
-        assert_close(found, torch.autograd.grad(loss, leaves), TOLERANCE)
+        gradients = [tensor for j in range(len(stages)) for tensor in flat(history.gradients[j, m])]
+        assert_close(gradients, torch.autograd.grad(loss, leaves), TOLERANCE)
 
 
 def pipeline_of(stages: list[list[ReferencePart]], method: methods.Method, accumulation: int, **settings) -> Pipeline:

@@ -220,8 +220,8 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch(monkeypatch: pyte
 
 def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
     bare, here = BufferedStage(nn.Flatten()), toys.stem(2)
-    there = toys.stem(2).to("meta")
-    device_types = [device.type for device in devices_of([bare, there, bare, bare, here, bare])]
+    elsewhere = toys.stem(2).to("meta")
+    device_types = [device.type for device in devices_of([bare, elsewhere, bare, bare, here, bare])]
     assert device_types == ["meta", "meta", "meta", "meta", "cpu", "cpu"]
     assert [device.type for device in devices_of([bare])] == ["cpu"]
 

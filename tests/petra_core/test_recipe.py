@@ -65,8 +65,8 @@ def test_batchnorm_and_biases_do_not_decay():
     optimizer = sgd(0.1, weight_decay=5e-4)(model.parameters())
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     for module in model.modules():
-        own = dict(module.named_parameters(recurse=False))
-        for name, parameter in own.items():
+        parameters = dict(module.named_parameters(recurse=False))
+        for name, parameter in parameters.items():
             is_weight = isinstance(module, nn.Conv2d | nn.Linear) and name == "weight"
             assert decay.pop(id(parameter)) == (5e-4 if is_weight else 0.0), f"{module}.{name}"
     assert not decay

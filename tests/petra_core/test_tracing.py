@@ -70,19 +70,19 @@ def trace_two(rank: int) -> None:
         traces = gathered(trace)
         channel.close()
         platform.node, time.perf_counter = real_clocks
-        assert [found.device for found in traces] == [0, 1]
-        found = timeline(traces)
-        assert {(event.device, event.name[1]) for event in found.events} == {(0, 0), (0, 1), (1, 2)}
-        at = {event.name: event for event in found.events}
+        assert [trace.device for trace in traces] == [0, 1]
+        without_waits = timeline(traces)
+        assert {(event.device, event.name[1]) for event in without_waits.events} == {(0, 0), (0, 1), (1, 2)}
+        at = {event.name: event for event in without_waits.events}
         tolerance = 0.02 if other_machine else 0.0  # what a barrier takes
         for m in range(6):  # a message is there before it is used, on one clock
             assert at["F", 2, m].begin + tolerance > at["F", 1, m].begin + DELAY
             assert at["B", 1, m].begin + tolerance > at["B", 2, m].begin
         # Most of the delay is seen as waiting by the rank that gets messages, and not by its work.
         assert sum(event.end - event.begin for event in traces[1].waits) > 3 * DELAY
-        assert found.busy(1) < found.busy(0)
+        assert without_waits.busy(1) < without_waits.busy(0)
         with_waits = timeline(traces, waits=True)
-        assert len(with_waits.events) == len(found.events) + sum(len(trace.waits) for trace in traces)
+        assert len(with_waits.events) == len(without_waits.events) + sum(len(trace.waits) for trace in traces)
         assert {event["cat"] for event in with_waits.chrome_trace()["traceEvents"]} == {"F", "B", "U", "wait"}
 
 

@@ -9,9 +9,9 @@ from reproduce.published import Mark
 def test_every_table_is_there_whole_with_marks_from_the_file_or_from_the_table() -> None:
     counts = {"exhibits": 9, "table1_complexity": 5, "table2_accuracy": 30, "table3_memory": 4, "table5_speed": 2}
     for name, rows in {**counts, "table6_fragments": 4}.items():
-        found = published.read(name)
-        assert len(found) == rows
-        assert all(isinstance(row.mark, Mark) and "source" not in row.fields for row in found)
+        read = published.read(name)
+        assert len(read) == rows
+        assert all(isinstance(row.mark, Mark) and "source" not in row.fields for row in read)
     assert {row.mark for row in published.read("table2_accuracy")} == {Mark.PAPER}
     assert {row.mark for row in published.read("table3_memory")} == {Mark.PAPER}
     assert {row.mark for row in published.read("table5_speed")} == {Mark.SECOND_HAND}

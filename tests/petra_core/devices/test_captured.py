@@ -75,9 +75,9 @@ class Interpreter(TorchDispatchMode):
 
     @torch.no_grad()
     def again(self) -> None:
-        for func, args, kwargs, found in self.operations:
+        for func, args, kwargs, outputs in self.operations:
             given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-            for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
+            for old, new in zip(tree_leaves(outputs), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and _memory(old) not in given:  # else a view, or written in place
                     old.detach().copy_(new)
 
@@ -85,9 +85,9 @@ class Interpreter(TorchDispatchMode):
     def lose(self) -> None:
         """Overwrite all memory that was taken in the recording."""
         taken: dict[int, Tensor] = {}
-        for _, args, kwargs, found in self.operations:
+        for _, args, kwargs, outputs in self.operations:
             given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-            for tensor in tree_leaves(found):
+            for tensor in tree_leaves(outputs):
                 if isinstance(tensor, Tensor) and _memory(tensor) not in given:
                     taken.setdefault(_memory(tensor), tensor)
         for tensor in taken.values():

@@ -92,13 +92,13 @@ def compare(
             channel = make_channel(partition)
             shared = make(stages, method, k, messages, channel)
             last = rank == len(partition) - 1
-            expected, found = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
-            assert found == (expected if last else [])
+            expected, losses = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
+            assert losses == (expected if last else [])
             assert_bitwise_equal(shared.evaluate(test), alone.evaluate(test))
-            whole, own = alone.state_dict(), shared.state_dict()
-            own_states = own.pop("workers")
+            whole, state = alone.state_dict(), shared.state_dict()
+            own_states = state.pop("workers")
             whole_states = whole.pop("workers")
-            assert_bitwise_equal(own, whole)
+            assert_bitwise_equal(state, whole)
             for index in range(stages):
                 if index in channel.stages:
                     assert_bitwise_equal(own_states[index], whole_states[index])
@@ -106,8 +106,8 @@ def compare(
                 else:
                     assert own_states[index] is None
             rest = toys.batches(stages, seed=3)
-            expected, found = toys.train(alone, rest), toys.train(shared, rest)
-            assert found == (expected if last else [])
+            expected, losses = toys.train(alone, rest), toys.train(shared, rest)
+            assert losses == (expected if last else [])
             channel.close()
 
 

@@ -210,13 +210,13 @@ def in_order(rank: int, parts: Parts, method: Method, rows: int) -> None:
 
 
 def ticks(log: list[Entry]) -> list[list[str]]:
-    found: list[list[str]] = [[]]
+    kinds: list[list[str]] = [[]]
     for entry in log:
         if entry.kind == "tick":
-            found.append([])
+            kinds.append([])
         else:
-            found[-1].append(entry.kind)
-    return found[2:]  # after the greeting
+            kinds[-1].append(entry.kind)
+    return kinds[2:]  # after the greeting
 
 
 def tick_in_order(tick: list[str]) -> bool:

@@ -39,9 +39,9 @@ def shared(data: Data, replicas: Replicas) -> Data:
 
 
 def everybody(state: object) -> list[object]:
-    found: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, state)
-    return found
+    states: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, state)
+    return states
 
 
 def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -94,8 +94,8 @@ def mesh(rank: int) -> None:
             split = make(toys.network(5, dropout=0.2), method, replicas, k, channel)
             whole = make(toys.network(5, dropout=0.2), method, replicas, k, None)
             mine = shared(data, replicas)
-            found, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
-            assert found == (expected if rank % 2 else [])
+            losses, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
+            assert losses == (expected if rank % 2 else [])
             test = data[0][0]
             with replicas.averaged_statistics(split.model):
                 logits = split.evaluate(test)

@@ -161,8 +161,8 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
         # Updates that came before: of stage j those whose last backward, of 2u + 1, was at an earlier tick.
         old = sum(2 * u + 1 + backward[0] < m + forward[0] for u in range(9))
         at_head = sum(2 * u + 1 + backward[1] < m + forward[1] for u in range(9))
-        for stage, version, own in ((lower, old, weights[0]), (upper, at_head, weights[1])):
-            stage.load_state_dict(own[version])
+        for stage, version, versions in ((lower, old, weights[0]), (upper, at_head, weights[1])):
+            stage.load_state_dict(versions[version])
         lower.zero_grad()
         inputs, target = data[m]
         nn.functional.cross_entropy(upper(lower(inputs)), target).backward()

@@ -16,12 +16,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def turns_in(svg: str) -> dict[tuple[int, int], str]:
     """The drawing read back: actions by (tick, stage), from the tooltips."""
-    found = {}
+    letters = {}
     for title in ElementTree.fromstring(svg).iterfind(f"{SVG}g/{SVG}title"):
         match = re.fullmatch(r"tick (\d+), stage (\d+): (.+)", title.text or "")
         assert match is not None
-        found[int(match[1]), int(match[2])] = match[3]
-    return found
+        letters[int(match[1]), int(match[2])] = match[3]
+    return letters
 
 
 def turns_of(schedule: Schedule) -> dict[tuple[int, int], str]:
@@ -35,13 +35,13 @@ def turns_of(schedule: Schedule) -> dict[tuple[int, int], str]:
 
 def boxes(svg: str) -> list[tuple[int, int, ElementTree.Element]]:
     """Every box with its tick and stage."""
-    found = []
+    drawn = []
     for group in ElementTree.fromstring(svg).iterfind(f"{SVG}g"):
         label = group.findtext(f"{SVG}title")
         if label is not None:
             tick, stage = map(int, re.findall(r"\d+", label)[:2])
-            found += [(tick, stage, rect) for rect in group.iterfind(f"{SVG}rect")]
-    return found
+            drawn += [(tick, stage, rect) for rect in group.iterfind(f"{SVG}rect")]
+    return drawn
 
 
 @pytest.mark.parametrize(

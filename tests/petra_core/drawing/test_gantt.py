@@ -28,17 +28,17 @@ def numbers(box: ElementTree.Element) -> tuple[float, ...]:
 
 def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
     timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6))
-    found = boxes(to_svg(timeline, title="three devices", width=840))
-    assert len(found) == len(timeline.events)
+    drawn = boxes(to_svg(timeline, title="three devices", width=840))
+    assert len(drawn) == len(timeline.events)
     pixels_a_second = 840 / timeline.seconds
-    for event, box in zip(timeline.events, found.values(), strict=True):
+    for event, box in zip(timeline.events, drawn.values(), strict=True):
         x, y, width, height = numbers(box)
         assert x == pytest.approx(90 + pixels_a_second * event.begin, abs=0.1)
         assert width == pytest.approx(pixels_a_second * (event.end - event.begin), abs=0.1)
         assert y == 62 + 28 * event.device
         assert height == 22
-    assert "F0 of stage 1: 1 ms to 2 ms" in found
-    colours = {name.split()[0][0]: box.get("fill") for name, box in found.items()}
+    assert "F0 of stage 1: 1 ms to 2 ms" in drawn
+    colours = {name.split()[0][0]: box.get("fill") for name, box in drawn.items()}
     assert len(set(colours.values())) == len(colours) == 3
 
 

@@ -131,11 +131,11 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
     """The plain model draws the same gammas and masks as the engine without a seed; float64."""
     x, y = toys.batches(1)[0]
     ours, plain = ([stage.double() for stage in network(dropout=0.1)] for _ in range(2))
-    found: dict[int, list[Tensor]] = {}
+    gradients: dict[int, list[Tensor]] = {}
     pipeline = Pipeline(
         ours,
         method,
-        before_update=lambda index, _, stage: found.update({index: [p.grad.clone() for p in stage.parameters()]}),  # type: ignore[union-attr]
+        before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),  # type: ignore[union-attr]
     )
     torch.manual_seed(5)
     pipeline.step(x, y)
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
     assert isinstance(head, HeadStage)
     head.loss(models.sequential(plain).train()(x), y).backward()  # type: ignore[no-untyped-call]
     for index, stage in enumerate(plain):
-        assert_close(found[index], [p.grad for p in stage.parameters()], 1e-10)
+        assert_close(gradients[index], [p.grad for p in stage.parameters()], 1e-10)
 
 
 @pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PAREPROP], ids=str)

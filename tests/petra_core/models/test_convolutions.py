@@ -111,7 +111,7 @@ def worst_error(kind: tuple[int, int, int, bool], channels: int, pixels: int, la
         y = convolution.to(dtype, memory_format=layout)(inputs)  # float64 is none of oneDNN's affairs
         results.append((y, *torch.autograd.grad(y.square().sum(), [inputs, *convolution.parameters()])))
     pairs = zip(*results, strict=True)
-    return max(float((found - right).abs().max() / right.abs().max()) for found, right in pairs)
+    return max(float((ours - right).abs().max() / right.abs().max()) for ours, right in pairs)
 
 
 def try_all() -> int:

@@ -107,11 +107,11 @@ def test_gradients_are_autograds(factor: int) -> None:
     grad = torch.randn_like(y)
     (expected,) = torch.autograd.grad(y, [x], grad)
     for tape in (stage.record((x,)), stage.retrace(()), stage.reconstruct((y,))):
-        found, of_parameters = tape.gradients((grad,), [])
-        assert_bitwise_equal(found, (expected,))
+        gradients, of_parameters = tape.gradients((grad,), [])
+        assert_bitwise_equal(gradients, (expected,))
         assert of_parameters == ()
-        assert found is not None
-        assert not found[0].requires_grad
+        assert gradients is not None
+        assert not gradients[0].requires_grad
     assert stage.retrace(()).gradients((grad,), [], input_gradient=False) == (None, ())
 
 

@@ -37,8 +37,8 @@ def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("split", [False, True])
 def test_gradients_equal_autograd(family: str, split: bool) -> None:
     net, data = network(family, split_blocks=split), batches(family, 2)
-    found, expected = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2), plain_gradients(net, data)
-    assert_close(comparable(found), comparable(expected), 1e-10)
+    gradients, expected = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2), plain_gradients(net, data)
+    assert_close(comparable(gradients), comparable(expected), 1e-10)
 
 
 @every_family

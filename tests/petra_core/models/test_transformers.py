@@ -68,8 +68,8 @@ def test_window_attention_is_torchvisions(shift: int) -> None:
             "relative_position_bias_table": state["bias"],
             "relative_position_index": theirs.relative_position_index,
             **{
-                f"{name}.{kind}": state[f"{own}.{kind}"]
-                for name, own in (("qkv", "qkv"), ("proj", "project"))
+                f"{name}.{kind}": state[f"{ours}.{kind}"]
+                for name, ours in (("qkv", "qkv"), ("proj", "project"))
                 for kind in ("weight", "bias")
             },
         }
@@ -186,9 +186,9 @@ def test_sizes_are_those_of_the_published_networks() -> None:
     assert len(stages) == 18
     for size, published in (("base", 125), ("large", 355)):
         width = ROBERTA[size].width
-        found = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
+        parameters = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
         fusion = 4 * width + width**2  # LayerNorm of both streams, and the dense layer reads both
-        assert (found - fusion) / 1e6 == pytest.approx(published, abs=0.5)
+        assert (parameters - fusion) / 1e6 == pytest.approx(published, abs=0.5)
 
 
 @pytest.mark.parametrize(

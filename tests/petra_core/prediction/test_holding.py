@@ -49,8 +49,8 @@ def test_footprints_of_stages_that_are_made_one() -> None:
     for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
         apart = footprints(blocks, method, images, labels)
         parts = (blocks[:3], blocks[3:5], blocks[5:])
-        found = footprints([merge(part) for part in parts], method, images, labels)
-        assert found == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
+        merged = footprints([merge(part) for part in parts], method, images, labels)
+        assert merged == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
 
 
 def peaks(timeline: Timeline, stages: int, footprint: Footprint) -> list[int]:

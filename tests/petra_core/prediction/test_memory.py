@@ -74,14 +74,14 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
             for tensor in (*(message["streams"] or ()), *(message["gradients"] or ()))
         ]
         momentum = [s["momentum_buffer"] for s in worker["optimizer"]["state"].values()] if worker["optimizer"] else []
-        there = {
+        held = {
             "inputs": kept,
             "stashed_weights": stashed,
             "messages": messages,
             "gradients": list(worker["gradients"].values()),
             "optimizer": momentum,
         }
-        for kind, tensors in there.items():
+        for kind, tensors in held.items():
             assert stage.now[kind] == sum(t.numel() * t.element_size() for t in tensors), (stage.stage, kind)
 
 
@@ -168,9 +168,9 @@ def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replica
             else:
                 spans["target"].append((ticks[Kind.FORWARD, 0, m], begin))
         held, at_once = {}, {}
-        for kind, own in spans.items():
-            between = [sum(begin <= tick < end for begin, end in own) for tick in range(150)]
-            within = [sum(begin <= tick <= end for begin, end in own) for tick in range(150)]
+        for kind, of_kind in spans.items():
+            between = [sum(begin <= tick < end for begin, end in of_kind) for tick in range(150)]
+            within = [sum(begin <= tick <= end for begin, end in of_kind) for tick in range(150)]
             held[kind], at_once[kind] = max(between), max(within)
         assert prediction.held["inputs"] == held["inputs"] * unit.kept
         assert prediction.peak["inputs"] == at_once["inputs"] * unit.kept

@@ -87,7 +87,7 @@ def test_at_most_two_graphs_are_alive_at_once(
     if method is PAREPROP:  # which of two is there first, and whether the other has gone, is up to the threads
         one = graphs_at_once(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
         assert one <= max(sums) <= prediction
-        assert prediction <= 2 * one < sum(max(own.lasting, own.passing) for own in per_stage)
+        assert prediction <= 2 * one < sum(max(stage.lasting, stage.passing) for stage in per_stage)
     else:
         assert max(sums) == prediction
     with pytest.raises(ValueError, match="follow a timeline"):

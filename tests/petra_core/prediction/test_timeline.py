@@ -91,7 +91,7 @@ def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
     ]
     assert orders.delays((1, 1, 1), (1, 2, 1)) == [8, 4, 0]
     assert orders.delays((2, 1), (1, 1)) == [methods.PETRA.delay(stage, 3) for stage in range(3)]
-    names = [operation.name for own in order for operation in own]
+    names = [operation.name for operations in order for operation in operations]
     assert len(set(names)) == len(names)
     longer = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
     assert longer.seconds_per_micro_batch(skip=8, drop=7) == 2.5  # half of the work, and every update

@@ -19,8 +19,8 @@ def test_units_are_those_of_table_1(stages: int) -> None:
         (methods.PETRA, 3, 4),
     ):
         schedule = generate(method, stages, 2 * stages, 4)
-        found = [units_per_micro_batch(schedule, overlap=overlap) for overlap in (True, False)]
-        assert found == [with_overlap, in_turn], method
+        units = [units_per_micro_batch(schedule, overlap=overlap) for overlap in (True, False)]
+        assert units == [with_overlap, in_turn], method
 
 
 def test_units_need_a_steady_state() -> None:

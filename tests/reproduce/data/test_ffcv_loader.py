@@ -91,9 +91,9 @@ def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_siz
     for which in ((0,), (3, 4), (3, 1, 4), (3, 6)):
         assert_same_batches(loader.epoch(*which), memory.epoch(*which))
     loader.close()
-    found = evaluation(raw_file, batch_size, SMALL)
+    batches = evaluation(raw_file, batch_size, SMALL)
     for _ in range(2):
-        assert_same_batches(found, Evaluation(in_memory(False), batch_size))
+        assert_same_batches(batches, Evaluation(in_memory(False), batch_size))
     assert np.array_equal(np.random.get_state()[1], before[0])
     assert torch.equal(torch.get_rng_state(), before[1])
 

@@ -74,15 +74,15 @@ def test_unreadable_images_are_all_named_with_their_paths(source, share):
 
 
 def test_a_class_that_only_one_of_both_has_or_that_is_without_images_is_named(tmp_path):
-    for number, (here, there) in enumerate((("train", "val"), ("val", "train"))):
+    for number, (here, lacking) in enumerate((("train", "val"), ("val", "train"))):
         source = fake_data.image_folder(tmp_path / f"without {number}")
         for file in (source / here / "n00000001").iterdir():
             file.unlink()
         with pytest.raises(DataError, match=f"{here}: 1 classes are without images: n00000001"):
             examine(source)
         source = fake_data.image_folder(tmp_path / f"one {number}")
-        shutil.rmtree(source / there / "n00000002")
-        with pytest.raises(DataError, match=f"{there}: 1 classes of {here}/ have no folder here: n00000002"):
+        shutil.rmtree(source / lacking / "n00000002")
+        with pytest.raises(DataError, match=f"{lacking}: 1 classes of {here}/ have no folder here: n00000002"):
             examine(source)
 
 

@@ -33,12 +33,12 @@ def test_ten_batches_of_unequal_size_become_one_training_set_with_labels_from_0(
 
 
 def test_files_where_the_archives_put_them_are_found(tmp_path):
-    flat, found = contents(imagenet32.find(fake_data.imagenet32(tmp_path / "flat")))
+    flat, files = contents(imagenet32.find(fake_data.imagenet32(tmp_path / "flat")))
     nested = tmp_path / "nested"
     fake_data.imagenet32(nested / "Imagenet32_train_npz")
     (nested / "Imagenet32_val_npz").mkdir()
     (nested / "Imagenet32_train_npz" / "val_data.npz").rename(nested / "Imagenet32_val_npz" / "val_data.npz")
-    assert contents(imagenet32.find(nested))[1] == found
+    assert contents(imagenet32.find(nested))[1] == files
     np.testing.assert_array_equal(contents(imagenet32.find(nested))[0][0][0], flat[0][0])
 
 

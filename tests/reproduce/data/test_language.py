@@ -53,18 +53,18 @@ CELL = replace(
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A text of a thousand bytes in the place of Python's."""
-    found = corpus.split(SHORT)
-    monkeypatch.setattr(corpus, "pydoc", lambda: found)
-    return found
+    split = corpus.split(SHORT)
+    monkeypatch.setattr(corpus, "pydoc", lambda: split)
+    return split
 
 
 def test_no_paragraph_to_validate_on_was_trained_on() -> None:
-    found = corpus.pydoc()
-    train, test = (part.decode(errors="ignore") for part in (found.train, found.test))
+    split = corpus.pydoc()
+    train, test = (part.decode(errors="ignore") for part in (split.train, split.test))
     known = {" ".join(paragraph.split()) for paragraph in train.split("\n\n")}
     assert len(test) > 20_000
     assert not [p for p in test.split("\n\n")[1:] if " ".join(p.split()) in known]
-    assert hashlib.sha256(found.train + found.test).hexdigest() == found.sha256
+    assert hashlib.sha256(split.train + split.test).hexdigest() == split.sha256
     assert corpus.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
 
 
@@ -75,11 +75,11 @@ def test_masks_are_berts() -> None:
     assert torch.equal(inputs[~chosen], tokens[~chosen].long())
     assert (targets[chosen] == 65).all()
     assert chosen.double().mean().item() == pytest.approx(0.15, abs=0.005)
-    found = inputs[chosen]
-    hidden, left = (found == MASK).double().mean().item(), (found == 65).double().mean().item()
+    read = inputs[chosen]
+    hidden, left = (read == MASK).double().mean().item(), (read == 65).double().mean().item()
     assert hidden == pytest.approx(0.8, abs=0.02)
     assert left == pytest.approx(0.1, abs=0.02)
-    replaced = found[(found != MASK) & (found != 65)]
+    replaced = read[(read != MASK) & (read != 65)]
     assert len(replaced.unique()) == 255
     assert len({tuple(row) for row in chosen.tolist()}) == 500  # every sequence has its own
 
@@ -105,10 +105,10 @@ def test_validation_is_the_same_for_every_seed(short: Corpus) -> None:
 
 def test_a_unigram_predictor_is_counted_not_guessed() -> None:
     train, hidden = b"aaab" * 63, np.array([97, 97, 98, 99])
-    found = text.unigram(train, hidden)
-    assert found["accuracy"] == 50
+    counted = text.unigram(train, hidden)
+    assert counted["accuracy"] == 50
     counts = np.array([190, 190, 64, 1])  # each counted once too often; 252 + 256 in all
-    assert found["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
+    assert counted["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
 
 
 def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) -> Record:
@@ -153,12 +153,12 @@ def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
     model = sequential(networks.build(CELL, 256))
     ((inputs, targets),) = Evaluation(Text(short.test, 16, CPU), 512)
     logits = model(inputs).detach().double()
-    found, bits = [], []
+    right, bits = [], []
     for row, column in (targets != IGNORED).nonzero().tolist():
-        own, target = logits[row, column], int(targets[row, column])
-        found.append(int(own.argmax()) == target)
-        bits.append(float((own.logsumexp(0) - own[target]) / np.log(2)))
-    assert metrics["test_accuracy"] == 100 * np.mean(found)
+        of_byte, target = logits[row, column], int(targets[row, column])
+        right.append(int(of_byte.argmax()) == target)
+        bits.append(float((of_byte.logsumexp(0) - of_byte[target]) / np.log(2)))
+    assert metrics["test_accuracy"] == 100 * np.mean(right)
     assert metrics["test_bits_per_byte"] == pytest.approx(np.mean(bits), rel=1e-6)
 
 

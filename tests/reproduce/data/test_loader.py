@@ -60,10 +60,10 @@ def test_augmentation_takes_no_second_copy_of_the_data_set():
 def test_several_readers_share_an_epoch_and_each_may_begin_in_the_middle(step, each):
     whole = list(loader(3, seed=5).epoch(2))
     for reader in range(step):
-        own = list(loader(3, seed=5).epoch(2, reader, step))
-        assert len(own) == each
-        assert_same_batches(own, whole[reader::step][:each])
-        assert_same_batches(loader(3, seed=5).epoch(2, reader + step, step), own[1:])
+        share = list(loader(3, seed=5).epoch(2, reader, step))
+        assert len(share) == each
+        assert_same_batches(share, whole[reader::step][:each])
+        assert_same_batches(loader(3, seed=5).epoch(2, reader + step, step), share[1:])
 
 
 def test_a_batch_does_not_depend_on_what_else_is_read():
@@ -153,8 +153,8 @@ def test_a_gpu_divides_as_a_cpu_does():
     every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
     with Watch():
         form = BatchFormat(num_classes=1, image_size=1, mean=(0.5, 0.4, 0.3), deviation=(0.25, 0.2, 0.1))
-        found = form.normaliser()(every)
+        divided = form.normaliser()(every)
     assert len(divisors) == 2
     assert all(divisor.dim() == 3 for divisor in divisors), "a divisor without dimensions may be a number"
     expected = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.4)) / np.float32(0.2)
-    assert found[1, 0].tolist() == expected.tolist()
+    assert divided[1, 0].tolist() == expected.tolist()

@@ -96,12 +96,12 @@ def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source
 
 
 def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10, root):
-    found = prepare(CIFAR10, real_cifar10, root, WHY, bar)[0].findings
-    assert found.splits["train"].histogram == (5000,) * 10
-    assert found.splits["test"].histogram == (1000,) * 10
-    assert [round(value, 3) for value in found.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
-    if found.deviations:  # a machine may have the official test batch
-        (sentence,) = found.deviations
+    findings = prepare(CIFAR10, real_cifar10, root, WHY, bar)[0].findings
+    assert findings.splits["train"].histogram == (5000,) * 10
+    assert findings.splits["test"].histogram == (1000,) * 10
+    assert [round(value, 3) for value in findings.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
+    if findings.deviations:  # a machine may have the official test batch
+        (sentence,) = findings.deviations
         assert sentence.startswith("test_batch.bin has the SHA-1")
         assert sentence.endswith("(the other 5 files are the official ones)")
 

@@ -14,8 +14,8 @@ CELLS = {(m, k): smoke.digits_cell("revnet18", m, k) for m in (methods.PETRA, me
 def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> None:
     for cell in CELLS.values():
         fake_records.train(cell, tmp_path, 80.0)  # nothing is expected at k = 32
-    found = sections.made(accuracy.EXHIBIT, tmp_path)
-    (alert,) = found.findings
+    section = sections.made(accuracy.EXHIBIT, tmp_path)
+    (alert,) = section.findings
     assert alert.tone is Tone.ALERT
     assert alert.text.startswith("2 runs at k = 1 and 4 not above 90 % test accuracy")
     assert f"{CELLS[methods.PETRA, 1].name}: 80.0 %" in alert.text

@@ -1,4 +1,4 @@
-"""BDIA's study: every cell is of one contestant, published values stand beside ours, each is compared with its own kind."""
+"""BDIA's study: every cell is of one contestant, beside ours stands what was published, like is compared with like."""
 
 import dataclasses
 from pathlib import Path
@@ -36,13 +36,13 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
         title = plan.contestant_of(cell).title
         fake_records.train(cell, tmp_path, REACHED[title] + cell.seed + 0.1 * cell.seed * (title != "ViT"))
     fake_records.train(plan.as_published(plan.BDIA, "cifar100"), tmp_path, 65.09)
-    found = made(bdia.EXHIBIT, tmp_path)
-    published = table(found, "bdia")
+    section = made(bdia.EXHIBIT, tmp_path)
+    published = table(section, "bdia")
     ours = entries(published, "CIFAR-100", "BDIA-ViT")
     assert ours["", "published"].raw == 66.09
     assert ours["", "difference"].value == pytest.approx(-1.0)
     assert entries(published, "CIFAR-10", "ViT")["", "ours"].text == "not run"
-    small = table(found, "bdia-small-cifar10")
+    small = table(section, "bdia-small-cifar10")
     for title, of, points in (("BDIA-ViT", "ViT", 1.1), ("BDIA-ViT, PETRA", "BDIA-ViT", -9.0)):
         row = entries(small, title)
         assert row["", "compared with"].text == of
@@ -53,7 +53,7 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
     assert alone["", "published points"].text.startswith("+0.97")
     assert entries(small, "BDIA-ViT, PETRA")["", "published points"].text == ""
     assert (
-        found.sentence
+        section.sentence
         == "Points of accuracy above a plain ViT (scale “small”): RevViT \N{MINUS SIGN}1.9, BDIA-ViT +1.1."
     )
 

@@ -22,8 +22,8 @@ def shown(*records: Benchmark) -> Section:
     return section(benchmarks.EXHIBIT, Frames(Results((), (), records)))
 
 
-def tables(found: Section) -> dict[str, Table]:
-    return {block.key.removeprefix("benchmark-"): block for block in found.blocks if isinstance(block, Table)}
+def tables(shown_section: Section) -> dict[str, Table]:
+    return {block.key.removeprefix("benchmark-"): block for block in shown_section.blocks if isinstance(block, Table)}
 
 
 def texts(table: Table) -> list[list[str]]:
@@ -35,8 +35,8 @@ def with_series(*series: Series, **setting: Any) -> Benchmark:
 
 
 def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
-    found = shown(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
-    table = tables(found)["race"]
+    section = shown(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
+    table = tables(section)["race"]
     first, second = texts(table)
     assert first == ["track", "fast over slow", RATE, "3.000 (2.500 to 3.500)", "3", "at least 2.5: holds"]
     assert second[3].startswith("0.333 (")
@@ -45,17 +45,17 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert (weather, again) == ("It rained.", "Again: python -m benchmarks.race --laps 3")
     assert where.startswith("Run on 2026-01-02: device cpu, processor A Processor with <angle> brackets, cores")
     assert where.endswith("load 0.50 before, 1.50 after; commit 0123456789ab.")
-    assert [(finding.text, finding.tone) for finding in found.findings] == [
+    assert [(finding.text, finding.tone) for finding in section.findings] == [
         ("Benchmarks: A race: 1 aim reached.", Tone.GOOD)
     ]
-    assert any(isinstance(block, Figure) and "F3" in block.svg for block in found.blocks)
-    (patch,) = found.folded
+    assert any(isinstance(block, Figure) and "F3" in block.svg for block in section.blocks)
+    (patch,) = section.folded
     assert patch.text == PATCH  # type: ignore[union-attr]  # a Listing
 
 
 def test_records_of_one_benchmark_are_explained_once() -> None:
-    found = shown(benchmark(FASTER), benchmark(FASTER, name="race-night"))
-    paragraphs = [block for block in found.blocks if isinstance(block, str)]
+    section = shown(benchmark(FASTER), benchmark(FASTER, name="race-night"))
+    paragraphs = [block for block in section.blocks if isinstance(block, str)]
     assert "A race. Two run." in paragraphs
     assert "A race, recorded as race-night: as explained above under “A race”." in paragraphs
 
@@ -71,11 +71,11 @@ def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said(
 
 def test_a_value_itself_may_have_an_aim() -> None:
     goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
-    found = shown(dataclasses.replace(benchmark(), goals=goals))
-    first, second = texts(tables(found)["race"])
+    section = shown(dataclasses.replace(benchmark(), goals=goals))
+    first, second = texts(tables(section)["race"])
     assert first == ["track", FAST, MEMORY, "5 MB", "1", "at most 4: does not hold"]
     assert second == ["track", FAST, RATE, "300 (160 to 350) laps/s", "3", "at least 20: holds"]
-    [finding] = found.findings
+    [finding] = section.findings
     assert finding.tone is Tone.ALERT
     assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
 
@@ -83,11 +83,13 @@ def test_a_value_itself_may_have_an_aim() -> None:
 def test_curves_are_drawn_and_the_setting_is_said() -> None:
     held = [Series("J", PETRA, "bytes", "B", (5e6,), at=j) for j in (4, 8, 16)]
     held += [Series("J", DELAYED, "bytes", "B", (1e6 * j,), at=j) for j in (4, 8, 16)]
-    found = shown(with_series(*held, laps=3))
-    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    section = shown(with_series(*held, laps=3))
+    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert f"{PETRA} from 5 to 5" in figure.description
     assert f"{DELAYED} from 4 to 16" in figure.description
-    assert any(isinstance(block, str) and block.startswith("Setting: laps 3. It rained. Run") for block in found.blocks)
+    assert any(
+        isinstance(block, str) and block.startswith("Setting: laps 3. It rained. Run") for block in section.blocks
+    )
 
 
 def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> None:
@@ -116,6 +118,6 @@ def test_what_is_compared_with_nothing_stands_side_by_side() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_without_benchmarks_the_report_says_so() -> None:
-    found = shown()
-    assert found.blocks[-1] == "No benchmark has been recorded yet."
-    assert not found.findings
+    section = shown()
+    assert section.blocks[-1] == "No benchmark has been recorded yet."
+    assert not section.findings

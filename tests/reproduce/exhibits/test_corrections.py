@@ -36,9 +36,9 @@ def write(root: Path) -> None:
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
 
 
-def rows(found: Section) -> dict[str, dict[str, Entry]]:
+def rows(section: Section) -> dict[str, dict[str, Entry]]:
     """The lines of PETRA on RevNet-18 with k = 1, by cure."""
-    only = next(block for block in found.blocks if isinstance(block, Table))
+    only = next(block for block in section.blocks if isinstance(block, Table))
     heads = [f"{column.group} {column.name}".strip() for column in only.columns]
     every = [dict(zip(heads, row, strict=True)) for row in only.rows]
     chosen = ("RevNet-18, width 8", "1", "PETRA")
@@ -55,8 +55,8 @@ def test_a_cell_differs_from_the_recipe_in_its_cure_and_its_rate_alone() -> None
         assert isinstance(cell, TrainedCell)
         method = methods.by_name(cell.method)
         longer = {"epochs": cell.epochs, "drops": (2 * cell.epochs // 3,)}
-        own = recipes.cell("small", cell.model, method, cell.accumulation, cell.seed, **longer).to_dict()
-        differing = {name for name, value in own.items() if cell.to_dict()[name] != value} - {"kind"}
+        recipe = recipes.cell("small", cell.model, method, cell.accumulation, cell.seed, **longer).to_dict()
+        differing = {name for name, value in recipe.items() if cell.to_dict()[name] != value} - {"kind"}
         changed = set(trial.cure.changes) | ({"learning_rate"} if trial.rate != 1 else set())
         assert differing <= cures
         assert differing <= changed | {"correction_value", "learning_rate"}
@@ -75,8 +75,8 @@ def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice
         for k in (1, 4):
             of_petra = [(cure, cell, r) for cure, cell, r in short if (cell.method, cell.accumulation) == ("PETRA", k)]
             for cure in plan.CURES:
-                found = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == cure]
-                assert sorted(found) == sorted([*((r, corrections.BEST) for r in cure.rates), (1.0, 1), (1.0, 2)])
+                trained = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == cure]
+                assert sorted(trained) == sorted([*((r, corrections.BEST) for r in cure.rates), (1.0, 1), (1.0, 2)])
 
 
 def test_gains_rates_and_bytes(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
         else:
             record.fail("diverged", "the loss is nan")
     fake_records.begin(planned(ADDITIVE, 24, "bf16"), tmp_path).append(line(1, 9.0))
-    found = made(couplings.EXHIBIT, tmp_path)
-    (table,) = tables(found)
+    section = made(couplings.EXHIBIT, tmp_path)
+    (table,) = tables(section)
     assert table.key == "couplings-small-bf16"
     texts = [entry.text for entry in table.rows[1]]
     assert texts[:2] == ["additive (RevViT)", "12"]
@@ -39,4 +39,4 @@ def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
     assert texts[4] == "0.010 ± 0.0 (3)"
     assert texts[5].startswith("50.00")
     assert {entry.text for entry in table.rows[2][2:5]} == {"not run"}
-    assert found.count.startswith("2 of ")
+    assert section.count.startswith("2 of ")

@@ -41,11 +41,11 @@ def spread(accuracies: Mapping[Method, float]) -> Callable[[Method, int, int], f
 
 def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bottom(tmp_path: Path) -> None:
     write(tmp_path, (2, 48), lambda m, n, seed: spread(BEST)(m, n, seed) + 0.03 * seed * (m is methods.DSP))
-    found = made(depth.EXHIBIT, tmp_path)
-    row = entries(table(found, "depth-small"), "k = 1", "4")
+    section = made(depth.EXHIBIT, tmp_path)
+    row = entries(table(section, "depth-small"), "k = 1", "4")
     assert row["reconstruction: PETRA less DSP", "verdict"].text == "agree"
     assert row["delay: DSP less Backpropagation", "difference"].value == pytest.approx(-9.97)
-    assert "reconstruction (PETRA less DSP), 2 comparisons: agree 2" in found.findings[1].text
+    assert "reconstruction (PETRA less DSP), 2 comparisons: agree 2" in section.findings[1].text
     errors = [entry.text for (group, _), entry in row.items() if group.startswith("error")]
     assert errors[::-1] == ["0.15 ± 0.0 (3)", "0.0010 ± 0.0 (3)", "1.0e-07 ± 0.0 (3)"]  # a dict from the right
 
@@ -69,12 +69,12 @@ def test_what_is_behind_is_said_as_that_and_not_as_broken(
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:
     write(tmp_path, (48,), lambda m, n, seed: 70.0 + seed if m is methods.BACKPROPAGATION else 10.0 + 0.01 * seed)
-    found = made(depth.EXHIBIT, tmp_path)
-    row = entries(table(found, "depth-small"), "k = 1", "50")
+    section = made(depth.EXHIBIT, tmp_path)
+    row = entries(table(section, "depth-small"), "k = 1", "50")
     assert row["reconstruction: PETRA less DSP", "difference"].text == "both broken"
     assert row["delay: DSP less Backpropagation", "verdict"].text == "differ"
     assert row["", "broken runs"].text == "PETRA: 3 at chance; DSP: 3 at chance"
-    assert "reconstruction (PETRA less DSP), nothing to compare yet" in found.findings[1].text
+    assert "reconstruction (PETRA less DSP), nothing to compare yet" in section.findings[1].text
 
 
 def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
             fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
     first = next(cell for cell in CELLS if isinstance(cell, ReconstructionCell))
     fake_probes.measure(first, tmp_path, error, epochs=1)
-    found = made(depth.EXHIBIT, tmp_path)
-    deep, shallow = (entries(table(found, "depth-small"), "k = 1", stages) for stages in ("50", "4"))
+    section = made(depth.EXHIBIT, tmp_path)
+    deep, shallow = (entries(table(section, "depth-small"), "k = 1", stages) for stages in ("50", "4"))
     assert (deep["accuracy, %", "DSP"].text, deep["", "broken runs"].text) == (
         "diverged (epoch 1 of 2)",
         "DSP: 3 loss not finite",
     )
     unfinished = shallow["accuracy, %", "PETRA"]
     assert (unfinished.text, unfinished.tone) == (f"1 of 2 epochs; 2 {TIMES} not run", Tone.MISSING)
-    assert [block.key for block in found.blocks if isinstance(block, Figure)] == ["depth-small-errors"]
+    assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["depth-small-errors"]

@@ -8,8 +8,8 @@ from reproduce.show.content import Figure
 
 
 def test_section_draws_every_method_at_every_k() -> None:
-    found = section(schedules.EXHIBIT, Frames(Results((), ())))
-    drawn = [block for block in (*found.blocks, *found.folded) if isinstance(block, Figure)]
+    shown = section(schedules.EXHIBIT, Frames(Results((), ())))
+    drawn = [block for block in (*shown.blocks, *shown.folded) if isinstance(block, Figure)]
     assert len(drawn) == len(schedules.DRAWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description

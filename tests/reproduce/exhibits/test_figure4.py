@@ -23,8 +23,8 @@ def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseli
     for seed, shift in enumerate((0.0, 1.0, -1.0)):
         for method, by_k in ((methods.PETRA, petra), (methods.BACKPROPAGATION, matched)):
             for k, reached in by_k.items():
-                own = 0.02 * seed / k if method is methods.PETRA else 0.0
-                fake_records.train(small.cell("revnet18", method, k, seed), root, reached + shift + own)
+                by_seed = 0.02 * seed / k if method is methods.PETRA else 0.0
+                fake_records.train(small.cell("revnet18", method, k, seed), root, reached + shift + by_seed)
         if baseline is not None:
             fake_records.train(SMALL.baseline("cifar10", "revnet18", seed), root, baseline + shift)
 
@@ -35,8 +35,8 @@ def section(root: Path) -> Section:
 
 def statement(root: Path) -> dict[str, list[Entry]]:
     """The change of the gap and what our data say, by what PETRA is compared with."""
-    found = sections.table(section(root), KEY)
-    last = list(zip(found.columns, found.rows[-1], strict=True))
+    table = sections.table(section(root), KEY)
+    last = list(zip(table.columns, table.rows[-1], strict=True))
     return {name: [entry for head, entry in last if head.group == name][1:] for name in (MATCHED, FIXED)}
 
 
@@ -82,9 +82,9 @@ def test_the_change_is_paired_over_seeds(tmp_path: Path) -> None:
 def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last_drop(tmp_path: Path) -> None:
     record = fake_records.train(paper.cell("cifar10", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
     last = [line["test_accuracy"] for line in record.metrics()][-10:]
-    found = sections.table(section(tmp_path), "figure4-paper-cifar10")
-    assert sections.entries(found, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
-    assert "averaged over the last 10 epochs" in found.caption
+    table = sections.table(section(tmp_path), "figure4-paper-cifar10")
+    assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
+    assert "averaged over the last 10 epochs" in table.caption
     assert averaged(paper.cell("imagenet")) == 10  # 90 epochs, the last drop at 80
     assert averaged(small.cell()) == 1
 

@@ -37,15 +37,15 @@ def test_it_may_come_out_against_the_statement(cells: list[GradientsCell], tone:
     of_one = [cell for cell in cells if (cell.model, cell.accumulation) == ("revnet18", 1)]
     for cell in of_one:
         fake_probes.measure(cell, tmp_path, closer_below_stage(3, cell.seed), epochs=1)
-    found = made(figure5.EXHIBIT, tmp_path)
-    shown = table(found, f"figure5-{of_one[0].scale}")
+    section = made(figure5.EXHIBIT, tmp_path)
+    shown = table(section, f"figure5-{of_one[0].scale}")
     head = [(column.group, column.name) for column in shown.columns]
     said, gain = (head.index(("cosine similarity", name)) for name in ("the statement", "PETRA closer by"))
     assert [row[said].text.split(" ")[0] for row in shown.rows] == [*["agree"] * 3, *["disagree"] * 6, "", "disagree"]
     shift = sum(cell.seed for cell in of_one) / len(of_one)
     assert shown.rows[-1][gain].value == pytest.approx(-(0.05 + 0.001 * shift) / 3)
     assert {row[-1].text for row in shown.rows} == {"cannot tell", ""}
-    (finding,) = found.findings
+    (finding,) = section.findings
     assert "by cosine similarity, our data disagree with it (3 of 9 stages closer)" in finding.text
     assert finding.tone is tone
 
@@ -53,10 +53,10 @@ def test_it_may_come_out_against_the_statement(cells: list[GradientsCell], tone:
 def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) -> None:
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0))
     fake_probes.measure(PAPER[0], tmp_path, closer_below_stage(9, 0), epochs=1)
-    found = made(figure5.EXHIBIT, tmp_path)
-    assert [block.key for block in found.blocks if isinstance(block, Figure)] == ["figure5-paper", "figure5-small"]
-    assert "1 seed; seed 0: 1 of 300 epochs" in table(found, "figure5-paper").rows[0][0].text
-    assert {finding.tone for finding in found.findings} == {Tone.MISSING}  # one seed has no interval
+    section = made(figure5.EXHIBIT, tmp_path)
+    assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["figure5-paper", "figure5-small"]
+    assert "1 seed; seed 0: 1 of 300 epochs" in table(section, "figure5-paper").rows[0][0].text
+    assert {finding.tone for finding in section.findings} == {Tone.MISSING}  # one seed has no interval
 
 
 def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> None:
@@ -64,16 +64,16 @@ def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> N
         return None if measure == "cosine" else closer_below_stage(9, 0)(pair, measure, stage, epoch)
 
     fake_probes.measure(SMALL[0], tmp_path, no_cosine)
-    found = made(figure5.EXHIBIT, tmp_path)
-    assert {entry.hint for row in table(found, "figure5-small").rows for entry in row[4:7]} == {"not defined"}
-    assert "cosine" not in found.findings[0].text
+    section = made(figure5.EXHIBIT, tmp_path)
+    assert {entry.hint for row in table(section, "figure5-small").rows for entry in row[4:7]} == {"not defined"}
+    assert "cosine" not in section.findings[0].text
 
 
 def test_what_has_begun_and_measured_nothing_has_no_table(tmp_path: Path) -> None:
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0), epochs=0)
-    found = made(figure5.EXHIBIT, tmp_path)
-    assert all(isinstance(block, str) for block in found.blocks)
-    assert found.count == "0 of 15 cells"
+    section = made(figure5.EXHIBIT, tmp_path)
+    assert all(isinstance(block, str) for block in section.blocks)
+    assert section.count == "0 of 15 cells"
 
 
 def test_only_what_survives_the_correction_of_its_family_is_claimed() -> None:

@@ -34,8 +34,8 @@ def measure(root: Path, *, singly: bool = False, epochs: int | None = None) -> S
 
 
 def test_the_statement_is_checked_part_by_part_and_may_fail(tmp_path: Path) -> None:
-    found = measure(tmp_path)
-    shown = table(found, "figure6-small")
+    section = measure(tmp_path)
+    shown = table(section, "figure6-small")
     head = [(column.group, column.name) for column in shown.columns]
     assert [row[1].text for row in shown.rows] == ["0 to 1", "1 to 2", "2 to 3"]
     for name in ("cosine similarity", "relative error"):
@@ -43,7 +43,7 @@ def test_the_statement_is_checked_part_by_part_and_may_fail(tmp_path: Path) -> N
         assert claims == ["agree", "cannot tell", "disagree"]
         assert shown.rows[0][head.index((name, "PETRA closer by"))].value == pytest.approx(0.11)
     assert shown.rows[0][head.index(("cosine similarity", "delayed/e2e"))].text.startswith("0.540")  # stages 0 to 8
-    assert "our data agree with it 2 times, cannot tell 2 times, disagree with it 2 times" in found.findings[0].text
+    assert "our data agree with it 2 times, cannot tell 2 times, disagree with it 2 times" in section.findings[0].text
 
 
 def test_a_table_has_fewer_parts_than_a_curve(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_a_table_has_fewer_parts_than_a_curve(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_has_the_epochs_that_there_are(tmp_path: Path) -> None:
-    found = measure(tmp_path, epochs=2)
-    rows = table(found, "figure6-small").rows
+    section = measure(tmp_path, epochs=2)
+    rows = table(section, "figure6-small").rows
     assert [row[1].text for row in rows] == ["0 to 1", "1 to 2"]
     assert "seed 0: 2 of 3 epochs" in rows[0][0].text
-    assert "PETRA and end-to-end from 0.61 to 0.50 at epoch 2" in found.sentence
+    assert "PETRA and end-to-end from 0.61 to 0.50 at epoch 2" in section.sentence
 
 
 def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -> None:
@@ -63,6 +63,6 @@ def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -
         return None if stage == 0 else later_worse(0)(pair, measure, stage, epoch)
 
     fake_probes.measure(SMALL[0], tmp_path, nothing_at_the_stem, singly=True)
-    found = made(figure6.EXHIBIT, tmp_path)
-    assert found.sentence == ""
-    assert all(row[3].value for row in table(found, "figure6-small").rows)
+    section = made(figure6.EXHIBIT, tmp_path)
+    assert section.sentence == ""
+    assert all(row[3].value for row in table(section, "figure6-small").rows)

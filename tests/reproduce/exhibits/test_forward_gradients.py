@@ -44,8 +44,8 @@ def test_every_way_is_a_cell_for_every_seed_and_differs_from_the_baseline_in_the
         plain = {(c.model, c.seed): c.to_dict() for c in planned if isinstance(c, TrainingCell)}
         for cell in planned:
             if isinstance(cell, ForwardGradientCell):
-                own = plain[cell.model, cell.seed]
-                assert {name for name in own if own[name] != cell.to_dict()[name]} == {"kind", "method"}
+                baseline = plain[cell.model, cell.seed]
+                assert {name for name in baseline if baseline[name] != cell.to_dict()[name]} == {"kind", "method"}
 
 
 def test_the_recipe_of_the_paper() -> None:
@@ -58,9 +58,9 @@ def test_the_recipe_of_the_paper() -> None:
 @pytest.mark.parametrize(("local", "verdict"), [(60.0, "agree"), (20.0, "disagree"), (40.2, "cannot tell")])
 def test_the_order_is_judged(tmp_path: Path, local: float, verdict: str) -> None:
     write(tmp_path, local)
-    found = sections.made(forward_gradients.EXHIBIT, tmp_path)
-    assert verdict in found.sentence
-    (finding,) = (finding for finding in found.findings if "Stated is" in finding.text)
+    section = sections.made(forward_gradients.EXHIBIT, tmp_path)
+    assert verdict in section.sentence
+    (finding,) = (finding for finding in section.findings if "Stated is" in finding.text)
     assert verdict in finding.text
     assert "far better guesses than random noise" in finding.text
 

@@ -36,10 +36,10 @@ def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_p
 
 
 def test_the_table_adds_up(tmp_path: Path) -> None:
-    found = table(made(invertible.EXHIBIT, tmp_path), "invertible")
-    for _, rows in found.bodies():
+    adding_up = table(made(invertible.EXHIBIT, tmp_path), "invertible")
+    for _, rows in adding_up.bodies():
         assert [row[0].text for row in rows] == [*(kind.replace("_", " ") for kind in HELD), "sum"]
-        for column in range(1, len(found.columns) - 1):
+        for column in range(1, len(adding_up.columns) - 1):
             values = [float(row[column].raw) for row in rows]
             assert values[-1] == pytest.approx(sum(values[:-1]))
 
@@ -48,9 +48,9 @@ def test_runs_are_compared_by_method_k_and_seed_and_memory_is_as_measured(tmp_pa
     for seed in range(3):
         for network, reached in (("revnet18", 60.0), ("invertible_revnet18", 58.0 + 0.01 * seed)):
             fake_records.train(small.cell(network, methods.PETRA, 4, seed), tmp_path, reached + seed)
-    found = made(invertible.EXHIBIT, tmp_path)
+    section = made(invertible.EXHIBIT, tmp_path)
     run, absent = (
-        entries(table(found, "invertible-small"), k, "PETRA", "Invertible RevNet-18, width 8")
+        entries(table(section, "invertible-small"), k, "PETRA", "Invertible RevNet-18, width 8")
         for k in ("k = 4", "k = 1")
     )
     assert run["", "to the paper's"].raw == pytest.approx(-1.99)
@@ -61,4 +61,4 @@ def test_runs_are_compared_by_method_k_and_seed_and_memory_is_as_measured(tmp_pa
         "no pair",
         "",
     ]
-    assert "1 comparison: differ 1" in found.findings[-1].text
+    assert "1 comparison: differ 1" in section.findings[-1].text

@@ -21,16 +21,16 @@ def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float]
     for seed in range(seeds):
         for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
             for epochs, reached in by_epochs.items():
-                own = 0.01 * seed * min(epochs, 9) if method is methods.PETRA else 0.0
-                fake_records.train(plan.planned("small", method, 1, epochs, seed), root, reached + seed + own)
+                by_seed = 0.01 * seed * min(epochs, 9) if method is methods.PETRA else 0.0
+                fake_records.train(plan.planned("small", method, 1, epochs, seed), root, reached + seed + by_seed)
 
 
 def section(root: Path) -> Section:
     return sections.made(length.EXHIBIT, root)
 
 
-def table(found: Section) -> Table:
-    (only,) = (block for block in found.blocks if isinstance(block, Table))
+def table(shown: Section) -> Table:
+    (only,) = (block for block in shown.blocks if isinstance(block, Table))
     return only
 
 
@@ -38,16 +38,16 @@ def table(found: Section) -> Table:
 def test_a_length_differs_from_the_scale_in_epochs_and_drops_alone(scale: str) -> None:
     cells = plan.cells(scale)
     assert len(set(cells)) == len(cells)
-    own = recipes.cell(scale, "revnet18", methods.PETRA, 1)
+    usual = recipes.cell(scale, "revnet18", methods.PETRA, 1)
     for cell in cells:
-        settings, others = cell.to_dict(), own.to_dict()
+        settings, others = cell.to_dict(), usual.to_dict()
         differing = {name for name in settings if settings[name] != others[name]}
         assert differing <= {"epochs", "drops", "method", "accumulation", "learning_rate", "seed"}
         fractions = [drop / cell.epochs for drop in cell.drops]
-        assert fractions == [drop / own.epochs for drop in own.drops]
+        assert fractions == [drop / usual.epochs for drop in usual.drops]
     shared = set(cells) & set(table2.cells(scale))
-    assert {cell.epochs for cell in shared} == {own.epochs}
-    assert plan.planned(scale, methods.PETRA, 1, own.epochs) in shared, "the scale's own length is not trained twice"
+    assert {cell.epochs for cell in shared} == {usual.epochs}
+    assert plan.planned(scale, methods.PETRA, 1, usual.epochs) in shared, "the scale's own length is not trained twice"
 
 
 def test_every_run_has_one_to_be_compared_with() -> None:
@@ -59,9 +59,9 @@ def test_every_run_has_one_to_be_compared_with() -> None:
 
 def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0, 9: 55.0}, {3: 52.0, 9: 60.0})
-    found = section(tmp_path)
-    heads = [f"{column.group} {column.name}".strip() for column in table(found).columns]
-    rows = [dict(zip(heads, row, strict=True)) for row in table(found).rows]
+    shown = section(tmp_path)
+    heads = [f"{column.group} {column.name}".strip() for column in table(shown).columns]
+    rows = [dict(zip(heads, row, strict=True)) for row in table(shown).rows]
     short, middle, long = (row for row in rows if row["method"].text == "PETRA, k = 1" and row["epochs"].text != "81")
     assert (short["epochs"].text, short["accuracy, %"].text[:5]) == ("3", "41.03")
     assert short["less backpropagation points"].raw == pytest.approx(-11.97)
@@ -72,9 +72,9 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert long["accuracy, %"].text == "not run"
     assert long["change since 3 epochs points"].text == "no pair"
     assert short["less backpropagation points"].text.replace(NARROW, " ") == f"{MINUS}11.97 ± 0.07"
-    assert found.sentence.endswith(f": {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9 epochs.")
-    assert "3 epochs, learning rate" not in table(found).caption, "the length is what differs"
-    assert any("Not run at the scale “paper”" in block for block in found.blocks if isinstance(block, str))
+    assert shown.sentence.endswith(f": {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9 epochs.")
+    assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
+    assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
     write(tmp_path, {9: 48.0}, {}, seeds=1)
-    found = section(tmp_path)
-    assert found.findings == []
-    assert table(found).rows[1][2].text.startswith("48.00")
-    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    shown = section(tmp_path)
+    assert shown.findings == []
+    assert table(shown).rows[1][2].text.startswith("48.00")
+    (figure,) = (block for block in shown.blocks if isinstance(block, Figure))
     assert "PETRA 48" in figure.description
     assert "Backpropagation" not in figure.description
 
 
 def test_nothing_run_is_said(tmp_path: Path) -> None:
-    found = section(tmp_path)
-    assert found.standing is Standing.NOT_RUN
-    assert not [block for block in found.blocks if isinstance(block, Table | Figure)]
+    shown = section(tmp_path)
+    assert shown.standing is Standing.NOT_RUN
+    assert not [block for block in shown.blocks if isinstance(block, Table | Figure)]

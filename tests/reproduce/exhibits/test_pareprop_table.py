@@ -28,16 +28,16 @@ def test_published_gains_keep_their_marks() -> None:
     assert all(bool(row["gain_percent"] or row["statement"]) == (row.mark is not Mark.UNKNOWN) for row in rows)
     exact = [pareprop_row(network, exactly=True) for network in ("revswin_giant", "revswin_micro", "revvit_tiny")]
     assert [row and row.number("gain_percent") for row in exact] == [19.3, None, None]
-    found = table(shown(), "pareprop-published")
-    assert len(found.rows) == len(rows)
-    assert {row[-1].mark for row in found.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
+    gains = table(shown(), "pareprop-published")
+    assert len(gains.rows) == len(rows)
+    assert {row[-1].mark for row in gains.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
 
 
 def test_without_a_record_it_says_so() -> None:
-    found = shown(benchmark())  # one of something else
-    assert [block.key for block in tables(found)] == ["pareprop-published"]
-    assert found.findings[0].tone is Tone.MISSING
-    assert found.findings[0].tone is Tone.MISSING
+    section = shown(benchmark())  # one of something else
+    assert [block.key for block in tables(section)] == ["pareprop-published"]
+    assert section.findings[0].tone is Tone.MISSING
+    assert section.findings[0].tone is Tone.MISSING
 
 
 def of(network: str) -> Benchmark:

@@ -19,21 +19,21 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         made_up([0.1] * 10)
     )  # stages of 0.1 s forward, 0.2 s backward
     monkeypatch.setattr(scale_study, "DEVICES", (4, 6))
-    found = made(scale_study.EXHIBIT, tmp_path)
-    rivalled, links = (block for block in found.blocks if isinstance(block, Table))
+    section = made(scale_study.EXHIBIT, tmp_path)
+    rivalled, links = (block for block in section.blocks if isinstance(block, Table))
     assert "modelled" in rivalled.caption
     assert [row[1].text for row in links.rows] == ["10", "4", "6"]
     assert links.rows[0][2].text == "300.0"
     assert float(links.rows[0][4].value or 0) == pytest.approx(2e6 / 0.3 / (1e9 / 8))
-    (figure,) = (block for block in found.blocks if isinstance(block, Figure))
+    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
     assert "6 devices: PETRA" in figure.description
-    assert found.sentence.startswith("Efficiency modelled on 4 devices: PETRA")
+    assert section.sentence.startswith("Efficiency modelled on 4 devices: PETRA")
 
 
 def test_without_measurements_it_says_so(tmp_path: Path) -> None:
-    found = made(scale_study.EXHIBIT, tmp_path)
-    assert found.findings[0].tone is Tone.MISSING
+    section = made(scale_study.EXHIBIT, tmp_path)
+    assert section.findings[0].tone is Tone.MISSING
 
 
 def test_it_needs_the_cells_of_table_5_alone() -> None:

@@ -19,8 +19,8 @@ CELLS = [cell for cell in cells("small") if isinstance(cell, TrainingCell)]
 
 def at(method: str, k: int) -> list[TrainingCell]:
     """The cells without warm-up, the rates rising."""
-    own = [cell for cell in CELLS if (cell.method, cell.accumulation, cell.warmup_epochs) == (method, k, 0.0)]
-    return sorted(own, key=rates.reference_of)
+    cells = [cell for cell in CELLS if (cell.method, cell.accumulation, cell.warmup_epochs) == (method, k, 0.0)]
+    return sorted(cells, key=rates.reference_of)
 
 
 def run(root: Path, method: str, k: int, accuracies: Iterable[float]) -> None:
@@ -51,12 +51,12 @@ def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the
     run(tmp_path, "PETRA", 1, [40.0, 10.0, 12.0, 11.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0, 30.0, 10.0])
     run(tmp_path, "PETRA", 2, [40.0])  # without its pair
-    found = made(stability.EXHIBIT, tmp_path)
-    assert found.sentence == (
+    section = made(stability.EXHIBIT, tmp_path)
+    assert section.sentence == (
         "Of 4 points training breaks at 3 under PETRA and 1 under backpropagation: "
         "at 2 under PETRA alone, at 0 under backpropagation alone."
     )
-    (rates,) = tables(found)
+    (rates,) = tables(section)
     assert [entry.text for entry in rates.rows[0][2:]] == [
         "0.0015",
         "0.0015 (lowest run)",

@@ -46,19 +46,19 @@ def made(root: Path) -> Section:
 
 def rows(section: Section) -> dict[str, dict[tuple[str, str], Entry]]:
     """By method; of several k the last."""
-    found = sections.table(section, "table1")
-    return {row[0].text: sections.entries(found, *(entry.text for entry in row[:2])) for row in found.rows}
+    table = sections.table(section, "table1")
+    return {row[0].text: sections.entries(table, *(entry.text for entry in row[:2])) for row in table.rows}
 
 
 def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -> None:
     write(tmp_path)
-    found = rows(made(tmp_path))
+    by_method = rows(made(tmp_path))
     names = (("activations", "measured"), ("weights", "stashed"), ("FLOPs", "measured"))
-    assert [found["Delayed gradients"][name].text for name in names] == ["8 FG", "8", "3J"]
-    assert [found["DSP"][name].text for name in names] == ["8 inputs", "0", "4J"]
-    assert [found["PETRA"][name].text for name in names] == ["0", "0", "4J"]
-    assert found["PETRA"]["activations", "formula"].mark is Mark.PAPER
-    assert found["Approximate inputs"]["activations", "formula"].mark is None
+    assert [by_method["Delayed gradients"][name].text for name in names] == ["8 FG", "8", "3J"]
+    assert [by_method["DSP"][name].text for name in names] == ["8 inputs", "0", "4J"]
+    assert [by_method["PETRA"][name].text for name in names] == ["0", "0", "4J"]
+    assert by_method["PETRA"]["activations", "formula"].mark is Mark.PAPER
+    assert by_method["Approximate inputs"]["activations", "formula"].mark is None
 
 
 @pytest.mark.parametrize("of", ["stage_flops", "memory"])

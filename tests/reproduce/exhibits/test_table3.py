@@ -51,9 +51,9 @@ def held(root: Path, monkeypatch: pytest.MonkeyPatch, *wanted: MemoryCell) -> Se
 
 
 def rows(section: Section, scale: str = "small") -> list[dict[str, Entry]]:
-    found = sections.table(section, f"table3-held-{scale}")
-    names = [f"{column.group}: {column.name}" for column in found.columns]
-    return [dict(zip(names, row, strict=True)) for row in found.rows]
+    table = sections.table(section, f"table3-held-{scale}")
+    names = [f"{column.group}: {column.name}" for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def small(method: Method, batch_size: int = 2) -> MemoryCell:
@@ -94,12 +94,12 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
 
 def test_savings_are_of_the_same_network_and_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = held(tmp_path, monkeypatch, *map(small, METHODS), small(methods.PETRA, 3))
-    found = rows(section)
-    assert [row[": method"].text for row in found[:4]] == ["Delayed gradients", "DSP", "Approximate inputs", "PETRA"]
+    shown = rows(section)
+    assert [row[": method"].text for row in shown[:4]] == ["Delayed gradients", "DSP", "Approximate inputs", "PETRA"]
     delayed, petra = (sum(row["peak"] for row in measured(small(METHODS[n]))["rows"]) for n in (0, 3))
     saved = 100 * (1 - petra / delayed)
-    assert [row["really held, MB: saving, %"].raw for row in found[:4:3]] == pytest.approx([0, saved])
-    assert found[4]["really held, MB: saving, %"].text == ""
+    assert [row["really held, MB: saving, %"].raw for row in shown[:4:3]] == pytest.approx([0, saved])
+    assert shown[4]["really held, MB: saving, %"].text == ""
     assert section.findings[2].text.startswith("RevNet-18, width 4, CIFAR-10, batch 2 (scale “small”): PETRA held")
     assert f"GB, {saved:.1f} % less" in section.findings[2].text
 

@@ -18,8 +18,8 @@ REVNET = "RevNet-18, width 8: F at a reconstructed input in 1 of 10 stages"
 def section(root: Path, reached: dict[Method, float], seeds: int = 3) -> Section:
     for method, accuracy in reached.items():
         for seed in range(seeds):
-            own = 0.01 * seed * (list(methods.ALL).index(method) + 1)
-            fake_records.train(small.cell("revnet18", method, 1, seed), root, accuracy + (seed - 1) + own)
+            by_seed = 0.01 * seed * (list(methods.ALL).index(method) + 1)
+            fake_records.train(small.cell("revnet18", method, 1, seed), root, accuracy + (seed - 1) + by_seed)
     return sections.made(table4.EXHIBIT, root)
 
 
@@ -33,19 +33,19 @@ def test_each_configuration_is_the_method_with_those_buffers() -> None:
     ("inputs", "weights", "said"), [(58.0, 59.5, "agree"), (59.5, 58.0, "disagree"), (58.0, 58.0, "disagree")]
 )
 def test_the_statement_is_about_the_two_halves(tmp_path: Path, inputs: float, weights: float, said: str) -> None:
-    found = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: inputs, methods.DSP: weights})
-    shown = sections.table(found, "table4-small-cifar10")
+    made = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: inputs, methods.DSP: weights})
+    shown = sections.table(made, "table4-small-cifar10")
     names = methods.APPROXIMATE_INPUTS.title, methods.DSP.title, "inputs reconstructed less weights current"
     rows = [sections.entries(shown, REVNET, name) for name in names]
     differences = [row["", "less both kept"].raw for row in rows]
     assert differences == pytest.approx([inputs - 60, weights - 60, inputs - weights], abs=0.1)
     assert rows[-1]["", "verdict"].text == said
-    (finding,) = found.findings
+    (finding,) = made.findings
     assert f"points, our data {said} with it" in finding.text
     assert "uncorrected" in finding.text
     assert finding.tone is Tone.PLAIN
 
 
 def test_one_seed_cannot_tell(tmp_path: Path) -> None:
-    found = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0}, seeds=1)
-    assert f"{MINUS}10.00 points, our data cannot tell" in found.findings[0].text
+    made = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0}, seeds=1)
+    assert f"{MINUS}10.00 points, our data cannot tell" in made.findings[0].text

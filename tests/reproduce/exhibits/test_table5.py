@@ -49,16 +49,16 @@ def read(root: Path) -> Section:
     return section(table5.EXHIBIT, Frames(results.read(root)))
 
 
-def tables(found: Section) -> dict[str, Table]:
-    return {block.key: block for block in (*found.blocks, *found.folded) if isinstance(block, Table)}
+def tables(section: Section) -> dict[str, Table]:
+    return {block.key: block for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
 
 
 def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
-    found = tables(read(tmp_path))
-    (row,) = found["table5-smoke"].rows
-    values = dict(zip([column.name for column in found["table5-smoke"].columns], row, strict=True))
+    by_key = tables(read(tmp_path))
+    (row,) = by_key["table5-smoke"].rows
+    values = dict(zip([column.name for column in by_key["table5-smoke"].columns], row, strict=True))
     assert values["without overlap, ms"].value == pytest.approx(3 * 800)
     assert values["PETRA, ms"].value == pytest.approx(3 * 400)
     assert values["speed-up"].text == "2.00"
@@ -66,17 +66,17 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert values["share of all work, %"].text == "50.0"
     assert values["idle, %"].text == "80.0"
     assert values["devices enough"].text == "3"
-    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in found["table5-smoke"].notes[0]
+    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in by_key["table5-smoke"].notes[0]
 
 
 def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
     """The heavy stage of half of the work: two replicas help, four help more, and all data in parallel most."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     rows = tables(read(tmp_path))["table5-arrangements"].rows
-    found = {row[4].text: [entry.text for entry in row] for row in reversed(rows)}
-    assert {k: found[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
-    assert found["1"][5] == "18"  # delay
-    assert found["10"][1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
+    by_k = {row[4].text: [entry.text for entry in row] for row in reversed(rows)}
+    assert {k: by_k[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
+    assert by_k["1"][5] == "18"  # delay
+    assert by_k["10"][1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
 
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path
 def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
-    found = read(tmp_path)
-    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in found.sentence
-    assert found.count == "2 of 8 cells"
-    first, second = tables(found)["table5"].rows
+    section = read(tmp_path)
+    assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.sentence
+    assert section.count == "2 of 8 cells"
+    first, second = tables(section)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices
     assert first[4].text == "10.00"
@@ -98,9 +98,9 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
 
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
-    found = read(tmp_path)
-    assert found.standing is Standing.NOT_RUN
-    assert list(tables(found)) == ["table5"]
+    section = read(tmp_path)
+    assert section.standing is Standing.NOT_RUN
+    assert list(tables(section)) == ["table5"]
 
 
 def test_cells_are_the_paper_s_networks_at_the_paper_s_batch() -> None:

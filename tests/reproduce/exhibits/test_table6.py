@@ -13,11 +13,11 @@ from tests.reproduce.measures.test_held_memory import cell
 
 
 def test_parameters_and_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path: Path) -> None:
-    found = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-imagenet")
-    columns = [column.name for column in found.columns]
-    assert sum(int(row[3].text.replace(",", "")) for row in found.rows) == 12_215_912
+    table = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-imagenet")
+    columns = [column.name for column in table.columns]
+    assert sum(int(row[3].text.replace(",", "")) for row in table.rows) == 12_215_912
     # 12 that wait and the one at work, two streams, batch, channels, pixels, bytes
-    assert found.rows[3][columns.index("inputs")].value == 13 * 2 * 64 * 64 * 56 * 56 * 4 / 1e6
+    assert table.rows[3][columns.index("inputs")].value == 13 * 2 * 64 * 64 * 56 * 56 * 4 / 1e6
 
 
 def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> N
 
 def test_cells_are_those_of_table_3_that_show_this_network() -> None:
     for scale in ("smoke", "small", "paper"):
-        own = [c for c in PLANS["table6"](scale) if isinstance(c, MemoryCell)]
-        assert own
-        assert set(own) <= set(PLANS["table3"](scale))
-        assert {(c.model, c.method) for c in own} == {("revnet18", "PETRA")}
+        cells = [c for c in PLANS["table6"](scale) if isinstance(c, MemoryCell)]
+        assert cells
+        assert set(cells) <= set(PLANS["table3"](scale))
+        assert {(c.model, c.method) for c in cells} == {("revnet18", "PETRA")}

@@ -38,8 +38,8 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedTicks]:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(folder / "model.pt", weights_only=True)
-    return found
+    loaded: dict[str, Any] = torch.load(folder / "model.pt", weights_only=True)
+    return loaded
 
 
 def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(

@@ -57,11 +57,11 @@ def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str
 
 def test_local_guesses_point_along_the_target_and_noise_does_not(tmp_path: Path) -> None:
     """Of the block below the head, over the last epoch: what the paper's idea rests on."""
-    found = {}
+    cosine = {}
     for guess in ("local", "gaussian"):
         cell = dataclasses.replace(TINY, width=4, batch_size=32, guess=guess, learning_rate=0.02)
-        found[guess] = run(cell, tmp_path / guess)[0].metrics()[-1]["measured"]["guess_cosine"][-2]
-    assert found["local"] > 0.1 > abs(found["gaussian"])
+        cosine[guess] = run(cell, tmp_path / guess)[0].metrics()[-1]["measured"]["guess_cosine"][-2]
+    assert cosine["local"] > 0.1 > abs(cosine["gaussian"])
     jvp = run(dataclasses.replace(TINY, derivative="jvp", epochs=1, drops=()), tmp_path / "jvp")[0].metrics()[-1]
     assert jvp["measured"]["guess_cosine"] == [None] * 8  # in forward mode the target's length is unknown
 

@@ -70,12 +70,12 @@ def brute_force(history: ReferenceRun, stages, data, m: int, j: int, ticks: Sequ
 
 def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
     """The measures once more, spelled out."""
-    found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
+    by_measure: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     for x, y in ((x.numpy().ravel(), y.numpy().ravel()) for x, y in zip(a, b, strict=True) if y.ndim >= 2):
-        found["cosine"].append(float(x @ y / math.sqrt(x @ x) / math.sqrt(y @ y)))
-        found["norm_ratio"].append(float(math.sqrt(x @ x) / math.sqrt(y @ y)))
-        found["relative_error"].append(float(math.sqrt((x - y) @ (x - y)) / math.sqrt(y @ y)))
-    return {measure: float(np.mean(values)) for measure, values in found.items()}
+        by_measure["cosine"].append(float(x @ y / math.sqrt(x @ x) / math.sqrt(y @ y)))
+        by_measure["norm_ratio"].append(float(math.sqrt(x @ x) / math.sqrt(y @ y)))
+        by_measure["relative_error"].append(float(math.sqrt((x - y) @ (x - y)) / math.sqrt(y @ y)))
+    return {measure: float(np.mean(values)) for measure, values in by_measure.items()}
 
 
 @pytest.mark.parametrize(

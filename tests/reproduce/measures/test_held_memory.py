@@ -54,8 +54,8 @@ def test_side_bits_are_a_kind_where_the_coupling_has_them(tmp_path: Path) -> Non
     """One bit for each value of 2 samples, 64 tokens and 48 channels, of the one block that is not the first."""
     vit = {"model": "vit_micro2", "stem": "patch4", "width": 48}
     values = result(cell(methods.REVERSIBLE_BACKPROPAGATION, coupling="bdia", **vit), tmp_path)
-    found = [(row["peak"], row["predicted"]) for row in values["rows"] if row["kind"] == "side_bits"]
-    assert found == [(0, 0), (2 * 64 * 48 // 8,) * 2, (0, 0)]
+    side_bits = [(row["peak"], row["predicted"]) for row in values["rows"] if row["kind"] == "side_bits"]
+    assert side_bits == [(0, 0), (2 * 64 * 48 // 8,) * 2, (0, 0)]
 
 
 def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> None:

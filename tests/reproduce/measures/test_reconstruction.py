@@ -38,11 +38,11 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
     stages, data, rate = network(pattern, norm=False), batches(18), 0.1
     last = len(stages) - 1
     history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
-    found = measured(pipeline_of(stages, method, k).stages, method, data, rate=rate, k=k)
+    of_cause = measured(pipeline_of(stages, method, k).stages, method, data, rate=rate, k=k)
     followed = range(len(data) - 2 * last)
     for j, word in enumerate(pattern.split()):
         if word[0] != "r":
-            assert all(of_stages[j] is None for of_stages in found.values())
+            assert all(of_stages[j] is None for of_stages in of_cause.values())
             continue
         errors = []
         for m in followed:
@@ -50,9 +50,9 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
             streams = [(torch.cat(reconstructed), torch.cat(true)), *zip(reconstructed, true, strict=True)]
             errors.append([float((r - t).norm() / t.norm()) for r, t in streams])
         expected = torch.tensor(errors, dtype=torch.float64).mean(0).tolist()
-        assert [found[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        assert [of_cause[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
         assert expected[0] > 1e-5 or j == last  # forward and backward of the head are of one tick
-        assert found["rounding/input"][j] < 1e-14  # type: ignore[operator]
+        assert of_cause["rounding/input"][j] < 1e-14  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -152,7 +152,7 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
     """With its side bits BDIA is exact at every depth; the float form at least doubles an error at each."""
     data = [(images.float(), labels) for images, labels in toys.batches(34)]
     size = TransformerSize(width=16, depth=12, heads=2)
-    found = {
+    by_bits = {
         bits: measured(
             models.vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True, bits=bits),
             methods.PETRA,
@@ -162,9 +162,9 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
         for bits in (9, None)
     }
     blocks = range(1, size.depth)
-    assert {found[9][f"{cause}/input"][j] for cause in ("rounding", "training") for j in blocks} == {0.0}
+    assert {by_bits[9][f"{cause}/input"][j] for cause in ("rounding", "training") for j in blocks} == {0.0}
     for cause in ("rounding", "training"):
-        errors = found[None][f"{cause}/input"]
+        errors = by_bits[None][f"{cause}/input"]
         assert 2**10 < errors[1] / errors[size.depth - 1] < 2**17  # type: ignore[operator]
 
 

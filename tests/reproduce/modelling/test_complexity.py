@@ -29,10 +29,10 @@ def run(method: Method, depth: int, k: int) -> Run[Cell]:
 
 def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = None) -> Measured:
     """The measurement, with some entries of its result changed."""
-    own = run(method, depth, k)
+    alone = run(method, depth, k)
     exact = run(methods.BACKPROPAGATION, depth, k)
-    found = measured([exact, replace(own, result={**own.result, **(changes or {})})])
-    return next(m for m in found if m.method is method)
+    both = measured([exact, replace(alone, result={**alone.result, **(changes or {})})])
+    return next(m for m in both if m.method is method)
 
 
 @pytest.mark.parametrize(("depth", "k"), GRIDS)
@@ -86,7 +86,7 @@ def test_one_stage_that_departs_from_a_formula_is_noticed(kind: str) -> None:
 
 def test_they_are_in_order_and_without_backpropagation_there_are_no_units() -> None:
     runs = [run(method, depth, k) for depth, k in reversed(GRIDS) for method in reversed(methods.ALL)]
-    found = measured(runs)
-    assert [(*m.place.values(), m.method) for m in found] == [(d + 2, k, m) for d, k in GRIDS for m in methods.ALL]
+    in_order = measured(runs)
+    assert [(*m.place.values(), m.method) for m in in_order] == [(d + 2, k, m) for d, k in GRIDS for m in methods.ALL]
     (exact,) = measured([run(methods.PETRA, 3, 1), run(methods.BACKPROPAGATION, 3, 4)])
     assert exact.method is methods.BACKPROPAGATION

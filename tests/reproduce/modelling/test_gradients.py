@@ -45,19 +45,19 @@ def test_a_record_with_means_only_has_a_part_an_epoch(tmp_path: Path) -> None:
     zero, one, *_ = (cell for cell in plan.cells("small") if isinstance(cell, GradientsCell))
     fake_probes.measure(zero, tmp_path, falling, singly=True, probes=31)
     fake_probes.measure(one, tmp_path, falling, epochs=2)
-    found = parts(tmp_path, 24)
-    known = {tuple(ends): sorted(own["seed"].unique()) for ends, own in found.groupby(["begin", "end"])}
+    made = parts(tmp_path, 24)
+    known = {tuple(ends): sorted(part["seed"].unique()) for ends, part in made.groupby(["begin", "end"])}
     assert known == {(0, 1): [0, 1], (1, 2): [0, 1], (2, 3): [0]}
-    of_one = found[(found["seed"] == 0) & (found["stage"] == 0) & (found["pair"] == METHOD)]
+    of_one = made[(made["seed"] == 0) & (made["stage"] == 0) & (made["pair"] == METHOD)]
     assert list(of_one[of_one["measure"] == "cosine"]["value"]) == pytest.approx([0.9, 0.8, 0.7])
 
 
 @pytest.mark.parametrize(("probes", "count"), [(31, 24), (8, 8), (2, 2), (1, 1)])
 def test_micro_batches_one_by_one_make_finer_parts(probes: int, count: int, tmp_path: Path) -> None:
     fake_probes.measure(CELLS["revnet18"], tmp_path, falling, singly=True, probes=probes)
-    found = parts(tmp_path, 24)
-    assert found["begin"].nunique() == count
-    assert (found["begin"].min(), found["end"].max()) == (0, CELLS["revnet18"].epochs)
+    made = parts(tmp_path, 24)
+    assert made["begin"].nunique() == count
+    assert (made["begin"].min(), made["end"].max()) == (0, CELLS["revnet18"].epochs)
 
 
 def profile(ours: Sequence[float | None], delayed: Sequence[float | None], measure: str) -> DataFrame:

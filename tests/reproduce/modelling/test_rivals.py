@@ -52,23 +52,31 @@ def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
     assert len(chain.blocks) == 20
     assert [cost.down for cost in chain.blocks[:3]] == [0, 10**6, 2 * 10**6]
     assert [cost.down for cost in chain.blocks_keeping[:3]] == [0, 10**6, 10**6]
-    found = {outcome.title: outcome for outcome in chain.outcomes()}
+    by_title = {outcome.title: outcome for outcome in chain.outcomes()}
     work = 20 * 0.2 + 0.1
-    assert found["PETRA"].efficiency == pytest.approx(work / 10 / 0.6)
-    assert found["Delayed gradients (PipeDream)"].efficiency == pytest.approx(work / 10 / 0.5)
-    assert found["GPipe, checkpointing"].efficiency == pytest.approx(work / 10 / (0.6 * (32 + 9) / 32))
-    assert found["GPipe"].efficiency == pytest.approx(work / 10 / ((0.4 * 9 + 0.5 * 32) / 32))
-    assert found["Data parallelism"].efficiency == pytest.approx(1)
-    assert found["PETRA"].peak < found["1F1B, checkpointing"].peak < found["1F1B"].peak < found["GPipe"].peak
-    assert found["PETRA"].delay == 18
-    for outcome in found.values():
+    assert by_title["PETRA"].efficiency == pytest.approx(work / 10 / 0.6)
+    assert by_title["Delayed gradients (PipeDream)"].efficiency == pytest.approx(work / 10 / 0.5)
+    assert by_title["GPipe, checkpointing"].efficiency == pytest.approx(work / 10 / (0.6 * (32 + 9) / 32))
+    assert by_title["GPipe"].efficiency == pytest.approx(work / 10 / ((0.4 * 9 + 0.5 * 32) / 32))
+    assert by_title["Data parallelism"].efficiency == pytest.approx(1)
+    assert (
+        by_title["PETRA"].peak < by_title["1F1B, checkpointing"].peak < by_title["1F1B"].peak < by_title["GPipe"].peak
+    )
+    assert by_title["PETRA"].delay == 18
+    for outcome in by_title.values():
         assert outcome.with_4p is not None
         assert outcome.with_4p >= outcome.efficiency - 1e-6
         assert all(share is not None and share <= outcome.efficiency + 1e-6 for share in outcome.over_links.values())
 
 
 def test_many_devices(network: Modelled) -> None:
-    found = {outcome.title: outcome for outcome in rivals.RivalChain(network, rivals.MANY).outcomes()}
-    assert list(found) == ["PETRA", "Delayed gradients (PipeDream)", "1F1B", "1F1B, checkpointing", "Data parallelism"]
-    assert found["1F1B"].efficiency < 32 / (32 + 99) + 0.01 < found["PETRA"].efficiency
-    assert found["1F1B"].with_4p is None
+    by_title = {outcome.title: outcome for outcome in rivals.RivalChain(network, rivals.MANY).outcomes()}
+    assert list(by_title) == [
+        "PETRA",
+        "Delayed gradients (PipeDream)",
+        "1F1B",
+        "1F1B, checkpointing",
+        "Data parallelism",
+    ]
+    assert by_title["1F1B"].efficiency < 32 / (32 + 99) + 0.01 < by_title["PETRA"].efficiency
+    assert by_title["1F1B"].with_4p is None

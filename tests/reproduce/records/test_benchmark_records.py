@@ -75,7 +75,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["race.json"]
     path = write(dataclasses.replace(again, name=f"{again.name}-more"), tmp_path)
     assert path.name < f"{again.name}.json"
-    assert [found.name for found in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
+    assert [record.name for record in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
 
 
 def test_ratios_are_of_one_round_and_held_against_aims() -> None:
@@ -124,8 +124,8 @@ def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict
     write(benchmark(name="good"), tmp_path)
     path = write(benchmark(FASTER), tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    found, [problem] = read_all(tmp_path)
-    assert [b.name for b in found] == ["good"]
+    whole, [problem] = read_all(tmp_path)
+    assert [b.name for b in whole] == ["good"]
     assert message in str(problem)
     assert problem.path == path
     with pytest.raises(BenchmarkError, match="cannot be read"):

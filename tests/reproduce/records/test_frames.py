@@ -48,8 +48,8 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     assert [len(sheet.runs) for sheet in sheets(tmp_path, "paper", [CELL])] == [1] * 4
     cells = [paper.cell("cifar10"), paper.cell("cifar100")]
     fake_records.train(cells[0], tmp_path / "data", 70.0)
-    found = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
-    assert found == [("cifar10", True), ("cifar100", False)]
+    begun = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
+    assert begun == [("cifar10", True), ("cifar100", False)]
     # Of two loaders with the same bits the finished run counts.
     cell = small.cell()
     fake_records.train(cell, tmp_path / "loaders", 70.0)

@@ -35,14 +35,14 @@ def frames(root: Path) -> Frames:
 def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
     for number, petra in enumerate((100.0, 100.5, 150.0), start=1):
         write(tmp_path, number, [petra, 7.0, 3.0, None])
-    found = section(exhibit.EXHIBIT, frames(tmp_path))
-    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    made = section(exhibit.EXHIBIT, frames(tmp_path))
+    (table,) = (block for block in made.blocks if isinstance(block, Table))
     (change,) = table.rows
     shown = ["cost.track_bytes", "PETRA", "3", "0000000000", "100.50", "150.00", "+49.3"]
     assert [entry.text for entry in change] == shown
-    assert any(isinstance(block, Figure) for block in found.blocks)
+    assert any(isinstance(block, Figure) for block in made.blocks)
     assert (
-        found.sentence
+        made.sentence
         == "Over 3 commits 0 of 1 figure stayed within 1%; cost.track_bytes is at 1.17 of its first value."
     )
 

@@ -70,8 +70,8 @@ def acquire_within(folder, seconds=PATIENCE):
     """Ask again and again, as a worker does; gives whom it was taken from."""
 
     def held():
-        with contextlib.suppress(LockedError), hold(folder) as found:
-            return [found.taken_from]
+        with contextlib.suppress(LockedError), hold(folder) as lock:
+            return [lock.taken_from]
 
     return wait_for(held, seconds)[0]
 
@@ -179,10 +179,10 @@ def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(tmp
     others = [FORKED.Process(target=_take_over, args=(name, tmp_path, start, results)) for name in names]
     for other in others:
         other.start()
-    found = dict(results.get(timeout=PATIENCE) for _ in names)
+    taken_from = dict(results.get(timeout=PATIENCE) for _ in names)
     for other in others:
         other.join()
-    assert [host for host in found.values() if host is not None] == ["beta"], found
+    assert [host for host in taken_from.values() if host is not None] == ["beta"], taken_from
     assert not (tmp_path / "inside").exists()
 
 

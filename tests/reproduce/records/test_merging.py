@@ -141,9 +141,9 @@ def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
     file = Record.of(CELL, {"there": there, "here": here}[side]).path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
     before = snapshot(here)
-    found = {decision: detail for decision, _, detail in merge(there, here)}
-    assert set(found) == {Decision.UNREADABLE, Decision.BROUGHT}
-    assert str(file) in found[Decision.UNREADABLE]
+    details = {decision: detail for decision, _, detail in merge(there, here)}
+    assert set(details) == {Decision.UNREADABLE, Decision.BROUGHT}
+    assert str(file) in details[Decision.UNREADABLE]
     assert snapshot(here).items() >= before.items()
     assert Record.of(other, here).state().status is Status.DONE
 

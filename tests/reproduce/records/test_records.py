@@ -145,8 +145,8 @@ def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, me
     assert "move the folder away" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert snapshot(record.path) == before
-    found = scan(tmp_path)
-    assert (len(found.records), len(found.problems)) == (0, 1)
+    scanned = scan(tmp_path)
+    assert (len(scanned.records), len(scanned.problems)) == (0, 1)
 
 
 def test_the_folder_has_the_whole_configuration_and_another_cell_is_refused_with_the_difference(record):

@@ -34,9 +34,9 @@ def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
     file = fake_records.train(digits_cell(), tmp_path, 90.0).path / name
     fake_records.train(digits_cell(seed=1), tmp_path, 91.0)
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    found = results.read(tmp_path)
-    assert [run.cell.seed for run in found.runs] == [1]
-    assert message in str(found.problems[0])
+    read = results.read(tmp_path)
+    assert [run.cell.seed for run in read.runs] == [1]
+    assert message in str(read.problems[0])
     checked = CliRunner().invoke(main, ["records", "check", "--records", str(tmp_path)])
     assert checked.exit_code == 1
     assert message in checked.stderr
@@ -46,9 +46,9 @@ def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
 def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(tmp_path: Path) -> None:
     fake_records.begin(digits_cell(), tmp_path).fail("diverged", "nan")
     fake_records.train(digits_cell(seed=1), tmp_path, 90.0, epochs=1)
-    found = results.read(tmp_path)
-    assert [run.state.status for run in found.runs] == [Status.FAILED, Status.PARTIAL]
-    assert found.problems == ()
+    read = results.read(tmp_path)
+    assert [run.state.status for run in read.runs] == [Status.FAILED, Status.PARTIAL]
+    assert read.problems == ()
     file = fake_records.train(digits_cell(seed=2), tmp_path, 90.0).path / "metrics.jsonl"
     file.write_text(file.read_text().replace('"test_accuracy"', '"test_acuracy"', 1))
     (problem,) = results.read(tmp_path).problems
@@ -60,9 +60,9 @@ def test_what_is_planned_and_has_no_record_is_there_as_not_run_unless_it_ran_in_
 ) -> None:
     fake_records.train(replace(digits_cell(), precision="bf16"), tmp_path, 90.0)
     planned = [digits_cell(), digits_cell(seed=1)]
-    found = results.read(tmp_path, planned)
-    assert [(run.cell.seed, run.state.status) for run in found.runs] == [(0, Status.DONE), (1, Status.NOT_RUN)]
-    assert found.runs[0].cell.precision == "bf16"
+    read = results.read(tmp_path, planned)
+    assert [(run.cell.seed, run.state.status) for run in read.runs] == [(0, Status.DONE), (1, Status.NOT_RUN)]
+    assert read.runs[0].cell.precision == "bf16"
     in_both = results.read(tmp_path, [digits_cell(), replace(digits_cell(), precision="bf16")])
     states = [(run.cell.precision, run.state.status) for run in in_both.runs]
     assert states == [("bf16", Status.DONE), ("float32", Status.NOT_RUN)]

@@ -108,13 +108,13 @@ def test_every_drawing_says_what_it_shows(tree: Element) -> None:
 
 def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_published(tree: Element) -> None:
     assert len(tree.all("table")) >= 10
-    for found in tree.all("table"):
-        assert len(found.all("caption")) == 1
-        assert len(found.all("caption")[0].text.split()) >= 4
-        columns = len([e for e in found.all("thead")[0].children[-1].children if e.attributes.get("scope") == "col"])
-        for row in found.all("tr"):
+    for shown in tree.all("table"):
+        assert len(shown.all("caption")) == 1
+        assert len(shown.all("caption")[0].text.split()) >= 4
+        columns = len([e for e in shown.all("thead")[0].children[-1].children if e.attributes.get("scope") == "col"])
+        for row in shown.all("tr"):
             assert sum(int(cell.attributes.get("colspan", 1)) for cell in row.children) == columns
-        for body in found.all("tbody"):
+        for body in shown.all("tbody"):
             for row in body.children:
                 assert row.children[0].tag == "th"
     cells = {text for row in rows(table(tree, "table2")) for text in row}
@@ -144,10 +144,13 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
     petra, reference = values(methods.PETRA), values(methods.BACKPROPAGATION)
     mean, difference = estimate(list(petra.values())), estimate([petra[seed] - reference[seed] for seed in petra])
     assert mean.half_width is not None
-    found = rows(table(tree, "accuracy-smoke-digits"))
-    start = found.index([f"RevNet-18, width {DIGITS_NETWORKS['revnet18']['width']}"])
-    row = next(row for row in found[start:] if row[0] == "PETRA")
-    assert next(row for row in found if row[0] == "method") == ["method", *["accuracy, %", "difference", "verdict"] * 3]
+    listed = rows(table(tree, "accuracy-smoke-digits"))
+    start = listed.index([f"RevNet-18, width {DIGITS_NETWORKS['revnet18']['width']}"])
+    row = next(row for row in listed[start:] if row[0] == "PETRA")
+    assert next(row for row in listed if row[0] == "method") == [
+        "method",
+        *["accuracy, %", "difference", "verdict"] * 3,
+    ]
     assert re.split(r"\s±\s", row[4]) == [f"{mean.mean:.1f}", f"{mean.half_width:.1f} (2)"]
     assert float(row[5].replace("\N{MINUS SIGN}", "-").split("\u202f")[0]) == pytest.approx(difference.mean, abs=0.06)
     assert row[6].removesuffix(" \N{DAGGER}") in {"agree", "differ", "cannot tell"}
@@ -155,8 +158,8 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
 
 def cards(tree: Element) -> dict[str, Element]:
     """The cards of the board, by the section that they lead to."""
-    found = [e for e in tree.walk() if e.attributes.get("class") == "card"]
-    return {card.all("a")[0].attributes["href"].removeprefix("#"): card for card in found}
+    each = [e for e in tree.walk() if e.attributes.get("class") == "card"]
+    return {card.all("a")[0].attributes["href"].removeprefix("#"): card for card in each}
 
 
 def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None:
@@ -185,8 +188,8 @@ def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
 
 
 def test_provenance_names_machine_and_command_of_every_cell_and_records_that_cannot_be_read(tree: Element) -> None:
-    heads, *found = rows(table(tree, "cells"))
-    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
+    heads, *cells = rows(table(tree, "cells"))
+    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
     row = by_name[digits_cell("revnet18", methods.PETRA, 4, 1).name]
     assert (row["state"], row["code"], row["environment"]) == ("done", "C2", "E1")
     assert row["command"].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid

@@ -19,8 +19,8 @@ from reproduce.running.worker import Settings, device_of
         (["cuda", "cuda:1"], 2, "cuda:1 is named twice; --jobs gives a device several workers"),
     ],
 )
-def test_devices_are_there_and_named_once(monkeypatch, names, there, chosen):
-    monkeypatch.setattr(devices, "cuda_devices", lambda: there)
+def test_devices_are_there_and_named_once(monkeypatch, names, count, chosen):
+    monkeypatch.setattr(devices, "cuda_devices", lambda: count)
     if isinstance(chosen, tuple):
         assert choose(names) == chosen
     else:

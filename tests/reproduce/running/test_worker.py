@@ -32,10 +32,10 @@ def reports(cells, root, should_stop=lambda: False, **how):
 
 def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
     missing = [small.cell(seed=seed) for seed in range(2)]
-    found = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
-    assert [message[:2] for message in found] == [("problem", 0), ("end", 1), ("problem", 2), ("end", 3)]
-    assert "python -m reproduce data prepare cifar10" in found[0][2]
-    assert found[0][2] == found[2][2], "so that it can be told once"
+    messages = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
+    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1), ("problem", 2), ("end", 3)]
+    assert "python -m reproduce data prepare cifar10" in messages[0][2]
+    assert messages[0][2] == messages[2][2], "so that it can be told once"
     assert Record.of(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
 
 
@@ -71,9 +71,9 @@ def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
         return State(Status.DONE)
 
     monkeypatch.setattr(worker, "execute", lose_once)
-    found = reports(CELLS[:1], tmp_path)
-    assert [message[:2] for message in found] == [("notice", 0), ("end", 0)]
-    assert "beta" in found[0][2]
+    messages = reports(CELLS[:1], tmp_path)
+    assert [message[:2] for message in messages] == [("notice", 0), ("end", 0)]
+    assert "beta" in messages[0][2]
 
 
 @pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
@@ -82,10 +82,10 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
         raise (torch.AcceleratorError if message.startswith("CUDA") else RuntimeError)(message)
 
     monkeypatch.setattr(worker, "execute", fail)
-    found = reports(CELLS, tmp_path)
+    messages = reports(CELLS, tmp_path)
     kinds = [("broken", 0)] if message.startswith("CUDA") else [("problem", index) for index in range(3)]
-    assert [report[:2] for report in found] == kinds
-    assert message in found[0][2]
+    assert [report[:2] for report in messages] == kinds
+    assert message in messages[0][2]
 
 
 def test_workers_of_one_gpu_have_their_part_of_its_memory_and_records_say_so(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from reproduce.show.compare import Sample, means, measured, with_difference
 def run(method: str, seed: int, accuracy: float | None, status: str = "done", broken: str = "") -> dict[str, Any]:
     state = {"done": "done", "failed": "diverged (epoch 1 of 2)"}.get(status, status)
     reason = "diverged" if status == "failed" else ""
-    own = {"method": method, "seed": seed, "status": status, "state": state, "reason": reason, "broken": broken}
-    return own | {"accuracy": accuracy}
+    columns = {"method": method, "seed": seed, "status": status, "state": state, "reason": reason, "broken": broken}
+    return columns | {"accuracy": accuracy}
 
 
 def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:

@@ -37,7 +37,7 @@ def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(
 
 
 def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:
-    found = tables.table(
+    shown = tables.table(
         key="t",
         caption="",
         rows=[0.0, 1e-9, float("nan")],
@@ -47,11 +47,11 @@ def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> 
             tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
         ],
     )
-    assert [column.name for column in found.columns] == ["off", "d", "A", "B"]
-    assert [(row[0].text, row[0].tone) for row in found.rows] == [
+    assert [column.name for column in shown.columns] == ["off", "d", "A", "B"]
+    assert [(row[0].text, row[0].tone) for row in shown.rows] == [
         ("0.0", Tone.OURS),
         ("0.0", Tone.ALERT),
         ("", Tone.MISSING),
     ]
-    assert {row[1].tone for row in found.rows[:2]} == {Tone.OURS}
-    assert [entry.text for entry in found.rows[0][2:]] == ["1.0", "2.0"]
+    assert {row[1].tone for row in shown.rows[:2]} == {Tone.OURS}
+    assert [entry.text for entry in shown.rows[0][2:]] == ["1.0", "2.0"]

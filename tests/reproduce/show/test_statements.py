@@ -18,8 +18,8 @@ def test_claims_about_an_interval() -> None:
         (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ):
-        found = Estimate((low + high) / 2, low, high, 3)
-        assert (is_below(found), is_not_below(found), is_above(found)) == (below, not_below, above), found
+        interval = Estimate((low + high) / 2, low, high, 3)
+        assert (is_below(interval), is_not_below(interval), is_above(interval)) == (below, not_below, above), interval
     for nothing in (None, Estimate(-5.0, None, None, 1)):
         assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 
@@ -49,6 +49,6 @@ def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
     ],
 )
 def test_a_finding_is_alarming_where_it_is_against_the_paper(scale: str, outcomes: list[Outcome], tone: Tone) -> None:
-    found = statements.finding("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
-    assert found.tone is tone
-    assert found.text.startswith("Figure 4. Stated is “the gap")
+    finding = statements.finding("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
+    assert finding.tone is tone
+    assert finding.text.startswith("Figure 4. Stated is “the gap")

@@ -10,7 +10,7 @@ GAPS = judge({1: Sample({0: -2.0, 1: -2.1}), 4: Sample()})
 
 
 def test_every_kind_of_field_stands_under_its_head() -> None:
-    found = table(
+    made = table(
         key="t",
         caption="A table",
         rows=[1, 4, 9],
@@ -24,12 +24,12 @@ def test_every_kind_of_field_stands_under_its_head() -> None:
         ],
         notes=("first", ""),
     )
-    heads = [column.name for column in found.columns]
+    heads = [column.name for column in made.columns]
     assert heads[4:6] == ["gap", "verdict"]
-    assert found.columns[1].group == "runs"
-    assert found.notes[0] == "first"
-    assert found.notes[1].startswith("1 comparison: differ 1. "), "of its verdicts a table says how many there are"
-    rows = [dict(zip(heads, row, strict=True)) for row in found.rows]
+    assert made.columns[1].group == "runs"
+    assert made.notes[0] == "first"
+    assert made.notes[1].startswith("1 comparison: differ 1. "), "of its verdicts a table says how many there are"
+    rows = [dict(zip(heads, row, strict=True)) for row in made.rows]
     assert [row["odd"].text for row in rows] == ["yes", "", "yes"]
     assert [row["bytes"].text for row in rows] == ["1,000.0", "4,000.0", "not held"]
     assert rows[0]["less"].text == "\N{MINUS SIGN}1"
