@@ -36,7 +36,7 @@ from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
-from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
@@ -199,7 +199,7 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
         of_method = replace(run, method=method.name)
         guess = largest_batch(of_method, predicted_peak, limit, 64)
         largest = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
-        recorder.add("budget", method.title, LARGEST_FORETOLD, "images", guess)
+        recorder.add("budget", method.title, LARGEST_PREDICTED, "images", guess)
         recorder.add("budget", method.title, LARGEST_FOUND, "images", largest)
         if largest:
             recorder.add(

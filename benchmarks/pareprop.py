@@ -49,9 +49,9 @@ from reproduce.cells import transformers
 from reproduce.published import pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,
-    LARGEST_FORETOLD,
     LARGEST_FOUND,
-    PEAK_FORETOLD,
+    LARGEST_PREDICTED,
+    PEAK_PREDICTED,
     THROUGHPUT,
     Benchmark,
     Comparison,
@@ -198,7 +198,7 @@ def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -
         peak = unless_out_of_memory(partial(allocated, of_method, device), device)
         if peak is not None:
             recorder.add(run.group, method.title, ALLOCATED, "B", peak)
-        recorder.add(run.group, method.title, PEAK_FORETOLD, "B", predicted_peak(of_method))
+        recorder.add(run.group, method.title, PEAK_PREDICTED, "B", predicted_peak(of_method))
 
 
 def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, limit: int, *, find: bool) -> None:
@@ -211,7 +211,7 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
             return bytes_needed is not None and bytes_needed <= limit
 
         guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
-        recorder.add(run.network, method.title, LARGEST_FORETOLD, "samples", guess)
+        recorder.add(run.network, method.title, LARGEST_PREDICTED, "samples", guess)
         if find:
             most = largest(partial(fits, peak=partial(allocated, device=device)), guess)
             recorder.add(run.network, method.title, LARGEST_FOUND, "samples", most)

@@ -10,7 +10,7 @@ from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGA
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.published import Mark, Row, pareprop_row
-from reproduce.records.benchmarks import ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND, THROUGHPUT, Benchmark, spread
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread
 from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, none, short_title, with_sign
@@ -19,7 +19,7 @@ from reproduce.show.tables import amounts, difference, entry, number, table, wor
 from reproduce.words import count
 
 TITLES = {m.title: short_title(m) for m in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)}
-QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_FORETOLD, LARGEST_FOUND)
+QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_PREDICTED, LARGEST_FOUND)
 BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in the name of a group; a head
 INTRODUCTION = (
     "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
@@ -107,10 +107,10 @@ def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
             key=f"{record.name}-batches",
             caption=f"Largest batch under {record.setting['budget']:g} MB on {device}: predicted from shapes, without "
             "temporaries, and found by the allocator.",
-            rows=medians.index[medians[LARGEST_FORETOLD, PAREPROP.title].notna()],
+            rows=medians.index[medians[LARGEST_PREDICTED, PAREPROP.title].notna()],
             fields=[
                 words("network", lambda group: group),
-                amounts(TITLES, lambda g: medians.loc[g, LARGEST_FORETOLD], 0, group="predicted", without="not run"),
+                amounts(TITLES, lambda g: medians.loc[g, LARGEST_PREDICTED], 0, group="predicted", without="not run"),
                 amounts(TITLES, lambda group: medians.loc[group, LARGEST_FOUND], 0, group="found", without="not run"),
             ],
         )

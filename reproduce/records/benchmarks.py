@@ -29,9 +29,9 @@ FOLDER = "benchmarks"  # below the folder of records
 
 #: Quantities that several scripts measure, or that an exhibit asks for by name.
 THROUGHPUT = "throughput"
-ALLOCATED, PEAK_FORETOLD = "allocated peak", "foretold peak"
+ALLOCATED, PEAK_PREDICTED = "allocated peak", "predicted peak"
 SIDE_BITS = "side bits"
-LARGEST_FORETOLD, LARGEST_FOUND = "largest batch, foretold", "largest batch, found"
+LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, found"
 
 
 class BenchmarkError(Exception):

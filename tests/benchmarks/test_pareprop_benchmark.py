@@ -72,12 +72,12 @@ def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)
-def test_what_is_foretold_is_near_what_the_allocator_gives_out(method: Any) -> None:
+def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: Any) -> None:
     run = dataclasses.replace(RUN, method=method)
     assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.predicted_peak(run), rel=0.25)
 
 
-def test_a_second_graph_is_foretold_and_largest_batches_are_found_from_a_line() -> None:
+def test_a_second_graph_is_predicted_and_largest_batches_are_found_from_a_line() -> None:
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
     assert script.predicted_peak(plain) < script.predicted_peak(RUN)
     limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
