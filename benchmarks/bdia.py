@@ -23,14 +23,16 @@ from petra_core import Pipeline
 from petra_core.recipe import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
-from reproduce.grids.plans.bdia import Contestant
+from reproduce.grids.plans.bdia import TransformerContestant
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Benchmark, Comparison
 from reproduce.running import devices
 
 GROUP, SECONDS = "published size", "time of a step"
 
 
-def stepping(contestant: Contestant, batch: int, device: torch.device) -> tuple[Pipeline, Callable[[], object]]:
+def stepping(
+    contestant: TransformerContestant, batch: int, device: torch.device
+) -> tuple[Pipeline, Callable[[], object]]:
     """A pipeline after its first step, which makes what only that makes, and a function that does one more."""
     cell = bdia.as_published(contestant)
     classes = catalogue.by_name(cell.dataset).num_classes

@@ -13,7 +13,7 @@ from petra_core.ledger import Ledger
 from petra_core.randomness import RandomStream
 from petra_core.stages import Stage
 
-__all__ = ["Evaluation", "Guessed", "LocalBlock", "dot", "factors"]
+__all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors"]
 
 
 def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
@@ -90,10 +90,10 @@ class LocalBlock:
         return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters()]
 
 
-class Evaluation:
+class BlockEvaluation:
     """One evaluation of a block with a graph of its own, and the gradients that are sent through it."""
 
-    def __init__(self, block: LocalBlock, x: Tensor, sources: "Callable[[Evaluation, Any], Tensor]") -> None:
+    def __init__(self, block: LocalBlock, x: Tensor, sources: "Callable[[BlockEvaluation, Any], Tensor]") -> None:
         self.block, self._sources = block, sources
         self.input = x.detach().requires_grad_()
         self._at_output: dict[str, Tensor] = {}

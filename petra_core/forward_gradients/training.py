@@ -26,7 +26,7 @@ from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
-from petra_core.forward_gradients.evaluation import Evaluation, Guessed, LocalBlock, dot, factors
+from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors
 from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
@@ -162,9 +162,9 @@ class ForwardGradients:
 
     def _downwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by reverse mode: all graphs, then the blocks from the top."""
-        evaluations: list[Evaluation] = []
+        evaluations: list[BlockEvaluation] = []
 
-        def source(evaluation: Evaluation, name: Target | Guess) -> Tensor:
+        def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
             if name.value == "global":
                 return evaluations[evaluation.block.index + 1].pulled(name)[0]
             if name.value == "next":
@@ -193,7 +193,7 @@ class ForwardGradients:
     def _upwards(self, inputs: Tensor, target: Tensor) -> Tensor:
         """A step by forward mode: one graph at a time."""
 
-        def source(evaluation: Evaluation, name: Target | Guess) -> Tensor:
+        def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
             return self._own_gradient(evaluation, name, target)
 
         x = inputs
@@ -218,7 +218,9 @@ class ForwardGradients:
         top = self._evaluation(self.blocks[-1], x, source)
         return self._last(top, target)
 
-    def _evaluation(self, block: LocalBlock, x: Tensor, source: Callable[[Evaluation, Any], Tensor]) -> Evaluation:
+    def _evaluation(
+        self, block: LocalBlock, x: Tensor, source: Callable[[BlockEvaluation, Any], Tensor]
+    ) -> BlockEvaluation:
         with contextlib.ExitStack() as stack:
             if block.graph_bytes is None:
                 accounted = (x, *block.stage.parameters(), *block.stage.buffers())
@@ -226,7 +228,7 @@ class ForwardGradients:
             stack.enter_context(block.stream)
             if self.settings.guess is Guess.REDRAWN and block.drawn is not None and self._auxiliary is not None:
                 block.drawn = self._auxiliary(block.index).to(self.device)
-            evaluation = Evaluation(block, x, source)
+            evaluation = BlockEvaluation(block, x, source)
         if block.graph_bytes is None:
             block.graph_bytes = saved.bytes
         block.ledger.set("inputs", payload([evaluation.input]))
@@ -235,12 +237,12 @@ class ForwardGradients:
         self.graphs_peak = max(self.graphs_peak, self._graphs)
         return evaluation
 
-    def _end(self, evaluation: Evaluation) -> None:
+    def _end(self, evaluation: BlockEvaluation) -> None:
         self._graphs -= (evaluation.block.graph_bytes or 0) + payload([evaluation.input])
         evaluation.block.ledger.set("inputs", 0)
         evaluation.block.ledger.set("graph", 0)
 
-    def _last(self, top: Evaluation, target: Tensor) -> Tensor:
+    def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
         loss = self._loss(top.output, target)
         parameters = list(top.block.stage.parameters())
@@ -253,7 +255,7 @@ class ForwardGradients:
 
     # --- guesses and targets
 
-    def _own_gradient(self, evaluation: Evaluation, name: Target | Guess, target: Tensor) -> Tensor:
+    def _own_gradient(self, evaluation: BlockEvaluation, name: Target | Guess, target: Tensor) -> Tensor:
         """At a block's output the gradient of its own auxiliary loss, or of that of the network drawn for guesses."""
         network = evaluation.block.auxiliary if name.value == "local" else evaluation.block.drawn
         assert network is not None
@@ -267,7 +269,7 @@ class ForwardGradients:
             parameter.grad = gradient
         return activation
 
-    def _train_auxiliary(self, evaluation: Evaluation, target: Tensor) -> None:
+    def _train_auxiliary(self, evaluation: BlockEvaluation, target: Tensor) -> None:
         """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
         if self.settings.trains_auxiliary:
             evaluation.at_output(Target.LOCAL)
@@ -278,7 +280,7 @@ class ForwardGradients:
                 return torch.randn_like(like)
             return torch.randint_like(like, 2).mul_(2).sub_(1)
 
-    def _guesses(self, evaluation: Evaluation) -> Iterator[Guessed]:
+    def _guesses(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
         """The guess for each tensor of a block, its product with the target still unknown."""
         guess, space = self.settings.guess, self.settings.space
         if space is Space.ACTIVATIONS:
@@ -299,7 +301,7 @@ class ForwardGradients:
             for name, value in layer_shares.items():
                 yield Guessed(value, unknown, unknown, layer, name)
 
-    def _shares(self, evaluation: Evaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
+    def _shares(self, evaluation: BlockEvaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
         gradients = evaluation.pulled(source)[1][layer.name]
         parts = shares(layer, evaluation.seen.features[layer.name], gradients)
@@ -309,7 +311,7 @@ class ForwardGradients:
             return parts
         return {name: value.sum(0, keepdim=True) for name, value in parts.items()}
 
-    def _compared(self, evaluation: Evaluation) -> Iterator[Guessed]:
+    def _compared(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
         """The guesses with their products, by projection: the target has been computed."""
         wanted: dict[str, Tensor] = {}
         layer: Layer | None = None
@@ -324,7 +326,7 @@ class ForwardGradients:
             guessed.product, guessed.target_squared = dot(t, guessed.guess), dot(t, t)
             yield guessed
 
-    def _pushed(self, evaluation: Evaluation, target: Tensor) -> Iterator[Guessed]:
+    def _pushed(self, evaluation: BlockEvaluation, target: Tensor) -> Iterator[Guessed]:
         """The guesses with their products, each by one jvp."""
         index = evaluation.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
@@ -339,7 +341,7 @@ class ForwardGradients:
             guessed.product = products if self.settings.space is not Space.BATCH_WEIGHTS else products.sum()[None]
             yield guessed
 
-    def _shift(self, evaluation: Evaluation, guessed: Guessed) -> Tensor:
+    def _shift(self, evaluation: BlockEvaluation, guessed: Guessed) -> Tensor:
         """The change of its layer's output, [B, ...], when a parameter changes by the guess."""
         assert guessed.layer is not None
         features = evaluation.seen.features[guessed.layer.name]
@@ -381,7 +383,7 @@ class ForwardGradients:
 
     # --- the update
 
-    def _follow(self, evaluation: Evaluation, guesses: Iterator[Guessed]) -> list[Guessed]:
+    def _follow(self, evaluation: BlockEvaluation, guesses: Iterator[Guessed]) -> list[Guessed]:
         """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
         scaling = Scaling.PROJECTED if Fault.SIGN in self.settings.released else self.settings.scaling
         kept = []

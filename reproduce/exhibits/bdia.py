@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
-from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, Contestant, cells, contestant_of
+from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, TransformerContestant, cells, contestant_of
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, Sheet, settings_key
 from reproduce.show.compare import Samples, judge, means, points
@@ -108,7 +108,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _published_points(contestant: Contestant, stated: Stated) -> Entry:
+def _published_points(contestant: TransformerContestant, stated: Stated) -> Entry:
     """What was published of the two less each other, on the same data set."""
     if not contestant.against or contestant.title not in stated:
         return missing("")

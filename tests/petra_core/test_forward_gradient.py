@@ -304,15 +304,15 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
 def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And projection those of all blocks: by who is alive, and by the bytes that the accounts of the blocks have."""
     alive: list[int] = []
-    evaluations: list[weakref.ref[training.Evaluation]] = []
-    made = training.Evaluation.__init__
+    evaluations: list[weakref.ref[training.BlockEvaluation]] = []
+    made = training.BlockEvaluation.__init__
 
-    def note(evaluation: training.Evaluation, *arguments: Any) -> None:
+    def note(evaluation: training.BlockEvaluation, *arguments: Any) -> None:
         alive.append(sum(other() is not None for other in evaluations))
         evaluations.append(weakref.ref(evaluation))
         made(evaluation, *arguments)
 
-    monkeypatch.setattr(training.Evaluation, "__init__", note)
+    monkeypatch.setattr(training.BlockEvaluation, "__init__", note)
     peaks = {}
     for derivative in Derivative:
         alive.clear()

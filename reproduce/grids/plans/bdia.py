@@ -19,7 +19,7 @@ PUBLISHED_SIZE = "six"
 
 
 @dataclass(frozen=True)
-class Contestant:
+class TransformerContestant:
     """A transformer and how it is trained.
 
     Attributes:
@@ -35,18 +35,18 @@ class Contestant:
     family: str
     coupling: str
     method: Method
-    against: "Contestant | None" = None
+    against: "TransformerContestant | None" = None
 
 
-VIT = Contestant("ViT", "vit", OWN, methods.BACKPROPAGATION)
-REVVIT = Contestant("RevViT", "revvit", OWN, methods.REVERSIBLE_BACKPROPAGATION, VIT)
-BDIA = Contestant("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION, VIT)
-FLOAT = Contestant("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION, VIT)
+VIT = TransformerContestant("ViT", "vit", OWN, methods.BACKPROPAGATION)
+REVVIT = TransformerContestant("RevViT", "revvit", OWN, methods.REVERSIBLE_BACKPROPAGATION, VIT)
+BDIA = TransformerContestant("BDIA-ViT", "vit", "bdia", methods.REVERSIBLE_BACKPROPAGATION, VIT)
+FLOAT = TransformerContestant("BDIA-ViT without quantiser", "vit", "bdia_float", methods.BACKPROPAGATION, VIT)
 PUBLISHED = (VIT, REVVIT, BDIA)
 CONTESTANTS = (
     *(*PUBLISHED, FLOAT),
-    Contestant("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
-    Contestant("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
+    TransformerContestant("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
+    TransformerContestant("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
 )
 
 
@@ -66,31 +66,31 @@ def cells(scale: str) -> list[Cell]:
     return []
 
 
-def contestant_of(cell: Cell) -> Contestant:
+def contestant_of(cell: Cell) -> TransformerContestant:
     """What a cell of this plan is of."""
     assert isinstance(cell, TrainedCell)
     of = cell.model.partition("_")[0], cell.coupling, cell.method
     return next(c for c in CONTESTANTS if (c.family, c.coupling, c.method.name) == of)
 
 
-def _smoke(contestant: Contestant) -> TrainingCell:
+def _smoke(contestant: TransformerContestant) -> TrainingCell:
     brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
     return smoke.digits_cell("revnet18", contestant.method, **_network(contestant, "micro2", 48) | brief)
 
 
-def _small(contestant: Contestant, seed: int) -> TrainingCell:
+def _small(contestant: TransformerContestant, seed: int) -> TrainingCell:
     rate = 1e-3 * math.sqrt(32 / 128)
     longer: dict[str, Any] = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": rate}
     return small.cell("revnet18", contestant.method, 1, seed, **_network(contestant, PUBLISHED_SIZE, 64) | longer)
 
 
-def as_published(contestant: Contestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
+def as_published(contestant: TransformerContestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
     """The cell of the published size and, as far as a cell can say it, recipe."""
     recipe: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
     network = _network(contestant, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
     return paper.cell(dataset, "revnet18", contestant.method, 1, seed, **network | recipe)
 
 
-def _network(contestant: Contestant, size: str, width: int) -> dict[str, Any]:
+def _network(contestant: TransformerContestant, size: str, width: int) -> dict[str, Any]:
     model: dict[str, Any] = {"model": f"{contestant.family}_{size}", "stem": "patch4", "width": width}
     return {**model, "coupling": contestant.coupling, "optimizer": "adamw", "weight_decay": 0.05}
