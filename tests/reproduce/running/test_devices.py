@@ -8,7 +8,7 @@ from reproduce.running.worker import Settings, device_of
 
 
 @pytest.mark.parametrize(
-    ("names", "there", "chosen"),
+    ("names", "count", "chosen"),
     [
         (["cpu"], 0, ("cpu",)),
         (["cuda"], 4, ("cuda:0", "cuda:1", "cuda:2", "cuda:3")),
