@@ -93,7 +93,7 @@ def allocated(run: MemoryRun) -> tuple[Allocations, MemoryReport]:
 
 
 def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, MemoryReport] | None:
-    """As `allocated`; None, and a word on the screen, if the run does not fit the device."""
+    """What `allocated` measures of a run; None, and a word on the screen, if it does not fit the device."""
     measured = unless_out_of_memory(partial(allocated, run), torch.device(run.device))
     if measured is None:
         print(f"  {what}, {methods.by_name(run.method).title}: does not fit")

@@ -75,7 +75,7 @@ class Correction:
     momentum: bool = False
 
     def at(self, value: float) -> "Correction":
-        """The same rule with another constant.
+        """A correction by the same rule with another constant.
 
         Raises:
             ValueError: the rule has none, or the value is not above 0, or of AVERAGE not below 1.

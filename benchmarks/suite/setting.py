@@ -152,7 +152,7 @@ def step_of_full_pipeline(network: SuiteNetwork, method: str, device_name: str) 
 
 
 def ticks_to_steady(pipeline: Pipeline) -> int:
-    """As `Method.ticks_to_steady`, which commits of the first two days do not have."""
+    """Ticks until a pipeline is full; `Method.ticks_to_steady` says it, but not in commits of the first two days."""
     method, stages = pipeline.method, len(pipeline.stages)
     if hasattr(method, "ticks_to_steady"):
         return method.ticks_to_steady(stages, pipeline.accumulation)

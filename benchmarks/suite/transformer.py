@@ -62,7 +62,7 @@ class NarrowTransformer(_TransformerSteps):
 
 
 class NarrowBdia(_TransformerSteps):
-    """The same with BDIA's coupling, which backpropagation does not invert."""
+    """A narrow ViT with BDIA's coupling, which backpropagation does not invert."""
 
     params = ([method.name for method in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PETRA)], DEVICES)
     network = BdiaViT(4, width=48, batch=8, size=16)

@@ -33,7 +33,7 @@ class Layer:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By name in the module: `weight` and, where there is one, `bias`."""
+        """The parameters of the layer by name: `weight` and, where there is one, `bias`."""
         return dict(self.module.named_parameters(recurse=False))
 
     @property
@@ -138,7 +138,7 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
     module = layer.module
 
     def share(a: Tensor, d: Tensor) -> dict[str, Tensor]:
-        """Of one sample: a outer d, summed over all places at which the weights are used."""
+        """The share of one sample: a outer d, summed over all places at which the weights are used."""
         places = tuple(range(d.dim() - 1)) if isinstance(module, nn.Linear) else tuple(range(1, d.dim()))
         if isinstance(module, nn.Conv2d):
             stride = module.stride

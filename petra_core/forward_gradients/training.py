@@ -413,7 +413,7 @@ class ForwardGradients:
             parameters[name].grad = gradient
 
     def _follow_together(self, guesses: Sequence[Guessed], product: Tensor) -> None:
-        """Of ALL_WEIGHTS: one number for all tensors of all blocks, from the product [1] of all of them."""
+        """In the space ALL_WEIGHTS, scale all guesses by one number, which follows from the product [1] of all."""
         squared = torch.stack([guessed.squared for guessed in guesses]).sum(0)
         factor = factors(product, squared, self.settings.scaling)
         for guessed in guesses:
@@ -522,7 +522,7 @@ class ForwardGradients:
 
 
 class _Losses(PendingLosses):
-    """Of a network whose blocks are no workers: where a loss comes from is not told."""
+    """Losses of a network whose blocks are no workers: an error does not say which stage is to blame."""
 
     def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
         del late

@@ -194,6 +194,6 @@ def pack(bits: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, shape: torch.Size) -> Tensor:
-    """Of bytes of `pack` the booleans, in their shape."""
+    """The booleans, in their shape, that `pack` made bytes of."""
     bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device) & 1
     return bits.flatten()[: shape.numel()].view(shape).bool()

@@ -117,7 +117,7 @@ def _check_blocks(blocks: int) -> None:
 
 
 def _channels(block: int, blocks: int, width: int) -> int:
-    """Of the output of a block."""
+    """Channels of the output of a block."""
     return width << (4 * block // blocks)
 
 

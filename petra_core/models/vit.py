@@ -60,7 +60,7 @@ class CausalAttention(SelfAttention):
 
 
 class Latest(nn.Module):
-    """Of two streams the first, the output of the last block; a lone tensor is that already."""
+    """Takes the first of two streams, the output of the last block; a lone tensor is that already."""
 
     def forward(self, value: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         return value if isinstance(value, Tensor) else value[0]

@@ -52,7 +52,7 @@ def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
 
 
 def title_of(cell: NetworkCell) -> str:
-    """As tables call the cell's network: "RevNet-18, width 16"."""
+    """What tables call the cell's network, such as "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
         return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
     if cell.model in BLOCK_MODELS:

@@ -73,7 +73,7 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
 
 
 def shared_by(how: How, processes: int) -> How:
-    """The same in each of so many processes of this machine, with its share of the cores to decode images."""
+    """How each of so many processes of this machine computes: with its share of the cores to decode images."""
     return dataclasses.replace(how, data_workers=how.data_workers or max(1, min(DATA_WORKERS, CORES // processes)))
 
 

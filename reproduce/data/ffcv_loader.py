@@ -67,7 +67,7 @@ class FfcvFile(Source):
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
-        """See `Source`; FFCV begins to decode at the first `next`."""
+        """The batches of these samples, in order; FFCV begins to decode at the first `next`."""
         batches = self._batches(np.stack((samples.astype(np.uint64), hashes), axis=1), batch_size)
         self._open.add(batches)
         return batches
@@ -121,7 +121,7 @@ class FfcvFile(Source):
 
 
 def _raw_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Decode:
-    """Of raw images of one size. Raises: DataError: theirs is another."""
+    """Decodes raw images of one size. Raises: DataError: theirs is another."""
     size, padding = batch_format.image_size, PADDING if augment else 0
     if file.raw_size() != (size, size):
         height, width = file.raw_size()

@@ -119,7 +119,7 @@ def _classes(folder: Path, dataset: Dataset) -> list[str]:
 
 
 def _files(source: Path, folder: str, classes: Sequence[str]) -> Iterator[ImageFile]:
-    """Of all classes, in order; what has not the name of an image is passed over."""
+    """The images of all classes, in order; what has not the name of an image is passed over."""
     labels = {name: label for label, name in enumerate(classes)}
     for path, label in make_dataset(source / folder, labels, IMG_EXTENSIONS, allow_empty=True):
         yield ImageFile(path.removeprefix(f"{source}/"), label, os.stat(path).st_size)

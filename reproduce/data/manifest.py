@@ -71,7 +71,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """See the module."""
+    """What a prepared folder holds and where it came from, as `manifest.json` in it says."""
 
     dataset: str  # its name in the catalogue
     source: str  # the folder that it was made from

@@ -142,7 +142,7 @@ Stamp = tuple[int, int, int]
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Of a manifest: another one if the data set was made anew."""
+    """What tells whether a manifest is still the same file: it changes if the data set is made anew."""
     status = (folder / manifest.NAME).stat()
     return status.st_ino, status.st_mtime_ns, status.st_size
 

@@ -119,7 +119,7 @@ def _at_scale(shown: Shown, scale: str) -> Shown:
 
 
 def _standing(every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
-    """By what has been run, and at the paper's scale by whether anything alarms; None of what needs no cells."""
+    """How an exhibit stands: by what was run and, at the paper's scale, what alarms; None if it needs no cells."""
     if not every:
         return None
     if not any(sheet.begun for sheet in every):

@@ -39,7 +39,7 @@ CLOSER = (
 
 
 def extents(sheet: Sheet, values: Frame) -> dict[str, str]:
-    """By study of which there are values, of how many seeds: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
+    """How many seeds have values, by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
     seeds = values.groupby("study", sort=False)["seed"].nunique()
     planned = means(sheet.runs, "seed", ["network", "k"])
     unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
@@ -52,7 +52,7 @@ def claim(judgement: Judgement) -> Outcome:
 
 
 def corrected(judgement: Judgement) -> Outcome:
-    """The same after Holm's correction: what does not survive may be there by chance."""
+    """The outcome after Holm's correction: what does not survive may be there by chance."""
     return claim(judgement) if judgement.survives else Outcome.CANNOT_TELL
 
 

@@ -34,7 +34,7 @@ LOOKS[DATA_PARALLEL] = Look(DATA_PARALLEL, plots.COLOURS[methods.BACKPROPAGATION
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Of the largest scale at which stages were timed: rivals and links."""
+    """Rivals and links, modelled from the largest scale at which stages were timed."""
     sheet = largest(frames)
     if sheet is None:
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)

@@ -60,7 +60,7 @@ class Measured:
 
     @property
     def method(self) -> Method:
-        """Of the cell."""
+        """The method of the cell."""
         return methods.by_name(self.cell.method)
 
     @property

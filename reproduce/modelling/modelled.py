@@ -50,7 +50,7 @@ class Modelled:
 
     @property
     def invertible(self) -> tuple[bool, ...]:
-        """Of each stage, whether it can be inverted."""
+        """Whether each stage can be inverted."""
         return tuple(row["invertible"] for row in self.run.result["stages"])
 
     def footprints(self, method: Method) -> tuple[Footprint, ...]:

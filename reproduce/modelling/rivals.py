@@ -148,7 +148,7 @@ class RivalChain:
         return self._outcome(DATA_PARALLEL, efficiency, peak, with_4p=True, over_links=True)
 
     def _efficiency(self, batch: int, seconds: float) -> float:
-        """That of `seconds` for a micro-batch, against one device that keeps its graphs."""
+        """The efficiency of `seconds` for a micro-batch, against one device that keeps its graphs."""
         alone = sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
         return alone / self.devices / seconds
 

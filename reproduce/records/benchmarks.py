@@ -121,7 +121,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value; quartiles by linear interpolation between the values."""
+    """Median and quartiles of at least one value; quartiles by linear interpolation between the values."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0], 1)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -168,13 +168,13 @@ class Benchmark:
         return [(sought, spread, sought.holds(spread.median)) for sought in every for spread in [self.spread(sought)]]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
-        """Of the ratios of a comparison, or of the values that a goal is about."""
+        """Median and quartiles of the ratios of a comparison, or of the values that a goal is about."""
         if isinstance(sought, Comparison):
             return spread(self.ratios(sought))
         return spread(self._find(sought, sought.name).values)
 
     def unit(self, sought: Comparison | Goal) -> str:
-        """Of its values, after a space; empty of a ratio."""
+        """The unit of what is compared or aimed at, after a space; empty for a ratio."""
         return "" if isinstance(sought, Comparison) else f" {self._find(sought, sought.name).unit}".rstrip()
 
     def ratios(self, comparison: Comparison) -> list[float]:

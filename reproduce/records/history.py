@@ -54,7 +54,7 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
 
 
 def _versions(run: dict[str, Any]) -> Iterator[tuple[str, tuple[str, list[tuple[str, str, float]]]]]:
-    """By figure the version of its benchmark, and its values."""
+    """The version of its benchmark and the values of every figure of a run, by the name of the figure."""
     columns = {name: place for place, name in enumerate(run["result_columns"])}
     for name, row in run["results"].items():
         yield name, (row[columns["version"]], list(_values(row[columns["result"]], row[columns["params"]])))

@@ -92,7 +92,7 @@ def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[H
 
 
 def _sections(frames: Frames, begun: "Synchronized[int]") -> dict[str, Section]:
-    """Those that nobody has begun, by their keys, one after the other until all have been; the slow ones first."""
+    """Sections by their keys: whatever no other process has begun, one after the other, the slow ones first."""
     made: dict[str, Section] = {}
     in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in SLOW)
     while True:

@@ -51,7 +51,7 @@ def claim(frames: Frames) -> str:
 
 
 def headlines(frames: Frames) -> list[Headline]:
-    """Those of which there are data: accuracy against k, bytes by method, speed against devices."""
+    """The pictures of which there are data: accuracy against k, bytes by method, speed against devices."""
     return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
 
 

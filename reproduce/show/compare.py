@@ -74,7 +74,7 @@ class Sample:
 
 
 class Samples(dict[Any, Sample]):
-    """By place; where nothing was planned the sample is empty, which reads "not run"."""
+    """Samples by place; where nothing was planned the sample is empty, which reads "not run"."""
 
     def __missing__(self, place: Hashable) -> Sample:
         return Sample()
@@ -175,7 +175,7 @@ def counted(judgements: Iterable[Judgement]) -> str:
 
 
 def reported(judgements: Iterable[Judgement]) -> str:
-    """As `counted`, and how large the differences of accuracy are; empty if there are none."""
+    """How many comparisons of each verdict there are, and how large the differences are; empty if there are none."""
     judgements = list(judgements)
     sizes = sorted(j.difference.mean for j in judgements if j.difference is not None)
     if not sizes:

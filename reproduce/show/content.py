@@ -176,7 +176,7 @@ def short_title(method: Method) -> str:
 
 
 def method_name(method: Method) -> Entry:
-    """The same as an entry, the whole title as its hint."""
+    """The short title of a method as an entry, the whole title as its hint."""
     return Entry(short_title(method), hint=method.title if short_title(method) != method.title else "")
 
 

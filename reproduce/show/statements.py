@@ -57,7 +57,7 @@ def of(key: str) -> Statement:
 
 
 def combine(claims: Iterable[bool | None]) -> Outcome:
-    """Of a statement that makes several claims: each is true, false, or (None) not decided by the data."""
+    """The outcome of a statement of several claims: each is true, false, or (None) not decided by the data."""
     verdicts = list(claims)
     if False in verdicts:
         return Outcome.DISAGREE

@@ -24,7 +24,7 @@ class Arm(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As in a legend."""
+        """What a legend calls it: method and k."""
         return f"{self.method.title}, k = {self.k}"
 
 
