@@ -86,7 +86,7 @@ class LocalBlock:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What is trained."""
+        """The parameters that are trained: of the stage and of its own auxiliary network."""
         return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters()]
 
 

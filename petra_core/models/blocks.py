@@ -31,7 +31,7 @@ QUARTERS = 4  # to which images are pooled before the last linear layers
 
 
 def local_resnet(blocks: int, *, num_classes: int, width: int = WIDTH) -> list[Stage]:
-    """The blocks as stages.
+    """A ResNet-18 whose blocks are stages.
 
     Args:
         blocks: 8 or 16.

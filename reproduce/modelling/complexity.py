@@ -44,14 +44,14 @@ FORMULAS = {
 
 @cache
 def formulas() -> Mapping[Method, Row]:
-    """The published lines."""
+    """The published formulas of Table 1 by method."""
     rows = {row["method"]: row for row in published.read("table1_complexity")}
     return {method: rows[name] for method, name in PUBLISHED_NAMES.items()}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement."""
+    """What a run measured of a method at one J and k."""
 
     cell: ComplexityCell
     result: Mapping[str, Any]  # of `reproduce.measures.complexity`
@@ -65,7 +65,7 @@ class Measured:
 
     @property
     def place(self) -> Mapping[str, int]:
-        """J and k."""
+        """At which J and k it was measured."""
         return {"J": self.result["stages"], "k": self.cell.accumulation}
 
     @property

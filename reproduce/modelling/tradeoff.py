@@ -50,7 +50,7 @@ WAYS = (*(Way(method.title, method) for method in methods.ALL), *PIPELINES)
 
 @dataclass(frozen=True)
 class Taken:
-    """What a way takes."""
+    """Time and bytes that a way of training takes."""
 
     seconds: float  # for a micro-batch, in the steady state
     peak: int  # bytes on the device that holds most

@@ -93,7 +93,7 @@ class Comparison(_Aimed):
 
     @property
     def title(self) -> str:
-        """In words."""
+        """What tables call it."""
         return f"{self.first} over {self.second}"
 
 
@@ -107,7 +107,7 @@ class Goal(_Aimed):
 
     @property
     def title(self) -> str:
-        """In words."""
+        """What tables call it."""
         return self.name
 
 

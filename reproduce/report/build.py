@@ -55,7 +55,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
 
 def render(results: Results, *, jobs: int = 1) -> str:
-    """The page."""
+    """The page as HTML."""
     sections, (known, heads) = _made(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]

@@ -9,7 +9,7 @@ SHOWN = 3  # commits; more are under Provenance
 
 
 def entries(results: Results) -> str:
-    """Both as BibTeX."""
+    """The paper and this suite as entries of BibTeX."""
     return f"{published.PAPER_CITATION}\n\n{published.suite_citation(_version(results))}"
 
 

@@ -54,7 +54,7 @@ class OfK(str):
     k: int
 
     def __new__(cls, k: int) -> "OfK":
-        """The head."""
+        """The head of columns with this k."""
         head = super().__new__(cls, f"k = {k}")
         head.k = k
         return head

@@ -386,7 +386,7 @@ def _band(values: Sequence[float], band: str) -> tuple[float | None, float | Non
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
-    """A mark a row.
+    """Draws a mark for each row of the frame.
 
     Args:
         size: of a mark, points.

@@ -28,7 +28,7 @@ class Outcome(enum.Enum):
 
     @property
     def verb(self) -> str:
-        """After "our data"."""
+        """What our data do, as it follows the words "our data"."""
         return f"{self.value} with it" if self is not Outcome.CANNOT_TELL else self.value
 
 
