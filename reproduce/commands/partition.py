@@ -55,7 +55,14 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
-@METHOD("-k", "--accumulation", default=DEFAULTS.accumulation, help="Micro-batches of an update, 1 to 32.")
+@METHOD(
+    "accumulation",
+    "-k",
+    "--k",
+    "--accumulation",
+    default=DEFAULTS.accumulation,
+    help="Micro-batches of an update, 1 to 32.",
+)
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
 @SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB: as predicted from shapes.")
 @SHARES(

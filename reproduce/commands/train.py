@@ -100,7 +100,9 @@ def _choices(of: type[enum.Enum]) -> str:
     help=f"{', '.join(method.name for method in methods.KNOWN)}, or forward-gradient.",
 )
 @METHOD(
+    "accumulation",
     "-k",
+    "--k",
     "--accumulation",
     type=int,
     show_default=f"{DEFAULTS.accumulation}, of forward-gradient 1",

@@ -61,6 +61,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--guess", "local"], "--guess is of --method forward-gradient, got --method PETRA"),
         (["train", "--method", "forward-gradient", "--processes", "2"], "forward gradients are trained by one process"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
+        (["train", "--k", "33"], "accumulation k=33 is outside 1..32"),
         (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
         (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
         (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
