@@ -198,31 +198,26 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
     for method in chosen:
         of_method = replace(run, method=method.name)
         guess = largest_batch(of_method, predicted_peak, limit, 64)
-        largest = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
+        most = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
         recorder.add("budget", method.title, LARGEST_PREDICTED, "images", guess)
-        recorder.add("budget", method.title, LARGEST_FOUND, "images", largest)
-        if largest:
-            recorder.add(
-                "budget",
-                method.title,
-                "allocated peak there",
-                "B",
-                allocated(replace(of_method, batch=largest))[0].peak,
-            )
-        print(f"  {method.title}: largest batch {guess} predicted, {largest} found")
+        recorder.add("budget", method.title, LARGEST_FOUND, "images", most)
+        if most:
+            peak = allocated(replace(of_method, batch=most))[0].peak
+            recorder.add("budget", method.title, "allocated peak there", "B", peak)
+        print(f"  {method.title}: largest batch {guess} predicted, {most} found")
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
     """Add what curves and batches are of, and in words which method fits the largest batch and where PETRA stands."""
-    largest = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
-    notes = [BUDGET] if largest else []
+    most = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
+    notes = [BUDGET] if most else []
     notes += [AXES] if any(series.at is not None for series in benchmark.series) else []
     findings = []
-    if ours := largest.get(methods.PETRA.title):
-        best = max(largest, key=largest.__getitem__)
+    if ours := most.get(methods.PETRA.title):
+        best = max(most, key=most.__getitem__)
         findings = [
             f"Memory: under {benchmark.setting['budget']:g} MB on one device the largest batch is {best}'s, "
-            f"{largest[best]:.0f} images; PETRA's is {ours:.0f}."
+            f"{most[best]:.0f} images; PETRA's is {ours:.0f}."
         ]
     return replace(benchmark, findings=(*benchmark.findings, *findings), notes=(*benchmark.notes, *notes))
 

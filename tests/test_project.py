@@ -39,6 +39,7 @@ def pins() -> dict[str, str]:
     """Version of each package in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert not any("://" in line for line in lines)
+    # a line that does not match is an error here, and that is right
     pinned = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
     assert len(pinned) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
     return pinned

@@ -81,14 +81,14 @@ def _state(dataset: Dataset, root: Path) -> str:
     if not (folder / manifest.NAME).exists():
         return f"not prepared. {dataset.how_to_get}"
     try:
-        record, problems = _read(dataset, folder)
+        prepared, problems = _read(dataset, folder)
     except DataError as error:
         return f"DAMAGED: {error}"
-    problems += manifest.problems(folder, record, contents=False)
+    problems += manifest.problems(folder, prepared, contents=False)
     if problems:
         return f"DAMAGED: {some(problems)}"
-    loaders = [name for name in dataset.loaders if record.has_beton or name != FFCV]
-    return f"ready for {' and '.join(loaders)}, {_status(record)}"
+    loaders = [name for name in dataset.loaders if prepared.has_beton or name != FFCV]
+    return f"ready for {' and '.join(loaders)}, {_status(prepared)}"
 
 
 @data.command("prepare")
@@ -173,21 +173,23 @@ def check_command(datasets: Sequence[Dataset], root: Path) -> None:
 
 def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
     """The manifest in a data set's folder, and the problem that it is another one's. Raises: DataError."""
-    record = manifest.read(folder)
-    return record, [] if record.dataset == dataset.name else [f"{folder} holds {record.dataset}, not {dataset.name}"]
+    prepared = manifest.read(folder)
+    return prepared, [] if prepared.dataset == dataset.name else [
+        f"{folder} holds {prepared.dataset}, not {dataset.name}"
+    ]
 
 
 def _check(dataset: Dataset, folder: Path) -> bool:
     try:
-        record, problems = _read(dataset, folder)
-        with progress_bar(dataset.name, sum(file.bytes for file in record.files.values()), "B") as progress:
-            problems += manifest.problems(folder, record, contents=True, progress=progress)
-        if not problems and not record.has_beton:  # what it lists lies elsewhere
-            problems += manifest.changed(folder, record)
+        prepared, problems = _read(dataset, folder)
+        with progress_bar(dataset.name, sum(file.bytes for file in prepared.files.values()), "B") as progress:
+            problems += manifest.problems(folder, prepared, contents=True, progress=progress)
+        if not problems and not prepared.has_beton:  # what it lists lies elsewhere
+            problems += manifest.changed(folder, prepared)
     except DataError as error:
         problems = [str(error)]
     if not problems:
-        click.echo(f"{dataset.name}: whole, {_status(record)}")
+        click.echo(f"{dataset.name}: whole, {_status(prepared)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
     listed(problems)
@@ -195,10 +197,10 @@ def _check(dataset: Dataset, folder: Path) -> bool:
     return False
 
 
-def _status(record: Manifest) -> str:
-    if record.official:
+def _status(prepared: Manifest) -> str:
+    if prepared.official:
         return "official"
-    return f"NOT OFFICIAL: {'; '.join(record.findings.deviations)} (reason given: {record.reason})"
+    return f"NOT OFFICIAL: {'; '.join(prepared.findings.deviations)} (reason given: {prepared.reason})"
 
 
 def _describe(findings: Findings) -> None:

@@ -56,10 +56,7 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
 @METHOD(
-    "accumulation",
-    "-k",
-    "--k",
-    "--accumulation",
+    *("accumulation", "-k", "--k", "--accumulation"),
     default=DEFAULTS.accumulation,
     help="Micro-batches of an update, 1 to 32.",
 )

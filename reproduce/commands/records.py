@@ -41,11 +41,11 @@ def list_(root: Path) -> None:
 @ROOT
 def check(root: Path) -> None:
     """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
-    records = results.read(_checked(root))
-    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in records.runs)
+    contents = results.read(_checked(root))
+    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in contents.runs)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
-    _end(records.runs, (*records.problems, *records.benchmark_problems))
+    _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 
 
 @records.command()
@@ -112,13 +112,13 @@ def export(folder: Path, root: Path) -> None:
     runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
     bytes, seconds and FLOPs by stage, series.csv every value of every benchmark.
     """
-    records = results.read(_checked(root))
+    contents = results.read(_checked(root))
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
 
-    for table in Frames(records).export(folder):
+    for table in Frames(contents).export(folder):
         click.echo(f"wrote {table}")
-    _end(records.runs, (*records.problems, *records.benchmark_problems))
+    _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 
 
 def _checked(root: Path) -> Path:

@@ -100,10 +100,7 @@ def _choices(of: type[enum.Enum]) -> str:
     help=f"{', '.join(method.name for method in methods.KNOWN)}, or forward-gradient.",
 )
 @METHOD(
-    "accumulation",
-    "-k",
-    "--k",
-    "--accumulation",
+    *("accumulation", "-k", "--k", "--accumulation"),
     type=int,
     show_default=f"{DEFAULTS.accumulation}, of forward-gradient 1",
     help="Micro-batches of an update, 1 to 32.",

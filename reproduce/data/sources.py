@@ -60,12 +60,12 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         test: Source = InMemory(images.test, batch_format)
     else:
         folder = root.resolve() / cell.dataset
-        record = _verified(folder)
-        findings, provenance = record.findings, record.provenance()
+        prepared = _verified(folder)
+        findings, provenance = prepared.findings, prepared.provenance()
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
-        train = _open(folder, record, "train", cell.loader, batch_format, augment, workers)
+        train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
         # Whatever the loader of the training set, a test set of small images lies in memory.
-        test = _open(folder, record, "test", cell.loader if large else MEMORY, batch_format, False, workers)
+        test = _open(folder, prepared, "test", cell.loader if large else MEMORY, batch_format, False, workers)
     evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else EVALUATION_BATCH)
     return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
 
@@ -114,7 +114,7 @@ def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
 
 
 def _open(
-    folder: Path, record: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
+    folder: Path, prepared: Manifest, split: str, loader: str, batch_format: BatchFormat, augment: bool, workers: int
 ) -> Source:
     beton = folder / f"{split}.beton"
     if loader == MEMORY:
@@ -123,10 +123,12 @@ def _open(
         from reproduce.data.torchvision_loader import ImageFiles  # takes seconds to import
 
         listed = folder / f"{split}.jsonl"
-        paths, labels = zip(*((Path(record.source, file.path), file.label) for file in read_list(listed)), strict=True)
+        paths, labels = zip(
+            *((Path(prepared.source, file.path), file.label) for file in read_list(listed)), strict=True
+        )
         check_labels(labels, 0, batch_format.num_classes, listed, ANOTHER)
         return ImageFiles(JpegFiles(paths, labels), batch_format, augment=augment, workers=workers)
-    if not record.has_beton:
+    if not prepared.has_beton:
         fix = "Prepare it without --no-beton, or choose --loader torchvision"
         raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
     try:
@@ -159,20 +161,20 @@ def _verified(folder: Path) -> Manifest:
 @cache
 def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
-    record = manifest.read(folder)
-    if record.dataset != name:
-        raise DataError(folder, f"holds {record.dataset}", catalogue.again(folder))
-    small = sum(file.bytes for file in record.files.values()) <= READ_WHOLE
-    problems = manifest.problems(folder, record, contents=small)
+    prepared = manifest.read(folder)
+    if prepared.dataset != name:
+        raise DataError(folder, f"holds {prepared.dataset}", catalogue.again(folder))
+    small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
+    problems = manifest.problems(folder, prepared, contents=small)
     if problems:
         raise DataError(folder, "; ".join(problems), catalogue.again(folder))
-    if not record.has_beton and not Path(record.source).is_dir():
+    if not prepared.has_beton and not Path(prepared.source).is_dir():
         raise DataError(
             folder,
-            f"its images were only listed, and the folder in which they lay, {record.source}, is not there",
+            f"its images were only listed, and the folder in which they lay, {prepared.source}, is not there",
             f"Bring it back, or name another one: {catalogue.again(folder)} --source DIR",
         )
-    return record
+    return prepared
 
 
 @cache

@@ -135,6 +135,7 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
     pipeline = Pipeline(
         ours,
         method,
+        # every weight has had a backward, so its gradient is there
         before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),  # type: ignore[union-attr]
     )
     torch.manual_seed(5)
