@@ -11,10 +11,12 @@ from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, TransformerContestant, cells, contestant_of
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
-from reproduce.records.frames import Frames, Sheet, settings_key
+from reproduce.records.frames import Frame, Frames, Sheet, settings_key
+from reproduce.show import facets
 from reproduce.show.compare import Samples, judge, means, points
 from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
 from reproduce.show.content import published as published_entry
+from reproduce.show.facets import facet
 from reproduce.show.tables import amount, judged, mean, published, published_value, table, words
 
 Stated = Mapping[str, published_tables.Row]  # published accuracies on a data set by network
@@ -88,6 +90,17 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """All networks and methods of a data set."""
+    runs = _runs(sheet).dropna(subset=["test_accuracy"])
+    yield facet(
+        runs,
+        [facets.rows([c.title for c in CONTESTANTS if c.title in set(runs["contestant"])], interval=True)],
+        key=f"bdia-{sheet.key}-{sheet.dataset}",
+        caption=f"Accuracy after the last epoch by network ({sheet.described()}). Dot: a seed; stroke: mean; line: "
+        "95 % interval.",
+        x="test_accuracy",
+        y="contestant",
+        legend="mark",
+    )
     accuracy = _accuracy(sheet)
     less = judge({c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against})
     rows = published_tables.read("bdia")
@@ -129,8 +142,13 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
 
 def _accuracy(sheet: Sheet) -> Samples:
     """The samples of a sheet by what they are of."""
+    return means(_runs(sheet), "test_accuracy", ["contestant"])
+
+
+def _runs(sheet: Sheet) -> Frame:
+    """The runs of a sheet, with the title of what they are of."""
     of = {settings_key(cell): contestant_of(cell).title for cell in cells(sheet.scale)}
-    return means(sheet.runs.assign(contestant=sheet.runs["settings"].map(of)), "test_accuracy", ["contestant"])
+    return sheet.runs.assign(contestant=sheet.runs["settings"].map(of))
 
 
 EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)

@@ -58,7 +58,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     setting = sheet.described(width=False, rate=False)
     lost = [
-        {"network": network, "k": k, "method": name, "cure": cure, "points": value}
+        {"place": f"{network}, k = {k}", "method": name, "cure": cure, "points": value}
         for network, k, name, cure in late
         for value in (accuracy[network, k, name, cure, 1.0] - exact((network, k))).values.values()
     ]
@@ -96,9 +96,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"({setting}). Dot: a seed; stroke: mean; line: 95 % interval.",
         x="points",
         y="cure",
-        row="network",
-        col="k",
-        titles=lambda network, k: f"{network}, k = {k}",
+        col="place",
+        wrap=2,
         xlabel="points less backpropagation",
         legend="mark",
         share=(False, True),
@@ -124,15 +123,16 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("accuracy, %", lambda place: accuracy[*place, 1.0]),
             judged("points", lambda place: less[place], group="less backpropagation"),
             judged("points", lambda place: less.get(("gain", *place)), group="less the method alone"),
-            mean("MB", lambda place: kept[*place, 1.0], group="held, all stages"),
-            amount("of the method alone", share, 2, group="held, all stages", without="not run"),
-            entry("rate", lambda place: _best(accuracy, place)[0], group=f"best of the rates, seed {BEST}"),
-            mean("other seeds, %", lambda place: _best(accuracy, place)[1], group=f"best of the rates, seed {BEST}"),
-            error("error", lambda place: errors[place], group="reconstructed inputs, bottom"),
+            mean("MB", lambda place: kept[*place, 1.0], 1, group="held, all stages"),
+            amount("relative", share, 2, group="held, all stages", without="not run"),
+            entry("rate", lambda place: _best(accuracy, place)[0], group=f"best rate, seed {BEST}"),
+            mean("other seeds, %", lambda place: _best(accuracy, place)[1], group=f"best rate, seed {BEST}"),
+            error("error, bottom", lambda place: errors[place], group="reconstructed"),
         ],
         notes=(
             "Rates are times the recipe's; a cross beside one: not all of them have been run. Bytes are the largest of "
-            "each stage, summed up: old weights, averages and the optimizer's state included.",
+            "each stage, summed up: old weights, averages and the optimizer's state included; relative: to the method "
+            "alone.",
         ),
         grouped=True,
     )

@@ -137,13 +137,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["prose"] = lambda words: re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
+    environment.filters["prose"] = _prose
     environment.filters["label"] = overview.label
     environment.filters["brief"] = overview.brief
     environment.filters["commands"] = lambda section: commands(section.key)
     environment.filters["picture"] = layout.picture
     environment.filters["first_blocks"] = layout.first_blocks
     environment.filters["other_blocks"] = layout.other_blocks
+    environment.filters["split"] = layout.split
     environment.filters["named_svg"] = layout.named_svg
     environment.filters["column_groups"] = layout.column_groups
     environment.filters["k_of"] = layout.k_of
@@ -154,3 +155,9 @@ def _environment() -> jinja2.Environment:
     environment.tests["figure"] = lambda block: isinstance(block, Figure)
     environment.tests["listing"] = lambda block: isinstance(block, Listing)
     return environment
+
+
+def _prose(words: str) -> str:
+    """With typographic apostrophes, and no line that begins with a percent sign."""
+    words = re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
+    return words.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -1,16 +1,18 @@
 """How a section lies on the page: what is seen at once, what is folded, and which parts can be chosen.
 
 People look before they read. So of a section its sentence, the first picture and the first table are shown, and all
-else is folded. What a reader may choose to see alone (one k, one scale) every part carries as data: a table or picture
-its scale, a column the k of its head (`reproduce.show.content.OfK`), a row that of its column "k".
+else is folded; so are rows of which nothing has been run, where they are most of a table. What a reader may choose to
+see alone (one k, one scale) every part carries as data: a table or picture its scale, a column the k of its head
+(`reproduce.show.content.OfK`), a row that of its column "k".
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from reproduce.grids.paper import ACCUMULATIONS
-from reproduce.show.content import Block, Column, Entry, Figure, OfK, Section, Table
+from reproduce.show.content import Block, Column, Entry, Figure, OfK, Section, Table, Tone
 
 __all__ = [
     "Picture",
@@ -22,6 +24,7 @@ __all__ = [
     "other_blocks",
     "picture",
     "raw_differs",
+    "split",
 ]
 
 
@@ -52,6 +55,21 @@ def other_blocks(section: Section) -> list[Block]:
     """All others, in their order."""
     shown = first_blocks(section)
     return [block for block in section.blocks if not any(block is one for one in shown)]
+
+
+def split(table: Table) -> tuple[Table, Table | None]:
+    """The table to show, and the one of its rows of which nothing has been run: where those are most of it, not all."""
+    waiting = [row for row in table.rows if _waits(row)]
+    if not len(table.rows) / 2 < len(waiting) < len(table.rows):
+        return table, None
+    begun = [row for row in table.rows if not _waits(row)]
+    return replace(table, rows=begun), replace(table, key=f"not-run-{table.key}", rows=waiting, notes=())
+
+
+def _waits(row: Sequence[Entry]) -> bool:
+    """Whether it says "not run" and nothing that was measured, computed or published."""
+    known = any(entry.tone not in (Tone.PLAIN, Tone.MISSING) for entry in row)
+    return not known and any(entry.text == "not run" for entry in row)
 
 
 def named_svg(figure: Figure) -> str:

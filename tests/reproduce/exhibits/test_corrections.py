@@ -87,10 +87,10 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert by_cure["nothing"]["less the method alone points"].text == "reference"
     assert ahead["less the method alone points"].raw == pytest.approx(4.1)
     assert ahead["less backpropagation points"].raw == pytest.approx(-5.8)
-    assert gap["held, all stages of the method alone"].text == "2.00"
-    assert ahead["best of the rates, seed 0 rate"].text == "1"
-    assert gap["best of the rates, seed 0 rate"].text == "0.25"
-    assert gap["best of the rates, seed 0 other seeds, %"].text == "not run"  # until the choice is planned
+    assert gap["held, all stages relative"].text == "2.00"
+    assert ahead["best rate, seed 0 rate"].text == "1"
+    assert gap["best rate, seed 0 rate"].text == "0.25"
+    assert gap["best rate, seed 0 other seeds, %"].text == "not run"  # until the choice is planned
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
         "RevNet-18, width 8, k = 1: predicted weights, +4.1 of 9.9 points that PETRA loses (n = 3, differ), for 1.00 "

@@ -1,0 +1,40 @@
+"""How a section lies on the page."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from reproduce.published import Mark
+from reproduce.report.layout import split
+from reproduce.show.content import Column, Entry, Table, Tone, missing, number, published
+
+BEGUN, WAITING = [Entry("a"), number(1.0, 1)], [Entry("b"), missing("not run")]
+STATED = [Entry("c"), missing("not run"), published("94.9", Mark.PAPER)]
+
+
+def some_table(*rows: Sequence[Entry]) -> Table:
+    columns = [Column("way"), *[Column("accuracy, %")] * (len(rows[0]) - 1)]
+    return Table("t", "Accuracy of the ways.", columns, rows, notes=["One note."], scale="small")
+
+
+def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others() -> None:
+    shown, waiting = split(some_table(WAITING, BEGUN, WAITING))
+    assert shown.rows == [BEGUN]
+    assert shown.notes == ["One note."]
+    assert waiting is not None
+    assert (waiting.key, waiting.rows, waiting.notes) == ("not-run-t", [WAITING, WAITING], ())
+    assert (waiting.caption, waiting.scale) == (shown.caption, "small")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (BEGUN, WAITING),  # no more of them than of others
+        (WAITING, WAITING),  # nothing else
+        (STATED, STATED, [*BEGUN, missing("")]),  # a published value is something to see
+        ([Entry("d", tone=Tone.MISSING)], [Entry("d")]),
+    ],
+)
+def test_all_other_tables_are_shown_as_they_are(rows: tuple[Sequence[Entry], ...]) -> None:
+    table = some_table(*rows)
+    assert split(table) == (table, None)
