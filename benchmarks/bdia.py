@@ -10,13 +10,12 @@ are those that the engine accounts for, all stages. Time is taken in turn, round
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
-from benchmarks.allocation import Allocations
+from benchmarks import steps
 from benchmarks.arguments import add_device, count
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline
@@ -24,10 +23,10 @@ from petra_core.recipe import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
 from reproduce.grids.plans.bdia import TransformerContestant
-from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Benchmark, Comparison
+from reproduce.records.benchmarks import ALLOCATED, SECONDS, SIDE_BITS, Benchmark, Comparison
 from reproduce.running import devices
 
-GROUP, SECONDS = "published size", "time of a step"
+GROUP = "published size"
 
 
 def stepping(
@@ -50,21 +49,13 @@ def stepping(
 def measure(recorder: Recorder, batch: int, device: torch.device, rounds: int) -> None:
     """Measure the bytes of each, then their seconds."""
     for contestant in bdia.PUBLISHED:
-        with Allocations(device) as allocations:
-            pipeline, step = stepping(contestant, batch, device)
-            step()
-            side_bits = sum(stage.peak["side_bits"] for stage in pipeline.memory().stages)
-            del pipeline, step
-        recorder.add(GROUP, contestant.title, ALLOCATED, "B", allocations.peak)
-        recorder.add(GROUP, contestant.title, SIDE_BITS, "B", side_bits)
-    steps = {contestant.title: stepping(contestant, batch, device)[1] for contestant in bdia.PUBLISHED}
-    for _ in range(rounds):
-        for title, step in steps.items():
-            begin = time.perf_counter()
-            step()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            recorder.add(GROUP, title, SECONDS, "s", time.perf_counter() - begin)
+        report = stepping(contestant, batch, device)[0].memory()
+        recorder.add(GROUP, contestant.title, SIDE_BITS, "B", sum(stage.peak["side_bits"] for stage in report.stages))
+
+    def maker(contestant: TransformerContestant) -> steps.Maker:
+        return lambda: stepping(contestant, batch, device)[1]
+
+    steps.measure(recorder, GROUP, {c.title: maker(c) for c in bdia.PUBLISHED}, device, rounds)
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:

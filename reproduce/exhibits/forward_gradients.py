@@ -6,22 +6,25 @@ from statistics import fmean
 from typing import Any
 
 from petra_core import methods
+from petra_core.forward_gradients.settings import AXES, ForwardGradient
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.published import Mark
-from reproduce.records.frames import Sheet, over_training
+from reproduce.records.benchmarks import ALLOCATED, SECONDS
+from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import Sample, judge, means, measured, points
 from reproduce.show.content import Entry
 from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
-from reproduce.show.tables import estimated, judged, mean, published_value, table, words
+from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 
 STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
-AXES = ["auxiliary", "target", "guess", "space", "scaling", "derivative"]
-EXACT = (methods.BACKPROPAGATION.name, *[""] * len(AXES))
+BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation's"
+SETTINGS = ["auxiliary", *AXES]
+EXACT = (methods.BACKPROPAGATION.name, *[""] * len(SETTINGS))
 INTRODUCTION = (
     "Forward mode gives the product of a target gradient T with a guess G without backpropagation; the update is T "
     "projected on G, sample by sample (Fournier et al. 2023, arXiv 2306.06968). Targets: the network's gradient, that "
@@ -39,11 +42,10 @@ LOOKS = {
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """Accuracy by guess, cosines by block, every number, and the order that is stated."""
-    runs = sheet.runs.assign(**{name: sheet.runs[name].fillna("") for name in AXES})
-    runs = runs.assign(megabytes=runs["peak_bytes"] / 1e6, ms=1e3 * runs["batch_size"] / runs["images_per_second"])
-    by = ["network", "method", *AXES]
+    runs = sheet.runs.assign(**{name: sheet.runs[name].fillna("") for name in SETTINGS})
+    by = ["network", "method", *SETTINGS]
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
-    accuracy, held, time = (means(runs, value, by) for value in ("test_accuracy", "megabytes", "ms"))
+    accuracy = means(runs, "test_accuracy", by)
     less = judge({p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT})
     gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
     outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
@@ -88,6 +90,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ylabel="cosine",
         height=1.8,
     )
+    costs = _costs(sheet.frames)
     cosines = measured(over_training(lines), "value", ["place", "stage"])
     last = max((stage for _, stage in cosines), default=0)
     yield table(
@@ -103,20 +106,37 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             judged("points", lambda place: less.get(place), group="less backpropagation"),
             estimated("lowest", lambda place: cosines[place, 0].estimate, 3, group="cosine, block"),
             estimated("highest", lambda place: cosines[place, last].estimate, 3, group="cosine, block"),
-            mean("MB", lambda place: held[place], 1, group="a step"),
-            mean("ms", lambda place: time[place], 0, group="a step"),
+            amount("memory", lambda place: costs.get((_costing(place), ALLOCATED)), 2, group=STEP, without="not run"),
+            amount("time", lambda place: costs.get((_costing(place), SECONDS)), 2, group=STEP, without="not run"),
             words("%", lambda place: _published(place)[0], group="published"),
             words("of", lambda place: _published(place)[1], group="published"),
         ],
         notes=[
-            "A step is of one batch: bytes are the largest of each block or stage, summed up, auxiliary networks "
-            "included; ms are those of training as recorded, on machines that may differ.",
+            f"A step: the allocator's peak and the time over those of backpropagation, at the paper's width with its "
+            f"auxiliary CNNs, whatever the row's (benchmark “{BENCHMARK}”).",
             "Published values are of other networks: they compare orders, not rows. Ren et al. 2023 (read): LocalMixer "
             "M/8/16, 100 less the test error. LocalFG (second-hand): a third party's program with 16 blocks, one "
             "coefficient for all layers and the whole batch, effectively unnormalised.",
         ],
         grouped=True,
     )
+
+
+def _costs(frames: Frames) -> dict[tuple[str, str], float]:
+    """What a step takes, over backpropagation of the same network, by what makes it and the quantity: medians."""
+    ratios: dict[tuple[str, str], float] = {}
+    for benchmark in (of for of in frames.results.benchmarks if of.name == BENCHMARK):
+        ratios |= {(of.first, of.quantity): benchmark.spread(of).median for of in benchmark.comparisons}
+        ratios |= {(of.second, of.quantity): 1.0 for of in benchmark.comparisons}
+    return ratios
+
+
+def _costing(place: tuple[str, ...]) -> str:
+    """What the benchmark calls it."""
+    if not place[4]:
+        return methods.by_name(place[1]).title
+    axes: dict[str, Any] = {name: kind(value) for (name, kind), value in zip(AXES.items(), place[3:], strict=True)}
+    return str(ForwardGradient(**axes))
 
 
 def _gain(place: tuple[str, ...], accuracy: Any) -> Sample:

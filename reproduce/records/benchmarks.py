@@ -31,6 +31,7 @@ FOLDER = "benchmarks"  # below the folder of records
 THROUGHPUT = "throughput"
 ALLOCATED, PEAK_PREDICTED = "allocated peak", "predicted peak"
 SIDE_BITS = "side bits"
+SECONDS = "time of a step"
 LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, found"
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import bdia, growth, memory, overhead, pareprop, pipelining, tick, timeline
+from benchmarks import bdia, forward_gradients, growth, memory, overhead, pareprop, pipelining, tick, timeline
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
@@ -19,7 +19,7 @@ from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
 from petra_core.prediction.simulation import Cost, Link
-from reproduce.records.benchmarks import SIDE_BITS, Comparison, Series, read, read_all
+from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
@@ -257,6 +257,19 @@ def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
     assert values["BDIA-ViT", SIDE_BITS] == 2 * blocks * tokens * channels / 8
     assert values["ViT", SIDE_BITS] == values["RevViT", SIDE_BITS] == 0
     assert len(record.comparisons) == 4
+
+
+def test_forward_gradients_are_measured_beside_backpropagation_and_petra(tmp_path: Path) -> None:
+    record = forward_gradients.main(
+        f"--batch 2 --width 4 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split()
+    )
+    assert read(tmp_path / "benchmarks" / "forward-gradients.json") == record
+    ways = {str(way) for way in forward_gradients.WAYS}
+    assert {series.name for series in record.series} == {"Backpropagation", *ways, "PETRA"}
+    assert {(of.first, of.second) for of in record.comparisons} == {(n, "Backpropagation") for n in {*ways, "PETRA"}}
+    peaks = {series.name: series.values[0] for series in record.series if series.quantity == ALLOCATED}
+    local = "local guess of the global target, activations"
+    assert peaks[f"{local}, jvp"] < peaks[local]  # one block's graph at a time
 
 
 def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Forward gradients: which cells are planned, what is compared with what, and what the stated order comes to."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from reproduce.exhibits import forward_gradients
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
 from reproduce.published import Mark
+from reproduce.records import benchmarks
 from tests import fake_records, sections
+from tests.reproduce.records.test_benchmark_records import benchmark
 
 AXES = ("target", "guess", "space", "scaling", "derivative", "auxiliary")
 
@@ -19,7 +22,7 @@ def write(root: Path, local: float, noise: float = 40.0) -> None:
     """In the space of activations, all seeds: backpropagation, the local guess with one cosine a block, and noise."""
     for cell in plan.cells("small"):
         if isinstance(cell, TrainingCell):
-            fake_records.train(cell, root, 80.0 + cell.seed, extra={"peak_bytes": 4_000_000})
+            fake_records.train(cell, root, 80.0 + cell.seed)
             continue
         assert isinstance(cell, ForwardGradientCell)
         if (cell.target, cell.space, cell.scaling) == ("global", "activations", "projected"):
@@ -29,7 +32,7 @@ def write(root: Path, local: float, noise: float = 40.0) -> None:
                 record = fake_records.train(cell, root, reached, epochs=2)
                 last = record.metrics()[-1] | {"epoch": 3, "test_accuracy": reached, "probes": 9}
                 record.append(last | {"measured": {"guess_cosine": [0.01 * block for block in range(7)] + [None]}})
-                fake_records.finish(record, reached, peak_bytes=8_000_000)
+                fake_records.finish(record, reached)
 
 
 def test_every_way_is_a_cell_for_every_seed_and_differs_from_the_baseline_in_the_way_alone() -> None:
@@ -73,9 +76,37 @@ def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) 
     local = sections.entries(table, of, "global", "local, mlp", "activations")
     assert local["less backpropagation", "points"].raw == pytest.approx(-20.0)
     assert (local["cosine, block", "lowest"].text[:5], local["cosine, block", "highest"].text[:5]) == ("0.000", "0.060")
-    assert local["a step", "MB"].raw == pytest.approx(8.0)
+    assert local[forward_gradients.STEP, "time"].text == "not run"
     assert (local["published", "%"].text, local["published", "%"].mark) == ("89.4", Mark.SECOND_HAND)
     assert sections.entries(table, of, "global", "gaussian", "activations")["published", "%"].text == "unknown"
     ancestor = sections.entries(table, of, "global", "gaussian, plain", "all weights")
     assert (ancestor["", "accuracy, %"].text, ancestor["published", "of"].text) == ("not run", "Ren 2023 FG-W")
     assert sections.entries(table, "RevNet-18, width 8", "PETRA")["", "accuracy, %"].raw == pytest.approx(81.0)
+
+
+def test_memory_and_time_of_a_step_are_the_ratios_of_the_benchmark(tmp_path: Path) -> None:
+    write(tmp_path, 60.0)
+    contestants = (("Backpropagation", 2.0), ("local guess of the global target, activations", 3.0), ("PETRA", 2.5))
+    pairs = [(quantity, *of) for quantity in (benchmarks.ALLOCATED, benchmarks.SECONDS) for of in contestants]
+    series = tuple(benchmarks.Series("size", name, quantity, "", (value,) * 3) for quantity, name, value in pairs)
+    comparisons = tuple(
+        benchmarks.Comparison("size", quantity, name, "Backpropagation")
+        for quantity, name, _ in pairs
+        if name != "Backpropagation"
+    )
+    record = dataclasses.replace(benchmark(name=forward_gradients.BENCHMARK), series=series, comparisons=comparisons)
+    benchmarks.write(record, tmp_path)
+    table = sections.table(sections.made(forward_gradients.EXHIBIT, tmp_path), "forward-gradients-small")
+    blocks = "ResNet-18 in 8 blocks, width 8"
+    for place, ratio in {
+        (blocks, "Backpropagation"): 1.0,
+        (blocks, "global", "local, mlp", "activations"): 1.5,
+        (blocks, "global", "local, cnn", "activations"): 1.5,
+        ("RevNet-18, width 8", "PETRA"): 1.25,
+    }.items():
+        entries = sections.entries(table, *place)
+        assert entries[forward_gradients.STEP, "memory"].raw == entries[forward_gradients.STEP, "time"].raw == ratio
+    assert (
+        sections.entries(table, blocks, "next", "local, mlp", "activations")[forward_gradients.STEP, "time"].text
+        == "not run"
+    )

@@ -1,0 +1,90 @@
+"""Memory and time of a step by forward gradients, beside backpropagation of the same network, and PETRA.
+
+ResNet-18 in 8 blocks, at the paper's width (arXiv 2306.06968), with the auxiliary CNNs of its command line; PETRA
+trains RevNet-18 of the same width, and its step is a tick of the full pipeline, all stages in this one process. Memory
+is the allocator's peak, the network and temporaries included. Time is taken in turn, round by round. Usage, with the
+defaults:
+
+    python -m benchmarks.forward_gradients --batch 32 --width 64 --threads 2 --rounds 5 --record
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from benchmarks import steps
+from benchmarks.arguments import add_device, count
+from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.tick import full_pipeline, sgd
+from petra_core import Stage, methods, models
+from petra_core.forward_gradients.settings import ForwardGradient
+from petra_core.forward_gradients.training import ForwardGradients
+from petra_core.methods import Method
+from reproduce.grids.plans.forward_gradients import WAYS
+from reproduce.measures.context import MEMORY_FORMAT
+from reproduce.records.benchmarks import ALLOCATED, SECONDS, Benchmark, Comparison
+from reproduce.running import devices
+
+GROUP, BLOCKS, CLASSES, PIXELS = "ResNet-18 in 8 blocks", 8, 10, 32
+
+
+def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
+    """The contestants by their names, backpropagation first."""
+    images, labels = torch.randn(batch, 3, PIXELS, PIXELS, device=device), torch.arange(batch, device=device) % CLASSES
+
+    def placed(stages: Sequence[Stage]) -> list[Stage]:
+        return [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in stages]
+
+    def local() -> list[Stage]:
+        torch.manual_seed(0)
+        return placed(models.local_resnet(BLOCKS, num_classes=CLASSES, width=width))
+
+    def reversible() -> list[Stage]:
+        torch.manual_seed(0)
+        return placed(models.revnet(18, num_classes=CLASSES, width=width, stem="cifar"))
+
+    def pipelined(method: Method) -> steps.Step:
+        stages = local() if method is methods.BACKPROPAGATION else reversible()
+        return partial(full_pipeline(stages, method, images, labels).step, images, labels)
+
+    def forward(way: ForwardGradient) -> steps.Step:
+        stages = local()
+        auxiliary = models.auxiliary("cnn", BLOCKS, num_classes=CLASSES, width=width)
+        training = ForwardGradients(stages, way, auxiliary=auxiliary, optimizer=sgd, seed=0)
+        training.step(images, labels)  # the first one counts bytes
+        return partial(training.step, images, labels)
+
+    return {
+        methods.BACKPROPAGATION.title: partial(pipelined, methods.BACKPROPAGATION),
+        **{str(way): partial(forward, way) for way in WAYS},
+        methods.PETRA.title: partial(pipelined, methods.PETRA),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=count, default=32, help="images of a batch (default 32)")
+    parser.add_argument("--width", type=count, default=64, help="channels of the first blocks (default 64)")
+    parser.add_argument("--rounds", type=count, default=5, help="times of each (default 5)")
+    parser.add_argument("--threads", type=count, default=2, help="CPU threads (default 2)")
+    add_device(parser)
+    add_options(parser, "forward-gradients")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    device = devices.take(options.device)
+    title, text = "Forward gradients", about(__doc__)
+    recorder = Recorder(title, text, command("benchmarks.forward_gradients", arguments), options, device)
+    contestants = makers(options.batch, options.width, device)
+    steps.measure(recorder, GROUP, contestants, device, options.rounds)
+    plain, *others = contestants
+    recorder.comparisons += [Comparison(GROUP, q, name, plain) for q in (ALLOCATED, SECONDS) for name in others]
+    return recorder.finish()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
