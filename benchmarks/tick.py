@@ -113,12 +113,11 @@ def plain_step(
     """One autograd step of the plain model, compiled whole if wanted; repeated from a recording if that is made."""
     model = models.sequential(stages)
     optimizer = sgd(list(model.parameters()), fused=None if record is None else True)
-    if compiled:
-        model.compile(dynamic=False)
+    evaluate = torch.compile(model, dynamic=False) if compiled else model
 
     def step() -> None:
         with mixed(autocast, x.device):
-            loss = nn.functional.cross_entropy(model(x), y)
+            loss = nn.functional.cross_entropy(evaluate(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -32,6 +32,7 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
         backend: of torch.compile.
 
     """
+    import torch
     from torch._dynamo import config  # torch's compiler takes seconds to import, and most runs never need it
 
     functions = [part.function for stage in stages for part in stage.parts()]
@@ -41,4 +42,5 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
     # inductor's own numbers are others in a function with a graph than in one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}
     for function in functions:
-        function.compile(backend=backend, dynamic=False, **options)
+        # Not `function.compile()`: of torch's own modules, such as nn.Sequential, torch 2.11 then compiles nothing.
+        function.forward = torch.compile(function.forward, backend=backend, dynamic=False, **options)

@@ -376,8 +376,9 @@ class ForwardGradients:
         primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
         with self._frozen, warnings.catch_warnings():
-            # The first jvp of a process makes torch compile formulas of its own by torch.jit.script.
-            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
+            # The first jvp of a process makes torch compile formulas of its own by torch.jit.script; in what category
+            # it warns of that depends on its version.
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
             derivatives: Tensor = jvp(losses, primals, directions)[1]
         return derivatives
 

@@ -17,6 +17,12 @@ from tests import toys
 from tests.reproduce.cells.test_cells import COMPLEXITY
 from tests.reproduce.measures.test_training import CHAIN, outcome, run, stop_after
 
+#: The compiler of torch 2.11 asks every tensor that it is given whether it has a gradient, and scripts some.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+]
+
 
 def trained(
     method: Method, backend: str | None, *, dropout: float = 0.0, stages: int = 5, compiled: slice = slice(None)
@@ -33,8 +39,11 @@ def trained(
 
 
 def assert_alike(method: Method, backend: str, **settings: Any) -> None:
-    plain, plain_losses = trained(method, None, **settings)
-    other, losses = trained(method, backend, **settings)
+    assert_close(trained(method, backend, **settings), trained(method, None, **settings))
+
+
+def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, list[float]]) -> None:
+    (other, losses), (plain, plain_losses) = one, another
     torch.testing.assert_close(losses, plain_losses, rtol=1e-9, atol=0)
     ours, theirs = other.model.state_dict(), plain.model.state_dict()
     assert list(ours) == list(theirs)
@@ -52,9 +61,16 @@ def test_training_is_the_same_up_to_rounding(method: Method) -> None:
 
 @pytest.mark.slow
 def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
-    """One reversible stage, whose graph is reconstructed; not vectorised, which takes inductor as long again to try."""
+    """One reversible stage, whose graph is reconstructed; not vectorised, which takes inductor as long again to try.
+
+    Beside a kept graph, and not beside the plain function: inductor of torch 2.11 draws other numbers than that.
+    """
     with inductor.patch({"cpp.simdlen": 1, "compile_threads": 1}):
-        assert_alike(methods.PETRA, "inductor", dropout=0.5, stages=3, compiled=slice(1, 2))
+        kept, reconstructed = (
+            trained(method, "inductor", dropout=0.5, stages=3, compiled=slice(1, 2))
+            for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
+        )
+    assert_close(reconstructed, kept)
 
 
 def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(

@@ -85,6 +85,8 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+# Python 3.12 warns of how torchvision unpacks an archive.
+@pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted tar archives:DeprecationWarning")
 def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_path):
     target = tmp_path / "downloads"
     cifar.download(CIFAR10, target)
