@@ -53,7 +53,8 @@ class Allocations:
         self._device = device
         self.peak = self.workspaces = 0
         self.marks: list[int] = []
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        # The last keeps torch 2.11 from warning of other cycles; there is one.
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
 
     def __enter__(self) -> "Allocations":
         give_back(self._device)
