@@ -160,6 +160,7 @@ def _encode(part: Any) -> Tensor:
     return torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
 
 
+PATHS = {"Path", "PosixPath", "PurePosixPath"}
 #: The classes of which the table of contents of a checkpoint consists.
 CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -174,7 +175,8 @@ CLASSES = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.serialization": {"_get_layout"},
     "torch": {"Size", "uint8"},
-    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+    "pathlib": PATHS,
+    "pathlib._local": PATHS,  # their module in Python 3.13
 }
 
 
