@@ -9,8 +9,11 @@ Compiled functions round differently. They are made at the first evaluation of e
 evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
+from torch import nn
 
 from petra_core.stages import Stage
 
@@ -32,7 +35,6 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
         backend: of torch.compile.
 
     """
-    import torch
     from torch._dynamo import config  # torch's compiler takes seconds to import, and most runs never need it
 
     functions = [part.function for stage in stages for part in stage.parts()]
@@ -42,5 +44,14 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
     # inductor's own numbers are others in a function with a graph than in one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}
     for function in functions:
-        # Not `function.compile()`: of torch's own modules, such as nn.Sequential, torch 2.11 then compiles nothing.
-        function.forward = torch.compile(function.forward, backend=backend, dynamic=False, **options)
+        # As `function.compile()`, which in torch 2.11 silently compiles nothing of torch's own modules, such as
+        # nn.Sequential, because it begins in a frame of torch. A copy of the module is not compiled.
+        compiled = torch.compile(_calling(function), backend=backend, dynamic=False, **options)
+        function._compiled_call_impl = compiled
+
+
+def _calling(function: nn.Module) -> Callable[..., Any]:
+    def call(*inputs: Any) -> Any:
+        return function._call_impl(*inputs)  # type: ignore[no-untyped-call]  # torch's
+
+    return call

@@ -1,5 +1,6 @@
 """Compiled functions: the same losses, gradients, statistics and random numbers under every method, up to rounding."""
 
+import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, lis
 def test_training_is_the_same_up_to_rounding(method: Method) -> None:
     """Compiling takes seconds: methods that reconstruct inputs, keep inputs or keep graphs: the uses of a stage."""
     assert_alike(method, "aot_eager")
+
+
+def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
+    """As `petra_core.prediction.memory` makes one, without memory."""
+    stage = toys.network(3)[0]
+    compile_functions([stage], backend="aot_eager")
+    inputs = toys.batches(1)[0][0]
+    first, _ = copy.deepcopy(stage.function).to("meta")(inputs.to("meta"))
+    assert first.device.type == "meta"
 
 
 @pytest.mark.slow
