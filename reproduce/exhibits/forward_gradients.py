@@ -114,8 +114,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=[
             f"A step: the allocator's peak and the time over those of backpropagation, at the paper's width with its "
             f"auxiliary CNNs, whatever the row's (benchmark “{BENCHMARK}”).",
-            "The learning rate is the recipe's for all, though projected on a guess a step is shorter by the cosine. The "
-            "last block is trained by backpropagation in every row, under noise too.",
+            "The learning rate is the recipe's for all, though projected on a guess a step is shorter by the cosine. "
+            "The last block is trained by backpropagation in every row, under noise too.",
             "Published values are of other networks: they compare orders, not rows. Ren et al. 2023 (read): LocalMixer "
             "M/8/16, 100 less the test error. LocalFG (second-hand): a third party's program with 16 blocks, one "
             "coefficient for all layers and the whole batch, effectively unnormalised.",
