@@ -23,7 +23,7 @@ from petra_core.recipe import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
 from reproduce.grids.plans.bdia import TransformerContestant
-from reproduce.records.benchmarks import ALLOCATED, SECONDS, SIDE_BITS, Benchmark, Comparison
+from reproduce.records.benchmarks import SIDE_BITS, Benchmark
 from reproduce.running import devices
 
 GROUP = "published size"
@@ -71,8 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     device = devices.take(options.device)
     recorder = Recorder("BDIA", about(__doc__), command("benchmarks.bdia", arguments), options, device)
     measure(recorder, options.batch, device, options.rounds)
-    plain, *others = (contestant.title for contestant in bdia.PUBLISHED)
-    recorder.comparisons += [Comparison(GROUP, q, title, plain) for q in (ALLOCATED, SECONDS) for title in others]
     return recorder.finish()
 
 

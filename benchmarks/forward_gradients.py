@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from benchmarks import steps
-from benchmarks.arguments import add_device, count
+from benchmarks.arguments import CLASSES, add_device, count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import full_pipeline, sgd
 from petra_core import Stage, methods, models
@@ -25,10 +25,10 @@ from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.methods import Method
 from reproduce.grids.plans.forward_gradients import WAYS
 from reproduce.measures.context import MEMORY_FORMAT
-from reproduce.records.benchmarks import ALLOCATED, SECONDS, Benchmark, Comparison
+from reproduce.records.benchmarks import Benchmark
 from reproduce.running import devices
 
-GROUP, BLOCKS, CLASSES, PIXELS = "ResNet-18 in 8 blocks", 8, 10, 32
+GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
 
 def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
@@ -78,10 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     device = devices.take(options.device)
     title, text = "Forward gradients", about(__doc__)
     recorder = Recorder(title, text, command("benchmarks.forward_gradients", arguments), options, device)
-    contestants = makers(options.batch, options.width, device)
-    steps.measure(recorder, GROUP, contestants, device, options.rounds)
-    plain, *others = contestants
-    recorder.comparisons += [Comparison(GROUP, q, name, plain) for q in (ALLOCATED, SECONDS) for name in others]
+    steps.measure(recorder, GROUP, makers(options.batch, options.width, device), device, options.rounds)
     return recorder.finish()
 
 

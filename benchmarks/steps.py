@@ -7,7 +7,7 @@ import torch
 from benchmarks.allocation import Allocations
 from benchmarks.recording import Recorder
 from benchmarks.tick import rounds
-from reproduce.records.benchmarks import ALLOCATED, SECONDS
+from reproduce.records.benchmarks import ALLOCATED, SECONDS, Comparison
 
 Step = Callable[[], object]
 Maker = Callable[[], Step]  # of a contestant that has done all that only a first step does
@@ -15,6 +15,8 @@ Maker = Callable[[], Step]  # of a contestant that has done all that only a firs
 
 def measure(recorder: Recorder, group: str, makers: Mapping[str, Maker], device: torch.device, number: int) -> None:
     """Add the allocator's peak of each contestant from its making to a step, then the seconds of steps in turn.
+
+    Both are compared with those of the first contestant.
 
     Args:
         recorder: receives the values.
@@ -32,3 +34,5 @@ def measure(recorder: Recorder, group: str, makers: Mapping[str, Maker], device:
     for seconds in rounds(steps, number, device):
         for name, value in zip(makers, seconds, strict=True):
             recorder.add(group, name, SECONDS, "s", value)
+    plain, *others = makers
+    recorder.comparisons += [Comparison(group, q, name, plain) for q in (ALLOCATED, SECONDS) for name in others]

@@ -52,6 +52,6 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
 
 def _calling(function: nn.Module) -> Callable[..., Any]:
     def call(*inputs: Any) -> Any:
-        return function._call_impl(*inputs)  # type: ignore[no-untyped-call]  # torch's
+        return function._call_impl(*inputs)  # type: ignore[no-untyped-call]  # torch gives it no types
 
     return call

@@ -30,7 +30,7 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """What was published beside ours: accuracy at the published size, and memory, as the benchmark measured it."""
-    every = [(sheet, _accuracy(sheet)) for sheet in sheets(frames, "bdia")]
+    every = [(sheet, _accuracy(_runs(sheet))) for sheet in sheets(frames, "bdia")]
     yield Sentence(_gains(every))
     ours = Samples()
     for sheet, accuracy in every:
@@ -90,10 +90,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 def each(sheet: Sheet) -> Iterator[Shown]:
     """All networks and methods of a data set."""
-    runs = _runs(sheet).dropna(subset=["test_accuracy"])
+    runs = _runs(sheet)
+    accuracy, done = _accuracy(runs), runs.dropna(subset=["test_accuracy"])
     yield facet(
-        runs,
-        [facets.rows([c.title for c in CONTESTANTS if c.title in set(runs["contestant"])], interval=True)],
+        done,
+        [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], interval=True)],
         key=f"bdia-{sheet.key}-{sheet.dataset}",
         caption=f"Accuracy after the last epoch by network ({sheet.described()}). Dot: a seed; stroke: mean; line: "
         "95 % interval.",
@@ -101,7 +102,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         y="contestant",
         legend="mark",
     )
-    accuracy = _accuracy(sheet)
     less = judge({c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against})
     rows = published_tables.read("bdia")
     stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", sheet.dataset)}
@@ -140,9 +140,9 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 
 
-def _accuracy(sheet: Sheet) -> Samples:
-    """The samples of a sheet by what they are of."""
-    return means(_runs(sheet), "test_accuracy", ["contestant"])
+def _accuracy(runs: Frame) -> Samples:
+    """The samples of such runs by what they are of."""
+    return means(runs, "test_accuracy", ["contestant"])
 
 
 def _runs(sheet: Sheet) -> Frame:
