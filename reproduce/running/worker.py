@@ -79,8 +79,8 @@ def main(
     without: Collection[int] = (),
 ) -> None:
     """Worker process number `number`, from its start to its end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C, and Slurm, reach every process; the parent passes it on
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C, and Slurm, reach every process; the parent passes it on
     torch.set_num_threads(settings.threads)
     sharing = devices.sharing(settings.devices, settings.jobs, number)
     device = devices.take(device_of(number, settings), sharing)

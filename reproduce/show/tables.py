@@ -7,7 +7,7 @@ measurement, a line of a frame.
     table(key="length", caption="…", rows=[3, 9, 27], fields=[
         number("epochs", lambda epochs: epochs),
         mean("PETRA, %", lambda epochs: accuracy["PETRA", epochs]),
-        *judged("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
+        judged("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
     ])
 """
 

@@ -93,10 +93,14 @@ def test_workers_of_one_gpu_have_their_part_of_its_memory_and_records_say_so(tmp
     reports(CELLS[1:2], tmp_path)
     environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
-    taken, worked = [], []
+
+
+def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(worker.devices, "take", lambda *given: taken.append(given))
-    monkeypatch.setattr(worker, "work", lambda cells, settings, *_: worked.append(settings.how.sharing))
-    settings = Settings(tmp_path, jobs=4, devices=("cuda:0",))
-    worker.main(CELLS, settings, 3, None, None, 0)
-    assert (taken, worked) == ([("cuda:0", 4)], [4])
+    monkeypatch.setattr(worker.devices, "take", lambda *given: given)
+    worked = []
+    monkeypatch.setattr(worker, "work", lambda _, settings, *given: worked.append((settings.how.sharing, given[2])))
+    settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
+    for number in range(3):
+        worker.main(CELLS, settings, number, None, None, 0)
+    assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]
