@@ -110,7 +110,8 @@ def export(folder: Path, root: Path) -> None:
     """Write all records as CSV files into FOLDER, for statistics of your own.
 
     runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
-    bytes, seconds and FLOPs by stage, series.csv every value of every benchmark.
+    bytes, seconds and FLOPs by stage, series.csv every value of every benchmark, history.csv what asv counted
+    at each commit.
     """
     contents = results.read(_checked(root))
     check_writable(folder, "FOLDER")

@@ -12,8 +12,8 @@ is read:
                   downwards: the rest of the most that waits at a stage once gradients flow
     FLOPs         torch's counter over the k turns of an update of the first inner stage, alone in its steady state
                   (`reproduce.measures.stage_alone`)
-    time          ticks of the executed schedule, units of one stage's forward (`petra_core.schedule`), and seconds of
-                  the first inner stage's forward, backward and update, medians
+    time          ticks of the executed schedule, units (`petra_core.prediction.units`), and seconds of the
+                  first inner stage's forward, backward and update, medians
 """
 
 import statistics
