@@ -86,8 +86,13 @@ class LocalBlock:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained: of the stage and of its own auxiliary network."""
-        return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters()]
+        """The parameters that are trained, frozen ones left out: of the stage and of its own auxiliary network."""
+        return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters() if p.requires_grad]
+
+    @property
+    def stage_parameters(self) -> list[nn.Parameter]:
+        """Those of them that are of the stage."""
+        return [p for p in self.stage.parameters() if p.requires_grad]
 
 
 class BlockEvaluation:
@@ -127,6 +132,6 @@ class BlockEvaluation:
 
     def train(self, gradient: Tensor) -> None:
         """Give the block's parameters the gradients that this one at its output makes."""
-        parameters = list(self.block.stage.parameters())
-        # Another gradient may still be sent through the graph.
-        torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)
+        if parameters := self.block.stage_parameters:
+            # Another gradient may still be sent through the graph.
+            torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)

@@ -33,7 +33,7 @@ from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
 from petra_core.recipe import set_rate
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode
-from petra_core.worker import OptimizerFactory
+from petra_core.worker import OptimizerFactory, devices_of
 
 __all__ = ["ForwardGradients"]
 
@@ -57,7 +57,8 @@ class ForwardGradients:
         micro_batches: how many have been trained on.
         graphs_peak: the most bytes of graphs, and of the inputs they begin at, that were there at one moment.
         cosines: of the last step, [J - 1]: between target and guess, in the space of the settings, for each block the
-            mean over the samples; NaN in forward mode, where the target's length is unknown.
+            mean over the samples; NaN in forward mode, where the target's length is unknown, and of weights of a block
+            that has none to train.
 
     Raises:
         ValueError: there is no head at the end or nothing below it, no auxiliary networks where they are needed, a
@@ -83,7 +84,7 @@ class ForwardGradients:
         if auxiliary is None and (settings.has_auxiliary or settings.draws_networks):
             raise ValueError(f"{settings}: that needs auxiliary networks, and none are given (auxiliary=...)")
         self._auxiliary = auxiliary
-        self.device = next(self.stages[0].parameters()).device
+        self.device = devices_of(self.stages)[0]
         head = self.stages[-1].parts()[-1]
         assert isinstance(head, HeadStage)
         self._loss: Loss = head.loss
@@ -113,7 +114,7 @@ class ForwardGradients:
         layers = layers_of(stage) if weights and not last else []
         auxiliary, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
         block = LocalBlock(index, stage, layers, auxiliary, drawn, None, stream)
-        block.optimizer = None if optimizer is None else optimizer(block.parameters)
+        block.optimizer = None if optimizer is None or not block.parameters else optimizer(block.parameters)
         block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
         block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
         return block
@@ -245,7 +246,7 @@ class ForwardGradients:
     def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
         loss = self._loss(top.output, target)
-        parameters = list(top.block.stage.parameters())
+        parameters = top.block.stage_parameters
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -299,7 +300,8 @@ class ForwardGradients:
             else:
                 layer_shares = self._shares(evaluation, layer, guess)
             for name, value in layer_shares.items():
-                yield Guessed(value, unknown, unknown, layer, name)
+                if layer.parameters[name].requires_grad:
+                    yield Guessed(value, unknown, unknown, layer, name)
 
     def _shares(self, evaluation: BlockEvaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
@@ -400,6 +402,8 @@ class ForwardGradients:
                 evaluation.train(along)
             else:
                 self._set_gradient(guessed.layer, guessed.name, along.sum(0), guessed.guess)
+        if not sums:  # a block without parameters, or all of them frozen: nothing is guessed of weights
+            return kept
         product, target, guess = torch.stack(sums).sum(0)
         lengths = (target.sqrt() * guess.sqrt()).clamp_min(torch.finfo(product.dtype).tiny)
         self.cosines[evaluation.block.index] = (product / lengths).mean()

@@ -274,6 +274,29 @@ def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> No
     assert counts == [1] * 6  # of three blocks and their auxiliary networks
 
 
+@pytest.mark.parametrize("derivative", Derivative)
+@pytest.mark.parametrize("space", Space)
+def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative, space: Space) -> None:
+    settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, derivative=derivative)
+    trainers = []
+    for freezes in (False, True):
+        stages = [BufferedStage(nn.Identity()), *network()]
+        frozen = [stages[1].function[0].weight, stages[2].function[1].bias, stages[-1].function[2].bias]
+        for parameter in frozen:
+            parameter.requires_grad_(not freezes)
+        torch.manual_seed(1)
+        trainers.append(ForwardGradients(stages, settings, auxiliary=auxiliary(), optimizer=recipe.sgd(0.1), seed=0))
+    before = [parameter.clone() for parameter in frozen]
+    for trainer in trainers:
+        trainer.step(*toys.batches(1, size=BATCH)[0])
+    assert all(p.grad is None and torch.equal(p, old) for p, old in zip(frozen, before, strict=True))
+    whole, partly = (trainer.model.parameters() for trainer in trainers)
+    trained = [(one, other) for one, other in zip(whole, partly, strict=True) if other.requires_grad]
+    alike = [torch.equal(one, other) for one, other in trained]
+    # In the space of all weights one number is of all that is guessed, so only the last block is left as it was.
+    assert all(alike[-1:] if space is Space.ALL_WEIGHTS else alike)
+
+
 def test_shares_are_exact_under_batch_statistics_too() -> None:
     """They sum up to autograd's gradient, and are the transpose of what a change of weights does."""
     torch.manual_seed(0)
