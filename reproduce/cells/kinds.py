@@ -451,6 +451,8 @@ def _check_delay(cell: TrainedCell) -> None:
             f"the correction {cell.correction} is a rule for sgd with momentum, got {cell.optimizer} with momentum "
             f"{cell.momentum:g}; choose another correction"
         )
+    if correction is delay.GAP_AWARE and not cell.learning_rate:
+        raise CellError(f"the correction {cell.correction} measures gaps by the learning rate, which is 0: raise it")
     if cell.stage_replicas:
         raise CellError(
             f"the correction {cell.correction} needs one process a stage, got replicas {cell.stage_replicas}"

@@ -132,6 +132,7 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"correction": "rate"}, "updates until the rate is released must be above 0, got 0"),
         ({"correction": "spike", "correction_value": 2.0}, "spike has no constant, got correction_value 2.0"),
         ({"correction": "spike", "momentum": 0.0}, "spike is a rule for sgd with momentum, got sgd with momentum 0"),
+        ({"correction": "gap_aware", "learning_rate": 0.0}, "gap_aware measures gaps by the learning rate, which is 0"),
         ({"correction": "spike", "stage_replicas": [2, 1]}, r"needs one process a stage, got replicas \(2, 1\)"),
         ({"correction": "average", "correction_value": 0.1, "method": "DELAYED_GRADIENTS"}, "DELAYED_GRADIENTS keeps"),
         ({"forward_weights": "predicted", "method": "BACKPROPAGATION"}, "would do nothing; choose a pipelined method"),
