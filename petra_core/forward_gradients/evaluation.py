@@ -13,7 +13,7 @@ from petra_core.ledger import Ledger
 from petra_core.randomness import RandomStream
 from petra_core.stages import Stage
 
-__all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors"]
+__all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "trainable"]
 
 
 def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
@@ -59,6 +59,11 @@ class Guessed:
         return self.guess * factor.view(-1, *(1 for _ in self.guess.shape[1:]))
 
 
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a module that are not frozen."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """The product of each sample's numbers, [n], of tensors [n, ...]."""
     return (a * b).flatten(1).sum(1)
@@ -86,13 +91,8 @@ class LocalBlock:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained, frozen ones left out: of the stage and of its own auxiliary network."""
-        return [p for m in (self.stage, self.auxiliary) if m is not None for p in m.parameters() if p.requires_grad]
-
-    @property
-    def stage_parameters(self) -> list[nn.Parameter]:
-        """Those of them that are of the stage."""
-        return [p for p in self.stage.parameters() if p.requires_grad]
+        """The parameters that are trained: of the stage and of its own auxiliary network."""
+        return [p for m in (self.stage, self.auxiliary) if m is not None for p in trainable(m)]
 
 
 class BlockEvaluation:
@@ -132,6 +132,6 @@ class BlockEvaluation:
 
     def train(self, gradient: Tensor) -> None:
         """Give the block's parameters the gradients that this one at its output makes."""
-        if parameters := self.block.stage_parameters:
+        if parameters := trainable(self.block.stage):
             # Another gradient may still be sent through the graph.
             torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)

@@ -26,7 +26,7 @@ from petra_core.checkpoint import copied
 from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
-from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors
+from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
 from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
@@ -246,7 +246,7 @@ class ForwardGradients:
     def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
         loss = self._loss(top.output, target)
-        parameters = top.block.stage_parameters
+        parameters = trainable(top.block.stage)
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -264,7 +264,7 @@ class ForwardGradients:
         with evaluation.block.stream:
             loss = self._loss(network(output), target)
         trained = name.value == "local" and self.settings.trains_auxiliary
-        parameters = list(network.parameters()) if trained else []
+        parameters = trainable(network) if trained else []
         activation, *gradients = torch.autograd.grad(loss, [output, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient

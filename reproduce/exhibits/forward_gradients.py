@@ -50,10 +50,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
     outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
     said = {p: f"{_way(p)} in {p[5]} {points(gain)}, {outcomes[p].value}" for p, gain in gains.items()}
-    first = {p[5]: said[p] for p in reversed(said)}  # of each space the first
-    brief = "; ".join(first[space] for space in dict.fromkeys(p[5] for p in said)) or "not compared yet"
-    yield Sentence(f"Points of guesses over the best noise, “{sheet.scale}”: {brief}.")
-    told = f"points over the best noise, and our data: {'; '.join(said.values()) or 'not compared yet'}"
+    first: dict[str, str] = {}  # of each space
+    for p, gained in said.items():
+        first.setdefault(p[5], gained)
+    nothing = "not compared yet"
+    yield Sentence(f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(first.values()) or nothing}.")
+    told = f"points over the best noise, and our data: {'; '.join(said.values()) or nothing}"
     made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
     yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))

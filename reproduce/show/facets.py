@@ -2,10 +2,10 @@
 
     facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
 
-Panels are matplotlib's, since seaborn's grids know no constrained layout and no panel beside others. What is drawn in
-them is ours too: seaborn's intervals are bootstrapped, other ones at every call, and not Student's; here a band is the
-range of the runs or the interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or
-whatever `Look`s are given for, the same colour and dashes in all figures.
+Panels are matplotlib's: seaborn's grids lay themselves out, and have no panel beside others. What is drawn in them is
+ours too: seaborn's intervals are bootstrapped, other ones at every call, and not Student's; here a band is the range of
+the runs or the interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or whatever
+`Look`s are given for, the same colour and dashes in all figures.
 """
 
 import warnings

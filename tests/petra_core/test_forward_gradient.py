@@ -5,6 +5,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -278,6 +279,12 @@ def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> No
 @pytest.mark.parametrize("space", Space)
 def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative, space: Space) -> None:
     settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, derivative=derivative)
+
+    def made(block: int, freezes: bool) -> nn.Module:
+        own = auxiliary()(block)
+        next(own.parameters()).requires_grad_(not freezes)
+        return own
+
     trainers = []
     for freezes in (False, True):
         stages = [BufferedStage(nn.Identity()), *network()]
@@ -285,7 +292,9 @@ def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative,
         for parameter in frozen:
             parameter.requires_grad_(not freezes)
         torch.manual_seed(1)
-        trainers.append(ForwardGradients(stages, settings, auxiliary=auxiliary(), optimizer=recipe.sgd(0.1), seed=0))
+        networks = partial(made, freezes=freezes)
+        trainers.append(ForwardGradients(stages, settings, auxiliary=networks, optimizer=recipe.sgd(0.1), seed=0))
+        frozen += [next(block.auxiliary.parameters()) for block in trainers[-1].blocks[:-1]]
     before = [parameter.clone() for parameter in frozen]
     for trainer in trainers:
         trainer.step(*toys.batches(1, size=BATCH)[0])

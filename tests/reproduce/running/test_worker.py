@@ -88,19 +88,26 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
     assert message in messages[0][2]
 
 
-def test_workers_of_one_gpu_have_their_part_of_its_memory_and_records_say_so(tmp_path, monkeypatch):
+def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
     reports(CELLS[:1], tmp_path, sharing=4)
     reports(CELLS[1:2], tmp_path)
     environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
-def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("cuda:0",), [(4, ("cuda:0", 4))] * 4),
+        (("cuda:0", "cuda:1"), [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]),
+    ],
+)
+def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch, names, expected):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(worker.devices, "take", lambda *given: given)
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, settings, *given: worked.append((settings.how.sharing, given[2])))
-    settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
-    for number in range(3):
+    settings = Settings(tmp_path, jobs=len(expected), devices=names)
+    for number in range(settings.jobs):
         worker.main(CELLS, settings, number, None, None, 0)
-    assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]
+    assert worked == expected
