@@ -1,9 +1,9 @@
 """How long a cell takes, from what comparable cells took: recorded times, never a guess.
 
 Times of another machine or of another network say nothing, so only cells count that agree in all that the work of one
-epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, with as many threads and, on
-a GPU, workers beside; what is trained, also with CUDA graphs and compiled alike or without. Where there are none, the
-time is unknown.
+epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, in as many processes of as
+many threads and, on a GPU, with as many workers beside; what is trained, also with CUDA graphs and compiled alike or
+without. Where there are none, the time is unknown.
 """
 
 import json
@@ -22,23 +22,24 @@ FREE = (
     *("warmup_epochs", "drops", "drop_factor", "learning_rate", "momentum", "weight_decay"),
 )
 
-#: Name of the device, of the processor, threads, workers that share it; streams of CUDA graphs, compiled.
-Device = tuple[str, str, int, int, int, bool]
+#: Name of the device, of the processor, threads, workers that share it, processes; streams of CUDA graphs, compiled.
+Device = tuple[str, str, int, int, int, int, bool]
 Work = tuple[Device, str]  # and the settings that matter
 
 
 def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
-    machine = environment["device"], environment["processor"], environment["threads"], environment.get("sharing", 1)
-    return *machine, environment.get("cuda_graphs", 0), environment.get("compiled", False)
+    machine = environment["device"], environment["processor"], environment["threads"]
+    many = environment.get("sharing", 1), environment.get("processes", 1)
+    return *machine, *many, environment.get("cuda_graphs", 0), environment.get("compiled", False)
 
 
 def kind_of(name: str, threads: int, sharing: int = 1, *, cuda_graphs: int = 0, compiled: bool = False) -> Device:
-    """The kind of the device of that name, used by so many threads, with so many streams of graphs, or compiled.
+    """The kind of the device of that name, used by one process of so many threads, with so many streams, or compiled.
 
     `sharing` is the number of workers of a GPU.
     """
-    return provenance.device_name(name), provenance.processor(), threads, sharing, cuda_graphs, compiled
+    return provenance.device_name(name), provenance.processor(), threads, sharing, 1, cuda_graphs, compiled
 
 
 class Speeds:
@@ -83,7 +84,7 @@ def _seconds(record: Record, state: State) -> list[float]:
 def _work(cell: Cell, where: Device) -> Work:
     """What the time of an epoch depends on; what has none is measured once in all of k micro-batches."""
     if not isinstance(cell, TrainedCell):  # nothing of it is recorded or compiled
-        where = *where[:4], 0, False
+        where = *where[:5], 0, False
     free = [name for name in FREE if cell.epochs_expected or name != "accumulation"]
     settings = {name: value for name, value in cell.to_dict().items() if name not in free}
     return where, json.dumps(settings, sort_keys=True)

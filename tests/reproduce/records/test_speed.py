@@ -61,7 +61,7 @@ def test_other_work_moved_cells_and_incomplete_records_say_nothing(tmp_path):
 
 def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch):
     fake_records.train(CELL, tmp_path, 95.0)
-    others = [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}]
+    others = [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}, {"processes": 2}]
     for seed, other in enumerate([*others, {"cuda_graphs": 4}, {"compiled": True}], 1):
         where = speed.device(ENVIRONMENT | other)
         assert left(recorded(tmp_path), where=where) is None, other
@@ -78,6 +78,6 @@ def test_cells_without_epochs_take_their_whole_time(tmp_path):
     record.finish({"wall_seconds": 2.5})
     speeds = recorded(tmp_path)
     assert left(speeds, dataclasses.replace(cell, seed=1)) == 2.5
-    assert left(speeds, cell, where=(*HERE[:4], 4, True)) == 2.5, "nothing of it is recorded or compiled"
+    assert left(speeds, cell, where=(*HERE[:5], 4, True)) == 2.5, "nothing of it is recorded or compiled"
     assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
     assert left(speeds, dataclasses.replace(cell, batch_size=64)) is None, "their time grows with the batch"
