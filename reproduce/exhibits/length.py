@@ -39,8 +39,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     less = judge({**gap, **{(since, *place): sample for place, sample in change.items()}})
     decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, sample) for (arm, epochs), sample in gap.items()}
     setting, where = sheet.described(network=True, length=False), f"(k = {PETRA.k}, scale “{sheet.scale}”)"
-    said = [f"{points(gap[p])} after {count(p[1], 'epoch')}" for p in places if p[0] == PETRA and gap[p].values]
-    yield Sentence(f"PETRA less backpropagation, points of accuracy {where}: {', '.join(said) or 'no pair yet'}.")
+    pairs = {epochs: sample for (arm, epochs), sample in gap.items() if arm == PETRA and sample.values}
+    said = [
+        f"{points(sample)} after {epochs}{' epochs' * (epochs == min(pairs))}{' (one seed)' * (len(sample.values) == 1)}"
+        for epochs, sample in pairs.items()
+    ]
+    yield Sentence(f"PETRA less backpropagation, points {where}: {', '.join(said) or 'no pair yet'}.")
     runs = sheet.done[sheet.done["k"] == PETRA.k]
     yield facets.facet(
         runs,

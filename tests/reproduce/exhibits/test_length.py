@@ -72,7 +72,7 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert long["accuracy, %"].text == "not run"
     assert long["change since 3 epochs points"].text == "no pair"
     assert short["less backpropagation points"].text.replace(NARROW, " ") == f"{MINUS}11.97 ± 0.07"
-    assert shown.sentence.endswith(f": {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9 epochs.")
+    assert shown.sentence.endswith(f"points (k = 1, scale “small”): {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9.")
     assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
@@ -96,8 +96,11 @@ def test_the_rule_that_was_fixed_beforehand_decides(tmp_path: Path, epochs: int,
 def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
     write(tmp_path, {9: 48.0}, {9: 50.0}, seeds=2)
-    short, middle = table(section(tmp_path)).rows[:2]
+    write(tmp_path, {81: 49.0}, {81: 50.0}, seeds=1)
+    shown = section(tmp_path)
+    short, middle = table(shown).rows[:2]
     assert [row[4].hint for row in (short, middle)] == ["n = 3", "n = 2"]
+    assert shown.sentence.endswith(f"after 3 epochs, {MINUS}2.0 after 9, {MINUS}1.0 after 81 (one seed).")
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
