@@ -41,8 +41,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting, where = sheet.described(network=True, length=False), f"(k = {PETRA.k}, scale “{sheet.scale}”)"
     pairs = {epochs: sample for (arm, epochs), sample in gap.items() if arm == PETRA and sample.values}
     said = [
-        f"{points(sample)} after {epochs}{' epochs' * (epochs == min(pairs))}{' (one seed)' * (len(sample.values) == 1)}"
-        for epochs, sample in pairs.items()
+        f"{points(pair)} after {epochs}{' epochs' * (epochs == min(pairs))}{' (one seed)' * (len(pair.values) == 1)}"
+        for epochs, pair in pairs.items()
     ]
     yield Sentence(f"PETRA less backpropagation, points {where}: {', '.join(said) or 'no pair yet'}.")
     runs = sheet.done[sheet.done["k"] == PETRA.k]
