@@ -74,8 +74,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         loss = points(exact(best) - accuracy[*best[:3], NOTHING.title, 1.0]).removeprefix("+")
         verdict = less["gain", *best].verdict.value
         yield Sentence(
-            f"{best[0]}, k = {best[1]}: {best[3]}, {points(gain(best))} of {loss} points that PETRA loses "
-            f"(n = {won[best].n}, {verdict}), for {share(best):.2f} times its bytes."
+            f"{best[0]}, k = {best[1]}: {best[3]} {points(gain(best))} of {loss} points lost "
+            f"(n = {won[best].n}, {verdict}), for {share(best):.2f} times PETRA's bytes."
         )
         for said, sign in (("win", 1), ("lose", -1)):
             named = [

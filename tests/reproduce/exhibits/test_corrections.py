@@ -93,8 +93,8 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert gap["best rate, seed 0 other seeds, %"].text == "not run"  # until the choice is planned
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
-        "RevNet-18, width 8, k = 1: predicted weights, +4.1 of 9.9 points that PETRA loses (n = 3, differ), for 1.00 "
-        "times its bytes."
+        "RevNet-18, width 8, k = 1: predicted weights +4.1 of 9.9 points lost (n = 3, differ), for 1.00 times PETRA's "
+        "bytes."
     )
     assert [finding.text for finding in section.findings] == [
         "Corrections: of 2 trials under PETRA these win points: predicted weights (RevNet-18, width 8, k = 1: +4.1).",
