@@ -10,7 +10,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.records import provenance
@@ -22,24 +22,35 @@ FREE = (
     *("warmup_epochs", "drops", "drop_factor", "learning_rate", "momentum", "weight_decay"),
 )
 
-#: Name of the device, of the processor, threads, workers that share it, processes; streams of CUDA graphs, compiled.
-Device = tuple[str, str, int, int, int, int, bool]
+
+class Device(NamedTuple):
+    """A kind of device, and how it is used."""
+
+    name: str
+    processor: str
+    threads: int  # of each process
+    sharing: int = 1  # workers of a GPU
+    processes: int = 1  # that train a cell together
+    cuda_graphs: int = 0  # streams; 0: none
+    compiled: bool = False
+
+
 Work = tuple[Device, str]  # and the settings that matter
 
 
 def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
-    machine = environment["device"], environment["processor"], environment["threads"]
-    many = environment.get("sharing", 1), environment.get("processes", 1)
-    return *machine, *many, environment.get("cuda_graphs", 0), environment.get("compiled", False)
+    chosen = {name: environment[name] for name in Device._field_defaults if name in environment}
+    return Device(environment["device"], environment["processor"], environment["threads"], **chosen)
 
 
 def kind_of(name: str, threads: int, sharing: int = 1, *, cuda_graphs: int = 0, compiled: bool = False) -> Device:
-    """The kind of the device of that name, used by one process of so many threads, with so many streams, or compiled.
+    """The kind of the device of that name, used by one process of so many threads, its graphs over so many streams.
 
     `sharing` is the number of workers of a GPU.
     """
-    return provenance.device_name(name), provenance.processor(), threads, sharing, 1, cuda_graphs, compiled
+    machine = provenance.device_name(name), provenance.processor(), threads, sharing
+    return Device(*machine, cuda_graphs=cuda_graphs, compiled=compiled)
 
 
 class Speeds:
@@ -84,7 +95,7 @@ def _seconds(record: Record, state: State) -> list[float]:
 def _work(cell: Cell, where: Device) -> Work:
     """What the time of an epoch depends on; what has none is measured once in all of k micro-batches."""
     if not isinstance(cell, TrainedCell):  # nothing of it is recorded or compiled
-        where = *where[:5], 0, False
+        where = where._replace(cuda_graphs=0, compiled=False)
     free = [name for name in FREE if cell.epochs_expected or name != "accumulation"]
     settings = {name: value for name, value in cell.to_dict().items() if name not in free}
     return where, json.dumps(settings, sort_keys=True)

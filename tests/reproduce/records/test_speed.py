@@ -78,6 +78,8 @@ def test_cells_without_epochs_take_their_whole_time(tmp_path):
     record.finish({"wall_seconds": 2.5})
     speeds = recorded(tmp_path)
     assert left(speeds, dataclasses.replace(cell, seed=1)) == 2.5
-    assert left(speeds, cell, where=(*HERE[:5], 4, True)) == 2.5, "nothing of it is recorded or compiled"
+    assert left(speeds, cell, where=HERE._replace(cuda_graphs=4, compiled=True)) == 2.5, (
+        "nothing of it is recorded or compiled"
+    )
     assert left(speeds, complexity_cell(methods.PETRA, 4)) is None, "k micro-batches are measured"
     assert left(speeds, dataclasses.replace(cell, batch_size=64)) is None, "their time grows with the batch"
