@@ -501,7 +501,8 @@ def recorder(device: torch.device) -> Record:
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
         capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
-        def repeat() -> None:
+        def repeat(kept: object = work) -> None:
+            del kept  # a graph has only the addresses of what the work uses, whose memory would go with the work
             with torch.cuda.device(device):
                 graph.replay()
 
