@@ -23,8 +23,7 @@ neighbours are in different ones, and autograd puts the kernels of a backward wh
 the two streams first wait for the caller's, and at its end the caller's waits for both; the host waits for nothing.
 That also keeps memory from being used again too early, which the allocator would allow as soon as the host has let go
 of a tensor: what a stage lets go of in a tick may be its neighbour's, made in the other stream, but there nothing more
-is enqueued before the tick ends, since an R comes before the B beside it. (Written by the documentation of
-`torch.cuda.Stream.wait_stream` and `Tensor.record_stream`; no GPU has run it yet.)
+is enqueued before the tick ends, since an R comes before the B beside it.
 
 In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
 """

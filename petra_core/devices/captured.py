@@ -22,7 +22,7 @@ fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random
 state of the generator at its forward, for which Python has to ask.
 
 What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
-`cuda` itself is tested without a GPU. (`cuda` follows the documentation of `torch.cuda.graph`: no GPU has run it yet.)
+`cuda` itself is tested without a GPU.
 """
 
 import contextlib

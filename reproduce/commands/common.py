@@ -51,8 +51,7 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
             type=click.IntRange(0),
             default=0,
             metavar="STREAMS",
-            help="Record a step once, where it can be, and let the GPU repeat it, stages over so many streams "
-            "(untried); 0: no.",
+            help="Record a step once, where it can be, and let the GPU repeat it, stages over so many streams; 0: no.",
         )
         @option(
             "--compile",

@@ -30,7 +30,8 @@ DRAWN = 2  # timelines of a benchmark, as modelled and as measured; its record h
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Every record; of several records of one benchmark the first is explained."""
-    problems, records = frames.results.benchmark_problems, frames.results.benchmarks
+    problems = frames.results.benchmark_problems
+    records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
     if problems:
         unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
         yield Finding(f"Benchmarks: {unreadable}", Tone.ALERT)
@@ -53,6 +54,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield from _aims(benchmark)
         yield from (Finding(f"Benchmarks: {finding}") for finding in benchmark.findings)
         yield from _shown(benchmark, series[series["benchmark"] == benchmark.name])
+
+
+def _titled(benchmark: Benchmark) -> str:
+    """Its title, which says of a GPU that it was one: there the same script answers another question."""
+    device = benchmark.environment.get("device", "cpu")
+    return benchmark.title if device == "cpu" else f"{benchmark.title} ({device})"
 
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:

@@ -233,6 +233,7 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
     assert tick.aim(on_gpu, methods.PETRA, None) is None
     graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})
     assert tick.aim(graphs, methods.PETRA, None) == tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
+    assert tick.aim(argparse.Namespace(**vars(graphs) | {"compile": True}), methods.PETRA, None) == 1
     assert tick.aim(graphs, methods.DSP, None) is None
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
 

@@ -192,7 +192,7 @@ class FakeStream:
 def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What torch is told; no GPU is needed, and none has seen it."""
+    """What torch is told, for which no GPU is needed."""
     names, current = iter("AB"), [FakeStream("caller")]
     log = FakeStream.log = []
 

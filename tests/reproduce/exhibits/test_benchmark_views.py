@@ -53,6 +53,14 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert patch.text == PATCH  # type: ignore[union-attr]  # a Listing
 
 
+def test_what_ran_on_a_gpu_is_called_so() -> None:
+    record = benchmark(FASTER)
+    on_gpu = dataclasses.replace(record, environment={**record.environment, "device": "NVIDIA H200"})
+    section = shown(on_gpu)
+    assert [finding.text for finding in section.findings] == ["Benchmarks: A race (NVIDIA H200): 1 aim reached."]
+    assert tables(section)["race"].caption.startswith("A race (NVIDIA H200): measured ratios")
+
+
 def test_records_of_one_benchmark_are_explained_once() -> None:
     section = shown(benchmark(FASTER), benchmark(FASTER, name="race-night"))
     paragraphs = [block for block in section.blocks if isinstance(block, str)]
