@@ -49,10 +49,17 @@ def complexity_cell(method: Method, accumulation: int = 1) -> ComplexityCell:
     )
 
 
-def begin(cell: Cell, root: Path, *, code: dict[str, Any] = CLEAN, patch: str = "") -> Record:
+def begin(
+    cell: Cell,
+    root: Path,
+    *,
+    code: dict[str, Any] = CLEAN,
+    patch: str = "",
+    environment: dict[str, Any] = ENVIRONMENT,
+) -> Record:
     """A record that holds a configuration, an environment and code."""
     record = Record.of(cell, root)
-    record.begin(ENVIRONMENT, dict(code), patch)
+    record.begin(environment, dict(code), patch)
     return record
 
 

@@ -6,7 +6,7 @@ commit is shown whole. Cells that have not been run are counted: of a thousand l
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
@@ -21,6 +21,7 @@ from reproduce.show.tables import entry, named, table, words
 from reproduce.words import count, some
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
+MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
 TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
     "Every number above is computed from records, a folder of plain text for each cell: its whole configuration, code, "
@@ -37,9 +38,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     machines = _named("E", (text for run in begun for text in _machines(run)))
     codes = [{**json.loads(text), "code": name} for text, name in versions.items()]
     environments = [{**json.loads(text), "environment": name} for text, name in machines.items()]
-    devices = Counter(environment["device"] for run in begun for environment in run.environments[-1:])
     if begun:
-        yield Sentence(f"{devices['cpu']} cells ran on CPUs, {devices.total() - devices['cpu'] or 'none'} on a GPU.")
+        yield Sentence(_devices(begun))
     yield from _findings(results)
     if dirty := sum(not version.get("clean") for version in codes):
         unclean = f"{dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean"
@@ -62,9 +62,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Machines and versions that ran the cells.",
         rows=environments,
         fields=[
-            named("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform"),
+            named(*MACHINE),
             words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row["packages"].items())),
-            named("deterministic_algorithms", "tf32"),
+            words("settings", _settings),
         ],
     )
     yield Folded(
@@ -84,6 +84,19 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     for patch, name in {version["patch"]: version["code"] for version in codes if version["patch"]}.items():
         yield Folded(Listing(f"patch-{name}", f"Difference of {name} to its commit", patch))
+
+
+def _devices(runs: Sequence[Run[Any]]) -> str:
+    """How many ran on processors and on GPUs; a cell that was stopped may have gone on on the other."""
+    kinds = [{environment["device"] == "cpu" for environment in run.environments} for run in runs]
+    both = f", {mixed} on one after the other" if (mixed := kinds.count({True, False})) else ""
+    return f"{count(kinds.count({True}), 'cell')} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."
+
+
+def _settings(environment: Mapping[str, Any]) -> str:
+    """All that was recorded of how it was run, and has no column of its own."""
+    rest = {name: value for name, value in environment.items() if name not in (*MACHINE, "packages")}
+    return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in sorted(rest.items()))
 
 
 def _named(letter: str, texts: Iterable[str]) -> dict[str, str]:

@@ -49,6 +49,20 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     assert finding.tone is Tone.ALERT
 
 
+def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
+    """A cell that began there and went on on the CPU is of neither."""
+    gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200", "cuda_graphs": 4}
+    for seed, environments in enumerate(([gpu], [gpu, fake_records.ENVIRONMENT], [fake_records.ENVIRONMENT])):
+        for environment in environments:
+            record = fake_records.begin(digits_cell(seed=seed), tmp_path, environment=environment)
+        record.append({"epoch": 1, "test_accuracy": 20.0})
+    section = made(provenance.EXHIBIT, tmp_path)
+    assert section.sentence == "1 cell ran on CPUs, 1 on a GPU, 1 on one after the other."
+    on_gpu, on_cpu = (row[-1].text for row in table(section, "environments").rows)
+    assert "cuda graphs: 4" in on_gpu
+    assert "cuda graphs" not in on_cpu
+
+
 def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
     note = "not run from a git checkout: the commit is not known"
     fake_records.train(digits_cell(), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
