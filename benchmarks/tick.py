@@ -128,7 +128,13 @@ def plain_step(
         return step
     for _ in range(PLAIN_STEPS):
         step()
-    return record(step)
+    repeat = record(step)
+
+    def repeated(kept: Callable[[], object] = step) -> None:
+        del kept  # its model and optimizer, of which a recording has only the addresses
+        repeat()
+
+    return repeated
 
 
 def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:

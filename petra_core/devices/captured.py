@@ -492,7 +492,8 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
 def recorder(device: torch.device) -> Record:
     """What records as CUDA graphs of `device`, all of which share their memory.
 
-    What it is given must have been done in this process before, and more than once (see `CapturedTicks`).
+    What it is given must have been done in this process before, and more than once (see `CapturedTicks`). A graph has
+    the addresses of what that uses and does not keep it: whoever repeats it does.
     """
     pool = torch.cuda.graph_pool_handle()
 
@@ -501,8 +502,7 @@ def recorder(device: torch.device) -> Record:
         # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
         capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
-        def repeat(kept: object = work) -> None:
-            del kept  # a graph has only the addresses of what the work uses, whose memory would go with the work
+        def repeat() -> None:
             with torch.cuda.device(device):
                 graph.replay()
 

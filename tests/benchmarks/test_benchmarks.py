@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,6 +111,20 @@ def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
         weights.append([parameter.detach() for stage in stages for parameter in stage.parameters()])
     for one, other in zip(*weights, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_recorded_autograd_step_keeps_its_weights() -> None:
+    """A CUDA graph has their addresses alone: on the first GPU the memory was another's when the step was repeated."""
+    stages = network("chain2", 2)
+    weights = weakref.ref(next(stages[0].parameters()))
+    step = tick.plain_step(stages, torch.randn(2, 3, 8, 8), torch.tensor([1, 2]), record=lambda work: lambda: None)
+    del stages
+    gc.collect()
+    step()
+    assert weights() is not None
+    del step
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
