@@ -1,10 +1,11 @@
-"""Arguments of the benchmarks' command lines: methods, networks and counts, each an argparse type.
+"""Arguments of the benchmarks' command lines: methods, networks and numbers, each an argparse type.
 
 Something unknown is refused before anything is measured, with what was expected.
 """
 
 import argparse
 import contextlib
+import math
 import re
 
 import torch
@@ -22,9 +23,11 @@ __all__ = [
     "add_precision",
     "as_trained",
     "count",
+    "count_or_none",
     "method_name",
     "network",
     "network_name",
+    "positive",
 ]
 
 CLASSES = 10
@@ -37,6 +40,21 @@ def count(given: str) -> int:
     if not given.isdecimal() or int(given) < 1:
         raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 1 on")
     return int(given)
+
+
+def count_or_none(given: str) -> int:
+    """Parse a whole number from 0 on."""
+    if not given.isdecimal():
+        raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 0 on")
+    return int(given)
+
+
+def positive(given: str) -> float:
+    """Parse a finite number above 0."""
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(given)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{given}: expected a number above 0")
 
 
 def method_name(given: str) -> str:

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.arguments import count as count_of
+from benchmarks.arguments import count_or_none, positive
 from benchmarks.recording import line
 from petra_core.files import replacing
 from reproduce.records import benchmarks, locks, provenance
@@ -504,15 +505,17 @@ def _is_result(file: Path) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line. Returns: the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=28.0, help="of all calls together (default 28)")
-    parser.add_argument("--call-minutes", type=float, help="of this call (default: all that are left)")
+    parser.add_argument("--minutes", type=positive, default=28.0, help="of all calls together (default 28)")
+    parser.add_argument("--call-minutes", type=positive, help="of this call (default: all that are left)")
     parser.add_argument("--output", type=Path, required=True, help="folder of the day, from one call to the next")
     parser.add_argument("--source", type=Path, help="folder with cifar-10-batches-bin; without it no cell is trained")
     parser.add_argument("--unofficial", metavar="REASON", help="take a CIFAR-10 that is not the official one")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections (default all)")
     parser.add_argument("--scale", choices=("day", "smoke"), default="day", help="smoke: all of it, in tiny sizes")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="tf32", help="of Table 2's cells")
-    parser.add_argument("--cuda-graphs", type=int, help="streams of recorded ticks, 0: none (default 4, on a CPU 0)")
+    parser.add_argument(
+        "--cuda-graphs", type=count_or_none, help="streams of recorded ticks, 0: none (default 4, on a CPU 0)"
+    )
     parser.add_argument("--jobs", type=count_of, default=1, help="cells that are trained at once (default 1)")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
     parser.add_argument("--device", default="cuda", help="to measure and train on (default cuda)")

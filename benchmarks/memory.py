@@ -28,7 +28,7 @@ from functools import partial
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
-from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name
+from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name, positive
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--batches", type=count, nargs="+", default=[8, 16, 32, 64], help="along the batch")
     parser.add_argument("--stages", type=count, nargs="+", default=[4, 8, 16, 32], help="J, along the depth of a chain")
     parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="along k")
-    parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
+    parser.add_argument("--budget", type=positive, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
     add_device(parser)

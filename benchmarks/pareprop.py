@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.allocation import Allocations, unless_out_of_memory
-from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count
+from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count, positive
 from benchmarks.memory import largest
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
     parser.add_argument("--length", type=count, default=64, help="tokens of a text (default 64)")
     parser.add_argument("--rounds", type=count, default=15, help="steps of each method that are timed (default 15)")
-    parser.add_argument("--budget", type=float, default=64.0, help="MB for the largest batch (default 64)")
+    parser.add_argument("--budget", type=positive, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
     parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
     add_device(parser)

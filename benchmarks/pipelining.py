@@ -30,7 +30,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.arguments import add_networks, count, network
+from benchmarks.arguments import add_networks, count, network, positive
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve, peak_memory
 from benchmarks.tick import sgd
@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     add_networks(parser)
     parser.add_argument("--micro-batches", type=count, default=4, help="of a batch, and PETRA's k (default 4)")
     parser.add_argument("--rounds", type=count, default=7, help="in which everybody is measured once (default 7)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a contestant in a round (default 1.5)")
+    parser.add_argument("--seconds", type=positive, default=1.5, help="of a contestant in a round (default 1.5)")
     parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
     add_options(parser, "pipelining")
     options = parser.parse_args(arguments)

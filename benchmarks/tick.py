@@ -58,6 +58,7 @@ from benchmarks.arguments import (
     add_precision,
     as_trained,
     count,
+    count_or_none,
     method_name,
     network,
     network_name,
@@ -287,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
     parser.add_argument("--compile", action="store_true", help="the tick, not the other side, of compiled functions")
-    parser.add_argument("--captured", type=int, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
+    parser.add_argument("--captured", type=count_or_none, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
     if options.captured and not options.device.startswith("cuda"):

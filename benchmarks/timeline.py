@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.arguments import add_networks, count, network
+from benchmarks.arguments import add_networks, count, network, positive
 from benchmarks.pipelining import best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     add_networks(parser)
     parser.add_argument("--turns", type=count, default=7, help="of every stage, timed in a round (default 7)")
     parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
-    parser.add_argument("--seconds", type=float, default=2, help="of a method in a round (default 2)")
+    parser.add_argument("--seconds", type=positive, default=2, help="of a method in a round (default 2)")
     parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
     add_options(parser, "timeline")
     options = parser.parse_args(arguments)

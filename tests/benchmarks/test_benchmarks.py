@@ -13,7 +13,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import bdia, forward_gradients, growth, memory, overhead, pareprop, pipelining, tick, timeline
+from benchmarks import (
+    bdia,
+    first_day,
+    forward_gradients,
+    growth,
+    memory,
+    overhead,
+    pareprop,
+    pipelining,
+    tick,
+    timeline,
+)
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import command
@@ -169,6 +180,10 @@ def test_where_the_record_goes_is_not_in_it() -> None:
         (tick, "--device cpu --captured 2", "--captured"),
         (tick, "--pairs 0", "argument --pairs: 0: expected a whole number from 1 on"),
         (tick, "--threads -1", "argument --threads: -1: expected a whole number from 1 on"),
+        (tick, "--captured -1", "argument --captured: -1: expected a whole number from 0 on"),
+        (timeline, "--seconds -1", "argument --seconds: -1: expected a number above 0"),
+        (memory, "--budget nan", "argument --budget: nan: expected a number above 0"),
+        (first_day, "--output day --minutes some", "argument --minutes: some: expected a number above 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is(
