@@ -7,7 +7,8 @@ valuable is first:
     map           a tick of PETRA against the fastest rival, over batch, width and precision, from the middle outwards
     memory        PETRA's peak against the sum of its parts, and the peak of every method along the batch
     pareprop      PaReprop at published sizes
-    table2        cells of the paper's Table 2 on CIFAR-10, in the table's order, in all the time that is left
+    training      in all the time that is left, on CIFAR-10 at the paper's width: RevNet-18 under PETRA and
+                  backpropagation for 20 and 80 epochs, then cells of Table 2, of 300, in the table's order
 
 The same command goes on after any stop, a kill too: steps that have ended stay, one that was cut off begins again, and
 training goes on from its checkpoint. --minutes counts all calls together. Where a machine is lent for ten minutes at a
@@ -62,7 +63,7 @@ FILE_LIMIT, ARCHIVE_LIMIT = 16_000_000, 60_000_000  # bytes, of files as they ar
 PACKED = ("records", "checks", "logs")
 #: Of all minutes, what a section may take: none begins a step beyond it. Those that are not here take what they need.
 SHARES = {"map": 0.25, "memory": 0.07, "pareprop": 0.15}
-SECTIONS = ("correctness", *SHARES, "table2")
+SECTIONS = ("correctness", *SHARES, "training")
 GRACE = 30.0  # seconds in which a process that was told to stop saves and ends; then it is killed
 WORTHWHILE = 60.0  # seconds: in less, training would hardly begin
 POLL = 0.2
@@ -120,7 +121,7 @@ def python(*words: object) -> list[str]:
 
 
 def plan(options: argparse.Namespace) -> list[Step]:
-    """All steps of the chosen sections but the training of Table 2, in order."""
+    """All steps of the chosen sections but the training itself, in order."""
     every = [*data(options), *correctness(options), *the_map(options), *memory(options), *pareprop(options)]
     return [step for step in every if step.section in options.only]
 
@@ -131,8 +132,8 @@ def data(options: argparse.Namespace) -> Iterator[Step]:
         where = ["--source", options.source, "--data-root", options.output / "data"]
         unofficial = ["--unofficial", options.unofficial] if options.unofficial else []
         line = python("reproduce", "data", "prepare", "cifar10", *where, *unofficial)
-        meaning = "CIFAR-10 cannot be read, and no cell of Table 2 could be trained: see to --source, or leave it out."
-        yield Step("table2", "data", 120, [Command(line)], meaning)
+        meaning = "CIFAR-10 cannot be read, and no cell could be trained: see to --source, or leave it out."
+        yield Step("training", "data", 120, [Command(line)], meaning)
 
 
 def correctness(options: argparse.Namespace) -> Iterator[Step]:
@@ -250,16 +251,19 @@ def _benchmark(options: argparse.Namespace, section: str, script: str, name: str
     return Step(section, name, 180, [Command(python(f"benchmarks.{script}", *words, *kept))])
 
 
-def training(options: argparse.Namespace) -> Command | None:
-    """The cells of Table 2, in the table's order; None where they are not wanted or have no data."""
-    if "table2" not in options.only or (options.scale == "day" and options.source is None):
-        return None
-    cells = ["smoke", "--tables", "accuracy", "--models", "revnet18", "--methods", "petra", "--k", 1]
+def training(options: argparse.Namespace) -> list[Command]:
+    """Cells, short ones first; none where they are not wanted or have no data."""
+    if "training" not in options.only or (options.scale == "day" and options.source is None):
+        return []
+    grids = [["smoke", "--tables", "accuracy", "--models", "revnet18", "--methods", "petra", "--k", 1]]
     if options.scale == "day":
-        cells = ["paper", "--tables", "table2", "--datasets", "cifar10", "--models", "revnet18,resnet18"]
-        cells += ["--loader", "memory", "--precision", options.precision, "--data-root", options.output / "data"]
+        short = ["paper", "--tables", "length", "--only", "epochs=20,80"]
+        table2 = ["paper", "--tables", "table2", "--datasets", "cifar10", "--models", "revnet18,resnet18"]
+        on = ["--loader", "memory", "--precision", options.precision, "--data-root", options.output / "data"]
+        grids = [[*short, *on], [*table2, *on]]
     how = ["--device", options.device, "--jobs", options.jobs, "--cuda-graphs", options.cuda_graphs]
-    return Command(python("reproduce", "run", *cells, *how, "--records", options.output / "records"))
+    how += ["--records", options.output / "records"]
+    return [Command(python("reproduce", "run", *cells, *how)) for cells in grids]
 
 
 # --- doing it
@@ -330,13 +334,13 @@ class Day:
         seconds = self.left_of_call - GRACE
         if seconds < min(WORTHWHILE, self._total / 20):
             return
-        self.tell(f"table2: training for at most {seconds / 60:.1f} minutes ...")
-        step = Step("table2", "training", seconds, [command])
+        self.tell(f"training for at most {seconds / 60:.1f} minutes ...")
+        step = Step("training", "training", seconds, [command])
         ends = time.monotonic() + seconds
         said = self._run(command, step, ends)
         if time.monotonic() >= ends:
             said = "stopped and saved"
-        self.tell(f"table2: {said or 'every cell has a result'}")
+        self.tell(f"training: {said or 'every cell has a result'}")
 
     def tell(self, text: str) -> None:
         """Print it with the time of the day."""
@@ -427,9 +431,9 @@ def go_on(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> int:
         if outcome.said and step.needed:
             day.tell(f"The day ends here. {step.meaning}")
             return 1
-    command = training(options)
-    if command is not None and all(day.passed(step) for step in steps if step.needed):
-        day.train(command)
+    if all(day.passed(step) for step in steps if step.needed):
+        for command in training(options):
+            day.train(command)
     return 0
 
 
@@ -512,7 +516,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unofficial", metavar="REASON", help="take a CIFAR-10 that is not the official one")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections (default all)")
     parser.add_argument("--scale", choices=("day", "smoke"), default="day", help="smoke: all of it, in tiny sizes")
-    parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="tf32", help="of Table 2's cells")
+    parser.add_argument(
+        "--precision", choices=("float32", "tf32", "bf16"), default="tf32", help="of the cells that are trained"
+    )
     parser.add_argument(
         "--cuda-graphs", type=count_or_none, help="streams of recorded ticks, 0: none (default 4, on a CPU 0)"
     )
@@ -536,12 +542,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.output = options.output.resolve()
     options.source = options.source and options.source.resolve()
     options.call_minutes = options.call_minutes or options.minutes
-    steps, last = plan(options), training(options)
+    steps, trained = plan(options), training(options)
     if options.dry_run:
         for step in steps:
             print(f"{step.section}: {step.name} (at most {step.seconds:.0f} s)")
             print("".join(f"    {shlex.join(command.line)}\n" for command in step.commands), end="")
-        print(f"table2: training\n    {shlex.join(last.line)}" if last else "no cell is trained")
+        print("training:" if trained else "no cell is trained")
+        print("".join(f"    {shlex.join(command.line)}\n" for command in trained), end="")
         return 0
     (options.output / "logs").mkdir(parents=True, exist_ok=True)
     with Interrupt() as interrupt:

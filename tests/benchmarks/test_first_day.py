@@ -59,7 +59,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def go(steps: Sequence[Step], *options: str, training: Command | None = None) -> int:
         monkeypatch.setattr(first_day, "plan", lambda options: steps)
-        monkeypatch.setattr(first_day, "training", lambda options: training)
+        monkeypatch.setattr(first_day, "training", lambda options: [] if training is None else [training])
         return first_day.main([*SMALL, "--output", str(tmp_path / "day"), *options])
 
     return go
@@ -104,8 +104,9 @@ def test_the_day_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys: 
             check_module([module, *arguments])
         except click.UsageError as error:
             raise AssertionError(f"{module} {arguments}: {error}") from error
-    assert lines[-1][3:5] == ["run", "paper"]
-    assert lines[-1][lines[-1].index("--precision") :][:2] == ["--precision", "tf32"]
+    trained = [words for words in lines if words[3:5] == ["run", "paper"]]
+    assert [words[words.index("--tables") + 1] for words in trained] == ["length", "table2"]
+    assert all(words[words.index("--precision") :][:2] == ["--precision", "tf32"] for words in trained)
     ticks = [words for words in lines if "benchmarks.tick" in words]
     places = [words[words.index("--width") : words.index("--captured")] for words in ticks if "--compile" not in words]
     assert places[0] == ["--width", "64", "--batch", "64", "--precision", "tf32"]
@@ -123,8 +124,12 @@ def test_without_data_or_graphs_or_sections_there_is_less(tmp_path: Path, capsys
     assert "no cell is trained" in shown()
     assert "captured" in shown()
     assert "captured" not in shown("--cuda-graphs", "0")
-    only = shown("--only", "memory", "table2", "--source", str(tmp_path))
-    assert [line.partition(":")[0] for line in only.splitlines() if line[0] != " "] == ["table2", "memory", "table2"]
+    only = shown("--only", "memory", "training", "--source", str(tmp_path))
+    assert [line.partition(":")[0] for line in only.splitlines() if line[0] != " "] == [
+        "training",
+        "memory",
+        "training",
+    ]
 
 
 def test_what_is_wrong_ends_the_day_with_what_it_means(tmp_path, day, capsys) -> None:
@@ -177,7 +182,7 @@ def test_a_call_trains_until_its_end_and_the_next_one_goes_on(tmp_path, day, cap
     assert day(steps, "--call-minutes", "0.25", training=train) == 0
     said = capsys.readouterr().out
     assert "map: long waits for the next call" in said
-    assert "table2: stopped and saved" in said
+    assert "training: stopped and saved" in said
     assert saved.read_text() == "saved"
     assert day(steps, training=train) == 0
     assert "every cell has a result" in capsys.readouterr().out
@@ -207,7 +212,7 @@ def run_day(folder: Path, output: Path) -> None:
         Step("correctness", "one", 60, [noting(folder, "one")], "bad"),
         Step("map", "two", 600, [noting(folder, "two", f"print({os.getpid()}); time.sleep(600)")]),
     ]
-    first_day.training = lambda options: None
+    first_day.training = lambda options: []
     sys.exit(first_day.main([*SMALL, "--output", str(output)]))
 
 
