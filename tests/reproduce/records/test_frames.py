@@ -105,6 +105,19 @@ def test_a_recipe_in_words() -> None:
         assert "RevNet-" in described(cell, network=True)
 
 
+def test_a_recipe_says_how_many_runs_were_on_a_gpu(tmp_path: Path) -> None:
+    cells = [small.cell(seed=seed) for seed in range(3)]
+    gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
+    fake_records.train(cells[0], tmp_path, 60.0)
+    (sheet,) = sheets(tmp_path, "small", cells)
+    assert sheet.described().endswith(", float32")
+    for cell, earlier in ((cells[1], gpu), (cells[2], fake_records.ENVIRONMENT)):
+        fake_records.begin(cell, tmp_path, environment=earlier)
+        fake_records.train(cell, tmp_path, 60.0)
+    (sheet,) = sheets(tmp_path, "small", cells)
+    assert sheet.described().endswith(", float32, 1 of 3 runs on NVIDIA H200")  # which went on on the CPU
+
+
 def _settings(cell: object) -> dict[str, object]:
     values = dict(cell.to_dict())  # type: ignore[attr-defined]  # a cell
     return {name: value for name, value in values.items() if name not in ("kind", "probe_every")}
