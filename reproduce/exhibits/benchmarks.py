@@ -63,6 +63,7 @@ def _titled(benchmark: Benchmark) -> str:
 
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
+    """Under the name of the record, since several have one title."""
     aimed = [row for row in benchmark.judged() if row[-1] is not None]
     missed = [
         f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
@@ -72,10 +73,10 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     ]
     aims = count(len(aimed), "aim")
     if missed:
-        said = f"{benchmark.title}: {len(missed)} of {aims} not reached. {some(missed)}."
+        said = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
         yield Finding(f"Benchmarks: {said}", Tone.ALERT)
     elif aimed:
-        yield Finding(f"Benchmarks: {benchmark.title}: {aims} reached.", Tone.GOOD)
+        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Tone.GOOD)
 
 
 def _shown(benchmark: Benchmark, series: Frame) -> Iterator[Shown]:
