@@ -55,11 +55,11 @@ def begin(
     *,
     code: dict[str, Any] = CLEAN,
     patch: str = "",
-    environment: dict[str, Any] = ENVIRONMENT,
+    environment: dict[str, Any] | None = None,
 ) -> Record:
     """A record that holds a configuration, an environment and code."""
     record = Record.of(cell, root)
-    record.begin(environment, dict(code), patch)
+    record.begin(ENVIRONMENT if environment is None else environment, dict(code), patch)
     return record
 
 
