@@ -255,7 +255,7 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
     if options.captured:
         return AIM_CAPTURED
     if options.compile or options.device != "cpu":
-        return None  # there a plain tick waits for the host
+        return None  # on a GPU a plain tick waits for the host
     if rival is None:
         return AIM_AGAINST_PLAIN
     return AIM_AGAINST_DOUBLE if rival is methods.APPROXIMATE_INPUTS else None

@@ -43,7 +43,7 @@ RUNS = (
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
-    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "devices"),
+    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus"),
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")
@@ -57,7 +57,6 @@ _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
 _TIMED = ("train_seconds", "images_per_second", "micro_batches")
-CPU = "cpu"
 AVERAGED = 10  # epochs of Figure 4's accuracy
 
 
@@ -213,10 +212,9 @@ class Sheet:
         return f"{recipe}, {self.arithmetic}{self._on_gpus()}"
 
     def _on_gpus(self) -> str:
-        used = [[name for name in names.split(", ") if name != CPU] for names in self.done["devices"]]
-        on_gpus = [names for names in used if names]
-        names = conjunction(list(dict.fromkeys(name for names in on_gpus for name in names)))
-        return f", {len(on_gpus)} of {count(len(used), 'run')} on {names}" if on_gpus else ""
+        used = [gpus for gpus in self.done["gpus"] if gpus]
+        names = conjunction(list(dict.fromkeys(used)))
+        return f", {len(used)} of {count(len(self.done), 'run')} on {names}" if used else ""
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -310,7 +308,8 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     row |= {"status": run.state.status.value, "state": str(run.state), "reason": run.state.reason}
     row |= {"detail": run.state.detail, "epochs_done": run.state.epochs_done, "text": run.text, "arithmetic": "float32"}
     row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
-    row |= {"devices": ", ".join(dict.fromkeys(environment.get("device", CPU) for environment in run.environments))}
+    devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
+    row |= {"gpus": conjunction([device for device in devices if device != "cpu"])}
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""
