@@ -6,11 +6,13 @@ step. On reading, every entry's CRC-32 is checked first (a flipped bit in a weig
 only tensors and plain data are accepted, so that a foreign file cannot run code.
 """
 
+import errno
 import io
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +44,15 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
         raise OSError(cause.errno, f"could not write the checkpoint: {cause.strerror}", str(path)) from error
 
 
-def load(path: str | os.PathLike[str], map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:
-    """Read a file that `save` wrote.
-
-    Args:
-        path: the file.
-        map_location: as in `torch.load`; the CPU unless given.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a file that `save` wrote; tensors are on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: it is damaged or not one of ours; the file is left as it is.
 
     """
-    return _read(Path(path), str(path), map_location)
+    return _read(Path(path), str(path))
 
 
 def encode(state: Any) -> bytes:
@@ -64,28 +62,32 @@ def encode(state: Any) -> bytes:
     return stream.getvalue()
 
 
-def decode(data: bytes, name: str, map_location: torch.device | str | Callable[..., Any] | None = "cpu") -> Any:
-    """The state that `encode` made `data` of; `name` says in errors where it is from.
+def decode(data: bytes, name: str) -> Any:
+    """The state that `encode` made `data` of, on the CPU; `name` says in errors where it is from.
 
     Raises:
         CheckpointError: the bytes are damaged.
 
     """
-    return _read(io.BytesIO(data), name, map_location)
+    return _read(io.BytesIO(data), name)
 
 
-def _read(source: Path | io.BytesIO, name: str, map_location: Any) -> Any:
+def _read(source: Path | io.BytesIO, name: str) -> Any:
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]  # zlib is re-exported at run time only
+    # The last three are of damaged tables of contents: of names, of flags that say "encrypted", of places before the
+    # beginning, which a file calls an invalid argument. Other errors of the file system are none of a checkpoint.
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise CheckpointError(f"{name} is damaged or no checkpoint ({error}); {ADVICE}") from error
     if damaged is not None:
         raise CheckpointError(f"{name} is damaged: the checksum of its entry {damaged} is wrong; {ADVICE}")
     try:
         if isinstance(source, io.BytesIO):
             source.seek(0)
-        return torch.load(source, map_location=map_location, weights_only=True)
+        return torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({error}); {ADVICE}") from error
 

@@ -7,11 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.channel import Channel
+from petra_core.delay import Correction, ForwardWeights
 from petra_core.errors import CheckpointError
+from petra_core.methods import Method
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
-__all__ = ["STATE_FORMAT", "Shapes", "check_channel", "check_residual", "check_stages", "check_state"]
+__all__ = [
+    "STATE_FORMAT",
+    "UNCORRECTED",
+    "Shapes",
+    "check_channel",
+    "check_residual",
+    "check_settings",
+    "check_stages",
+    "check_state",
+]
 
+UNCORRECTED = "uncorrected"  # what a state says of delay about which nothing is done
 STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 
 
@@ -24,14 +36,14 @@ def check_stages(stages: Sequence[Stage]) -> None:
             merged from, a residual function can never learn.
 
     """
-    owners: dict[int, tuple[int, Stage]] = {}
+    owners: dict[int, tuple[int, int]] = {}  # of each parameter: the stage, and the part of it
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
             raise TypeError(
                 f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
                 f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
             )
-        for part in stage.parts():
+        for position, part in enumerate(stage.parts()):
             is_last = index == len(stages) - 1 and part is stage.parts()[-1]
             if isinstance(part, HeadStage) != is_last:
                 raise ValueError(
@@ -41,8 +53,9 @@ def check_stages(stages: Sequence[Stage]) -> None:
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
             for name, parameter in part.named_parameters():
-                other, owner = owners.setdefault(id(parameter), (index, part))
-                if owner is not part:
+                owner = owners.setdefault(id(parameter), (index, position))
+                if owner != (index, position):
+                    other = owner[0]
                     raise ValueError(
                         f"parameter {name} of stage {index} belongs to "
                         f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
@@ -91,6 +104,37 @@ def _is_leaf(module: nn.Module) -> bool:
     return next(module.children(), None) is None
 
 
+def check_settings(
+    method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: torch.dtype | None
+) -> None:
+    """Check that what makes a pipeline is of the right kind, which a name in place of a value is not.
+
+    Raises:
+        TypeError: something is of another kind.
+        ValueError: there is no mixed precision of this dtype.
+
+    """
+    for name, value, kind, such in (
+        ("method", method, Method, "methods.PETRA, or methods.by_name('petra')"),
+        (
+            "forward_weights",
+            forward_weights,
+            ForwardWeights,
+            "ForwardWeights.PREDICTED, or ForwardWeights('predicted')",
+        ),
+        ("correction", correction, Correction | None, "delay.RATE, or delay.CORRECTIONS['rate']"),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; give a value such as {such}")
+    if optimizer is not None and not callable(optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; every stage needs one of its own, so give a function that "
+            f"makes it: lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
+
+
 def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
     """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
     if channel is None:
@@ -105,16 +149,13 @@ def check_channel(channel: Channel | None, stages: int, seed: int | None, replic
         raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")
 
 
-def check_state(
-    state: Any, method: str, accumulation: int, delay: str, *, stages: int, own_stages: range, seeded: bool
-) -> None:
+def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_stages: range, seeded: bool) -> None:
     """Check that a state is that of a pipeline like this one.
 
     Args:
         state: of a pipeline, or what is taken for it.
-        method: of this pipeline.
-        accumulation: of this pipeline.
-        delay: what this pipeline does about delay (`petra_core.delay.described`); empty: nothing.
+        settings: of this pipeline, as its states have them. Older ones say nothing of autocast and messages, and of
+            delay only where something is done about it.
         stages: J.
         own_stages: those of this process.
         seeded: whether this pipeline has random streams of its own.
@@ -125,14 +166,12 @@ def check_state(
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
-    for key, value in {"format": STATE_FORMAT, "method": method, "accumulation": accumulation}.items():
-        if state[key] != value:
-            raise CheckpointError(f"the state has {key} {state[key]!r}, this pipeline has {value!r}")
-    if state.get("delay", "") != delay:
-        raise CheckpointError(
-            f"the state was trained with {state.get('delay') or 'no correction for delay'}, this pipeline has "
-            f"{delay or 'none'}"
-        )
+    if state["format"] != STATE_FORMAT:
+        raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
+    for key, value in settings.items():
+        said = state.get(key, UNCORRECTED if key == "delay" else value)
+        if said != value:
+            raise CheckpointError(f"the state has {key} {said!r}, this pipeline has {value!r}")
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     missing = [index for index in own_stages if state["workers"][index] is None]

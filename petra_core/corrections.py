@@ -195,7 +195,7 @@ def corrector(correction: Correction, optimizer: Optimizer) -> Corrector:
     """The rule at work for one stage.
 
     Raises:
-        ValueError: it is a rule of SGD with momentum, and the optimizer is another.
+        ValueError: it is a rule of SGD with momentum, and the optimizer is another, or has dampening or maximizes.
 
     """
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
@@ -205,4 +205,11 @@ def corrector(correction: Correction, optimizer: Optimizer) -> Corrector:
             f"{' without momentum' if isinstance(optimizer, torch.optim.SGD) else ''}; choose 'rate', 'average' or "
             f"'compensation'"
         )
+    for setting in ("dampening", "maximize"):
+        values = [group.get(setting) for group in optimizer.param_groups]
+        if correction.momentum and any(values):
+            raise ValueError(
+                f"the correction {correction.name!r} is a rule for SGD that minimizes, without dampening; got "
+                f"{setting}={next(filter(None, values))}: leave it out"
+            )
     return _RULES[correction.name](correction, optimizer)

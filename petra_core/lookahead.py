@@ -17,10 +17,13 @@ __all__ = ["check_predictable", "predicted"]
 
 
 def check_predictable(optimizer: Optimizer) -> None:
-    """Raise ValueError if the steps of this optimizer cannot be predicted: it is neither SGD nor Adam or AdamW."""
-    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # AdamW is a kind of Adam
+    """Raise ValueError if the steps of this optimizer cannot be predicted: not SGD with momentum, not Adam or AdamW."""
+    is_sgd = isinstance(optimizer, torch.optim.SGD)
+    without_momentum = is_sgd and not all(group["momentum"] for group in optimizer.param_groups)
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam) or without_momentum:  # AdamW is a kind of Adam
         raise ValueError(
             f"forward weights are predicted along the momentum of SGD, Adam or AdamW, got {type(optimizer).__name__}"
+            f"{' without momentum' if without_momentum else ''}"
         )
 
 

@@ -131,7 +131,7 @@ PIPEDREAM_2BW = Method(
 )
 
 #: The methods of PETRA's paper, which its tables compare with each other.
-ALL: tuple[Method, ...] = (
+PAPER: tuple[Method, ...] = (
     BACKPROPAGATION,
     REVERSIBLE_BACKPROPAGATION,
     DELAYED_GRADIENTS,
@@ -140,7 +140,7 @@ ALL: tuple[Method, ...] = (
     PETRA,
 )
 #: All methods, in the order in which they are listed.
-KNOWN: tuple[Method, ...] = (*ALL, PAREPROP, PIPEDREAM_2BW)
+ALL: tuple[Method, ...] = (*PAPER, PAREPROP, PIPEDREAM_2BW)
 #: Other works' names for what a method here does.
 ALIASES: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP}
 
@@ -153,7 +153,7 @@ def by_name(name: str) -> Method:
 
     """
     wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
-    methods = {method.name: method for method in KNOWN}
+    methods = {method.name: method for method in ALL}
     if wanted in methods or wanted in ALIASES:
         return methods.get(wanted) or ALIASES[wanted]
     near = difflib.get_close_matches(wanted, methods, n=3, cutoff=0.4) or list(methods)

@@ -136,13 +136,17 @@ class Part:
         """
         kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
-        writes = [tensor._version for tensor in inputs]
         tape: Tape | None = None
         predicted = None if ahead is None else self._predicted(version, ahead)
         weights = (predicted or self._weights_of(version)) if self.keeps_tape else None
         with stream:
             if self.keeps_tape:
-                with self._precision(), torch.enable_grad(), self._measuring(*inputs, *(predicted or {}).values()):
+                with (
+                    self._precision(),
+                    torch.enable_grad(),
+                    self._unwritten(inputs),
+                    self._measuring(*inputs, *(predicted or {}).values()),
+                ):
                     tape = self._record(inputs, target, weights)
                 assert tape.outputs is not None
                 outputs = tape.outputs
@@ -152,11 +156,6 @@ class Part:
             else:
                 with torch.no_grad():
                     outputs = detached(self.evaluate(inputs, predicted))
-        if [tensor._version for tensor in inputs] != writes:
-            raise ValueError(
-                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
-                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
-            )
         entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
         if predicted is not None and ahead is not None and self._keeps_weights:
             self._keep_predicted(entry, ahead.how, predicted)
@@ -164,13 +163,35 @@ class Part:
         return outputs
 
     def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
-        """Evaluate the block with the current weights, or with others by name; nothing is kept."""
-        with self._precision():
+        """Evaluate the block with the current weights, or with others by name; nothing is kept.
+
+        Raises:
+            ValueError: the block wrote to its input in place.
+
+        """
+        with self._precision(), self._unwritten(inputs):
             if weights is None:
                 return as_streams(self.stage(as_value(inputs)))
             outputs = self.stage.record(inputs, weights).outputs
             assert outputs is not None
             return outputs
+
+    @contextlib.contextmanager
+    def _unwritten(self, inputs: Streams) -> Iterator[None]:
+        """Raise ValueError if what is evaluated inside writes to its input in place."""
+        writes = [tensor._version for tensor in inputs]
+        reason: RuntimeError | None = None
+        try:
+            yield
+        except RuntimeError as error:
+            if "a leaf Variable that requires grad" not in str(error):  # autograd's own refusal, where there is a graph
+                raise
+            reason = error
+        if reason is not None or [tensor._version for tensor in inputs] != writes:
+            raise ValueError(
+                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
+                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
+            ) from reason
 
     def delay(self, version: int) -> int:
         """Updates since the forward of the oldest entry, when the weights are of number `version`."""
@@ -404,7 +425,8 @@ class Part:
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
         # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
-        # or with another gradient; `.grad` is written in place later, so it gets a copy then.
+        # or with another gradient, or be a view: of more, or of one number expanded. `.grad` is written in place later,
+        # so it gets a copy then.
         taken = {storage_of(tensor) for tensor in messages}
         sums: list[Tensor] = []
         terms: list[Tensor] = []
@@ -416,7 +438,8 @@ class Part:
                 terms.append(gradient)
                 continue
             storage = storage_of(gradient)
-            parameter.grad = gradient.clone() if storage in taken else gradient
+            is_whole = gradient.untyped_storage().nbytes() == gradient.nbytes
+            parameter.grad = gradient if is_whole and storage not in taken else gradient.clone()
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
         if sums:

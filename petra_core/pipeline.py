@@ -20,7 +20,15 @@ from torch import Tensor, nn
 
 from petra_core.channel import Channel
 from petra_core.checkpoint import copied
-from petra_core.checks import STATE_FORMAT, Shapes, check_channel, check_stages, check_state
+from petra_core.checks import (
+    STATE_FORMAT,
+    UNCORRECTED,
+    Shapes,
+    check_channel,
+    check_settings,
+    check_stages,
+    check_state,
+)
 from petra_core.concurrency import conductor
 from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
@@ -34,7 +42,7 @@ from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode
 from petra_core.tape import Value, as_streams, as_value
-from petra_core.tracing import WAIT, Trace
+from petra_core.tracing import Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
 
 
@@ -42,7 +50,8 @@ class Pipeline:
     """Trains a list of stages with one of the methods.
 
     Args:
-        stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`).
+        stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`). Trained are those parameters that
+            require gradients when the pipeline is made: freeze some before, not later.
         method: one of `petra_core.methods`.
         accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
         optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
@@ -75,10 +84,11 @@ class Pipeline:
         conductor: does the actions of a tick; with `petra_core.concurrency.InOrder()` none runs beside another.
 
     Raises:
-        TypeError: something among the stages is no stage.
+        TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range or too small for the method's delay, messages have
-            no such dtype, forward weights or a correction do not fit the method or the optimizer.
+            (`petra_core.checks.check_residual`), k is out of range or too small for the method's delay, messages or
+            autocast have no such dtype, forward weights or a correction do not fit the method or the optimizer, a
+            stage's optimizer has parameters of other stages.
 
     """
 
@@ -103,6 +113,7 @@ class Pipeline:
         check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
+        check_settings(method, optimizer, forward_weights, correction, autocast)
         check_messages(messages)
         check_delay_settings(method, forward_weights, correction)
         self.micro_batches = 0
@@ -114,7 +125,13 @@ class Pipeline:
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
         method.check_depth(clock.depth, accumulation)
-        self._delay = described(forward_weights, correction)
+        self._settings = {
+            "method": method.name,
+            "accumulation": accumulation,
+            "delay": described(forward_weights, correction) or UNCORRECTED,
+            "autocast": None if autocast is None else str(autocast),
+            "messages": None if messages is None else str(messages),
+        }
         # Of r processes that take turns at the own stages, i does the micro-batches m with m mod r = i. Alone: (0, 1).
         self._replica, self._count = (
             (0, 1) if channel is None else (channel.replica, clock.devices(self._own_stages.start))
@@ -230,6 +247,16 @@ class Pipeline:
 
         What is in flight is not touched. Over several processes all take part, and all get the output; of a stage's
         replicas the first works, with the mean of their running statistics.
+
+        Args:
+            inputs: what stage 0 takes, such as images [batch, channels, height, width].
+
+        Returns:
+            What the head's module returns, such as logits [batch, classes], on the device of the last stage.
+
+        Raises:
+            ValueError: a stage wrote to its input in place.
+
         """
         streams = as_streams(inputs)
         with in_evaluation_mode([worker.stage for worker in self._workers]), self.averaged_statistics():
@@ -246,8 +273,20 @@ class Pipeline:
         """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
 
         With the weights that it would use, in the stage's present mode, and with a seed with the random numbers that it
-        would draw: for who looks on. Without one, dropout draws anew.
+        would draw: for who looks on. Without one, dropout draws anew. BatchNorm in training mode counts it in its
+        running statistics, unless it is called inside `petra_core.buffers.FrozenBuffers`.
+
+        Args:
+            stage: its number j.
+            micro_batch: its number m.
+            inputs: what the stage takes.
+
+        Raises:
+            ValueError: the stage is not one of this process.
+
         """
+        if stage not in self._own_stages:
+            raise ValueError(f"stage {stage} is not in this process, which has {[*self._own_stages]}")
         worker = self._workers[stage - self._own_stages.start]
         return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
@@ -328,9 +367,7 @@ class Pipeline:
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
-                "method": self.method.name,
-                "accumulation": self.accumulation,
-                **({"delay": self._delay} if self._delay else {}),
+                **self._settings,
                 "clock": self._clock.state_dict(),
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes.first,
@@ -344,14 +381,13 @@ class Pipeline:
         """Continue from `state`, in a pipeline made with the same stages and settings.
 
         Raises:
-            CheckpointError: the state is of another format, method, k or number of stages or replicas, or does not fit.
+            CheckpointError: the state is of another format, method, k or other settings, of another number of stages or
+                replicas, or does not fit.
 
         """
         check_state(
             state,
-            self.method.name,
-            self.accumulation,
-            self._delay,
+            self._settings,
             stages=len(self.stages),
             own_stages=self._own_stages,
             seeded=self._seeded,
@@ -436,13 +472,12 @@ class Pipeline:
 
     def _collect(self, worker: Worker, tick: int, turn: Turn | None) -> None:
         """Deliver what these actions of a worker need from other processes; without any, all that they have sent."""
-        if self._channel is not None:
-            if self.trace is not None:
-                self.trace.begin(worker.device)
+        if self._channel is None:
+            return
+        trace = self.trace
+        with contextlib.nullcontext() if trace is None else trace.waiting(worker.index, tick, worker.device):
             for message in self._channel.collect(worker.index, turn):
                 self._deliver(worker, message)
-            if self.trace is not None:
-                self.trace.end(WAIT, worker.index, tick, worker.device)
 
     def _collect_all(self) -> None:
         for worker in self._workers:

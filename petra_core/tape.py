@@ -60,7 +60,7 @@ def at_least_float32(value: Value) -> Streams:
 
 def leaf(stream: Tensor) -> Tensor:
     """A graph leaf with the value of `stream`; integer tensors (token numbers) have no gradient."""
-    return stream.detach().requires_grad_(stream.is_floating_point())
+    return stream.detach().requires_grad_(stream.is_floating_point() or stream.is_complex())
 
 
 class Tape(abc.ABC):

@@ -17,6 +17,7 @@ The processes of one machine share a clock on Linux. Over several machines clock
 barrier, which is right to within the time that a barrier takes.
 """
 
+import contextlib
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -61,6 +62,13 @@ class Trace:
         assert self._begun is not None
         self._spans.append((kind, stage, number, where, self._begun, self._now(where)))
         self._begun = None
+
+    @contextlib.contextmanager
+    def waiting(self, stage: int, tick: int, where: torch.device) -> Iterator[None]:
+        """Note that inside messages are waited for, also between a reconstruction and its backward."""
+        begun = self._now(where)
+        yield
+        self._spans.append((WAIT, stage, tick, where, begun, self._now(where)))
 
     @property
     def events(self) -> tuple[Event, ...]:

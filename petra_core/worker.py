@@ -116,6 +116,21 @@ def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
 
 
+def _check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer that was made for stage {stage} is a {type(optimizer).__name__}, which is no "
+            f"torch.optim.Optimizer"
+        )
+    own = set(parameters)
+    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        raise ValueError(
+            f"the optimizer that was made for stage {stage} has {foreign} parameters of other stages, which its steps "
+            f"would change too; make it of the list of parameters that the function is called with"
+        )
+
+
 def _is_finite(tensors: Streams) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
@@ -183,8 +198,11 @@ class Worker:
         self.index = index
         self.device = device
         self.ledger = Ledger()
-        self.is_head = isinstance(stage.parts()[-1], HeadStage)  # has no delay, so nothing to predict or to correct
-        keeps_weights = correction is not None and correction.keeps_weights and not self.is_head
+        self.is_head = isinstance(stage.parts()[-1], HeadStage)
+        # The head's backward follows its forward at once: nothing to predict or to correct, unless double-buffering
+        # makes it one update late as all stages are.
+        late = method.double_buffered or not self.is_head
+        keeps_weights = correction is not None and correction.keeps_weights and late
         self.parts = [
             Part(part, method, self.ledger, self.device, autocast, keeps_weights=keeps_weights)
             for part in stage.parts()
@@ -198,10 +216,12 @@ class Worker:
         self._accumulation = accumulation // sharers  # of them here
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
+        if self.optimizer is not None:
+            _check_optimizer(self.optimizer, index, self._parameters)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
         self._late = 0  # updates between forward and backward, summed over the backwards since the last update
-        if self.optimizer is not None and not self.is_head:
+        if self.optimizer is not None and late:
             if forward_weights is not ForwardWeights.CURRENT:
                 check_predictable(self.optimizer)
                 self._forward_weights = forward_weights
@@ -391,6 +411,8 @@ class Worker:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, in a worker made with the same arguments."""
+        if (state["optimizer"] is None) != (self.optimizer is None):
+            raise ValueError("one of the two has an optimizer, the other has none")
         self.stage.load_state_dict(state["module"])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])

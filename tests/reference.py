@@ -216,15 +216,16 @@ def simulate(
         history.weights.append(list(now))
         history.statistics.append([list(of_stage) for of_stage in history.statistics[tick]])
         for j, stage in enumerate(stages):
+            may_be_late = j < last or about.lag > 0
             for m in [m for m, enter in enumerate(enters) if enter + j == tick]:
                 value = upward[m, j - 1] if j else as_value(batches[m][0])
                 due = m // accumulation
-                forward_version[m, j] = version[j]
+                forward_version[m, j] = max(due - about.lag, 0) if about.lag else version[j]
                 for p, part in enumerate(stage):
                     history.inputs[m, j, p] = value
                     statistics = copies(history.statistics[tick][j][p])
                     if about.lag:
-                        used[m, j, p] = at_version[j][max(due - about.lag, 0)][p]
+                        used[m, j, p] = at_version[j][forward_version[m, j]][p]
                     elif j < last and due > version[j]:
                         used[m, j, p] = about.ahead(now[j][p], velocities[j][p], states[j][p], due - version[j])
                     else:
@@ -252,7 +253,7 @@ def simulate(
                         part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]
                     )
                     history.gradients[j, m][p] = gradient
-                    late = j < last and used[m, j, p] is not now[j][p]
+                    late = may_be_late and used[m, j, p] is not now[j][p]
                     corrected[j, m][p] = (
                         about.correct(gradient, now[j][p], used[m, j, p], states[j][p]) if late else gradient
                     )
@@ -269,7 +270,7 @@ def simulate(
                 for p in range(len(stage)):
                     of_parts = [corrected[j, m][p] for m in pending[j]]
                     mean = {name: sum(g[name] for g in of_parts) / accumulation for name in now[j][p]}
-                    rule_of_stage = about if j < last else Delay()
+                    rule_of_stage = about if may_be_late else Delay()
                     theta, velocities[j][p] = rule_of_stage.update(
                         sgd, tick, now[j][p], mean, velocities[j][p], states[j][p], lateness[j] / accumulation
                     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from petra_core.tape import Streams
 
 HEADER_BYTES = 1024
-DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)}
+DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
         return None
     return tuple(
         tensor if torch.empty_like(tensor, device="meta").stride() == tensor.stride() else tensor.contiguous()
-        for tensor in (tensor.detach().to(device) for tensor in tensors)
+        for tensor in (tensor.detach().to(device).resolve_conj().resolve_neg() for tensor in tensors)
     )
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The memory of a dense tensor, in one dimension."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+    """The memory of a dense tensor as bytes, which every backend sends: uint8, in one dimension."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def header_of(layouts: Layouts) -> Tensor:

@@ -71,29 +71,32 @@ class Folder:
 
         Raises:
             OSError: there was no room, or no permission; on any rank, for all.
-            CheckpointError: the ranks do not see the same folder.
+            CheckpointError: the ranks do not see the same folder, or a part cannot be encoded; on any rank, for all.
 
         """
         leads = not dist.is_initialized() or dist.get_rank() == 0
-        name = [self._free_name(number) if leads else ""]
-        if leads:
-            (self.path / name[0]).mkdir(parents=True)
+        name = [""]
+        with _together():
+            if leads:
+                name = [self._free_name(number)]
+                (self.path / name[0]).mkdir(parents=True)
         if dist.is_initialized():
             dist.broadcast_object_list(name, src=0)
         target = self.path / name[0]
-        if not leads:
-            self._see(target)
-        encoded = {name: _encode(part) for name, part in parts.items()}
+        with _together():
+            if not leads:
+                self._see(target)
+            encoded = {name: _encode(part) for name, part in parts.items()}
         writer = FileSystemWriter(target)
         with _without_warning(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
-        if leads:
-            with replacing(self._pointer) as file:
-                file.write(json.dumps({"checkpoint": target.name}).encode())
-            for other in self.path.glob("step-*"):
-                if other != target:
-                    shutil.rmtree(other)
-        _barrier()
+        with _together():
+            if leads:
+                with replacing(self._pointer) as file:
+                    file.write(json.dumps({"checkpoint": target.name}).encode())
+                for other in self.path.glob("step-*"):
+                    if other != target:
+                        shutil.rmtree(other)
 
     def _free_name(self, number: int) -> str:
         """A folder that the pointer does not name; what is left in it from a kill is removed."""
@@ -118,8 +121,8 @@ class Folder:
             f"file system that all processes see"
         )
 
-    def load(self, names: Iterable[str], map_location: torch.device | str = "cpu") -> dict[str, Any]:
-        """Read some parts of the last whole checkpoint, whoever wrote them; each rank reads what it needs.
+    def load(self, names: Iterable[str]) -> dict[str, Any]:
+        """Read some parts of the last whole checkpoint, whoever wrote them, to the CPU; each rank reads what it needs.
 
         Raises:
             CheckpointError: there is none, it is damaged, or it has no such part.
@@ -145,10 +148,7 @@ class Folder:
                 load_state_dict(encoded, storage_reader=reader, no_dist=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
             raise CheckpointError(f"{target} is damaged or not whole ({error}); {ADVICE}") from error
-        return {
-            name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}", map_location)
-            for name, part in encoded.items()
-        }
+        return {name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}") for name, part in encoded.items()}
 
     def remove(self) -> None:
         """Remove the folder; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
@@ -221,6 +221,25 @@ def _plain_errors(target: Path) -> Iterator[None]:
         raise CheckpointError(f"{target} could not be written ({reasons})") from error
 
 
-def _barrier() -> None:
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """Let no rank go on before all are done inside: what fails on one is raised on all, and none waits for it in vain.
+
+    Inside there may be nothing in which ranks wait for each other.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except (OSError, CheckpointError) as failure:
+        error = failure
+    except Exception as failure:  # such as a part that cannot be pickled
+        error = CheckpointError(f"a part of the checkpoint could not be encoded: {failure!r}")
+        error.__cause__ = failure
+    errors = [error]
     if dist.is_initialized():
-        dist.barrier()
+        errors = [None] * dist.get_world_size()
+        dist.all_gather_object(errors, error)
+    for rank, of_rank in enumerate(errors):
+        if of_rank is not None:
+            of_rank.add_note(f"on rank {rank}")
+            raise error or of_rank

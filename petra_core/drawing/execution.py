@@ -22,7 +22,7 @@ def executed(method: Method, stages: int, micro_batches: int, accumulation: int 
     """The schedule that a pipeline carried out: so many micro-batches in, then drained.
 
     Args:
-        method: any of `petra_core.methods.KNOWN`.
+        method: any of `petra_core.methods.ALL`.
         stages: J, at least 2; a chain of reversible blocks between a stem and a head.
         micro_batches: at least 1; more than 2J - 1 of them show a full pipeline.
         accumulation: k.

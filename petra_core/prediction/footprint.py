@@ -130,7 +130,7 @@ def of_footprints(
             ),
             index,
             footprint,
-            settings if index < count - 1 else _Settings(method, accumulation),
+            settings if index < count - 1 or method.double_buffered else _Settings(method, accumulation),
         )
         for index, footprint in enumerate(footprints)
     )

@@ -1,5 +1,6 @@
 """Checkpoint files are whole or not there, and a damaged or foreign one says so."""
 
+import contextlib
 import errno
 import io
 import zipfile
@@ -31,6 +32,18 @@ def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=rf"a\.pt {message}"):
             checkpoint.load(path)
         assert path.read_bytes() == data
+
+
+def test_a_flipped_bit_is_found_or_of_no_effect(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    state = {"weights": torch.arange(3.0), "name": "x"}
+    checkpoint.save(path, state)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        for bit in (0, 5):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            with contextlib.suppress(CheckpointError):
+                assert_bitwise_equal(checkpoint.load(path), state)
 
 
 def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:

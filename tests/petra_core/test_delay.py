@@ -28,12 +28,14 @@ from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwi
 from tests.reference import RULES, Delay, MethodRule, Named, Sgd, entries, simulate
 
 TOLERANCE = 1e-12
+DAMPED = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)
+MAXIMIZING = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, maximize=True)
 RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
 PREDICTED, LINEAR = ForwardWeights.PREDICTED, ForwardWeights.PREDICTED_LINEAR
 #: Every setting, and a method that takes it.
 SETTINGS: list[tuple[Method, dict[str, Any]]] = [
     *((methods.PETRA, {"correction": correction}) for correction in CORRECTIONS.values()),
-    *((method, {"forward_weights": PREDICTED}) for method in methods.ALL if method.pipelined),
+    *((method, {"forward_weights": PREDICTED}) for method in methods.PAPER if method.pipelined),
     (methods.PETRA, {"forward_weights": LINEAR}),
     (methods.DSP, {"forward_weights": PREDICTED, "correction": delay.GAP_AWARE}),
     (methods.DSP, {"correction": delay.AVERAGE}),
@@ -159,10 +161,13 @@ def test_every_rule_is_its_equation(
 
 
 @pytest.mark.parametrize("k", [6, 8])
-def test_pipedream_2bw_is_a_delay_of_one_update_everywhere(k: int) -> None:
-    about = Delay()
+@pytest.mark.parametrize("correction", [None, *(c for c in CORRECTIONS.values() if c is not delay.AVERAGE)], ids=str)
+def test_pipedream_2bw_is_a_delay_of_one_update_everywhere_also_at_the_head(
+    correction: Correction | None, k: int
+) -> None:
+    about = ByHand(nesterov=True, correction=correction)
     about.lag = 1
-    assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about)
+    assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about, correction=correction)
 
 
 def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
@@ -403,9 +408,9 @@ def test_resume_is_bitwise(method: Method, settings: dict[str, Any], tmp_path: P
 def test_a_state_of_another_setting_is_refused() -> None:
     make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
     plain, other = make(), make(correction=delay.COMPENSATION)
-    with pytest.raises(CheckpointError, match=r"no correction for delay, this pipeline has compensation 0\.04"):
+    with pytest.raises(CheckpointError, match=r"has delay 'uncorrected', this pipeline has 'compensation 0\.04'"):
         other.load_state_dict(plain.state_dict())
-    with pytest.raises(CheckpointError, match=r"trained with compensation 0\.04, this pipeline has none"):
+    with pytest.raises(CheckpointError, match=r"has delay 'compensation 0\.04', this pipeline has 'uncorrected'"):
         plain.load_state_dict(other.state_dict())
 
 
@@ -441,10 +446,11 @@ def test_bytes_are_as_predicted(method: Method, settings: dict[str, Any], k: int
     assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), **settings)
 
 
-def test_bytes_of_pipedream_2bw_are_as_predicted() -> None:
+@pytest.mark.parametrize("correction", [None, delay.RATE, delay.GAP_AWARE, delay.COMPENSATION], ids=str)
+def test_bytes_of_pipedream_2bw_are_as_predicted(correction: Correction | None) -> None:
     stages = models.chain(3, num_classes=10, channels=4)
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01))
+    assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01), correction=correction)
 
 
 @pytest.mark.parametrize(
@@ -461,6 +467,14 @@ def test_bytes_of_pipedream_2bw_are_as_predicted() -> None:
         (methods.PIPEDREAM_2BW, {"forward_weights": PREDICTED}, sgd(0.1), "PIPEDREAM_2BW has the weights before"),
         (methods.PETRA, {"correction": delay.SPIKE}, adamw(0.1), "'spike' is a rule for SGD with momentum, got AdamW"),
         (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.1, momentum=0, nesterov=False), "got SGD without momen"),
+        (methods.PETRA, {"correction": delay.SPIKE}, DAMPED, r"without dampening; got dampening=0\.5: leave it out"),
+        (methods.PETRA, {"correction": delay.GAP_AWARE}, MAXIMIZING, "that minimizes, .* got maximize=True"),
+        (
+            methods.PETRA,
+            {"forward_weights": PREDICTED},
+            sgd(0.1, momentum=0, nesterov=False),
+            "of SGD, Adam or AdamW, got SGD without momentum",
+        ),
         (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.0), "must be above 0, got 0.0"),
         (
             methods.PETRA,

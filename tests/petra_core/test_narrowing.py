@@ -48,7 +48,7 @@ def test_only_floating_point_is_narrowed() -> None:
     assert_bitwise_equal(chain(3, BF16).evaluate(x), chain(3, None).evaluate(x))
 
 
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) -> None:
     x, y = batch()
     stages = models.chain(3, num_classes=10, channels=4)

@@ -15,7 +15,7 @@ from petra_core.errors import CheckpointError
 from petra_core.methods import Method
 from petra_core.schedule import Action, Clock, Kind, Schedule, generate
 
-every_method = pytest.mark.parametrize("method", methods.ALL, ids=str)
+every_method = pytest.mark.parametrize("method", methods.PAPER, ids=str)
 
 
 def ticks_of(schedule: Schedule, kind: Kind, stage: int) -> dict[int, int]:
@@ -166,7 +166,7 @@ def test_wrong_settings_are_named(arguments: tuple[Method, int, int], error: typ
 
 
 @given(
-    method=st.sampled_from(methods.ALL),
+    method=st.sampled_from(methods.PAPER),
     stages=st.integers(1, 6),
     micro_batches=st.integers(0, 20),
     accumulation=st.integers(1, 32),

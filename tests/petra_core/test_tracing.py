@@ -46,6 +46,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
 
 
 DELAY = 0.05  # seconds
+SLOW = 0.01  # what an evaluation takes, at least
 
 
 class Late(ProcessChannel):
@@ -65,6 +66,7 @@ def trace_two(rank: int) -> None:
             time.perf_counter = lambda: real_clocks[1]() + 3600
         channel = Late((2, 1)) if rank == 0 else ProcessChannel((2, 1))
         pipeline = make(methods.PETRA, channel)
+        pipeline.stages[1].function.register_forward_pre_hook(lambda *_: time.sleep(SLOW))
         with pipeline.tracing(rank) as trace:
             toys.train(pipeline, toys.batches(6))
         traces = gathered(trace)
@@ -74,6 +76,8 @@ def trace_two(rank: int) -> None:
         without_waits = timeline(traces)
         assert {(event.device, event.name[1]) for event in without_waits.events} == {(0, 0), (0, 1), (1, 2)}
         at = {event.name: event for event in without_waits.events}
+        for m in range(6):  # what a backward is reconstructed for is its time, and nobody's waiting
+            assert at["B", 1, m].end - at["B", 1, m].begin > SLOW
         tolerance = 0.02 if other_machine else 0.0  # what a barrier takes
         for m in range(6):  # a message is there before it is used, on one clock
             assert at["F", 2, m].begin + tolerance > at["F", 1, m].begin + DELAY

@@ -1,6 +1,5 @@
 """Checkpoints of several processes: whole or not there, and read by any number of them."""
 
-import contextlib
 import os
 import pickle
 import resource
@@ -79,16 +78,27 @@ def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_pat
     assert Folder(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
 
 
-def apart(rank: int, path: Path) -> None:
-    folder = Folder(path / str(rank))
-    with pytest.raises(CheckpointError, match="rank 1 does not see it") if rank else contextlib.nullcontext():
-        folder.save(1, {f"stage_{rank}": 1}) if rank else dist.broadcast_object_list(["step-000000001"], src=0)
-    assert not list((path / str(rank)).glob("step-*"))
+def refused(rank: int, path: Path) -> None:
+    with pytest.raises(CheckpointError, match="rank 1 does not see it"):
+        Folder(path / str(rank)).save(1, {f"stage_{rank}": 1})
+    assert not list((path / "1").glob("step-*"))
+    (path / "file").touch()
+    with pytest.raises(NotADirectoryError):  # met by rank 0 alone, which makes the folder
+        Folder(path / "file" / "below").save(1, {f"stage_{rank}": 1})
+    folder = Folder(path / "one")
+    with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
+        folder.save(1, {f"stage_{rank}": (lambda: None) if rank else 1})
+    folder.save(1, {f"stage_{rank}": 1})
+    if rank == 0:
+        (path / "one" / "latest.json").unlink()
+        (path / "one" / "latest.json").mkdir()  # the pointer cannot be written, by rank 0 alone
+    with pytest.raises(IsADirectoryError):
+        folder.save(2, {f"stage_{rank}": 1})
 
 
 @pytest.mark.slow
-def test_ranks_with_folders_of_their_own_are_refused(tmp_path: Path) -> None:
-    in_processes(2, apart, tmp_path)
+def test_what_fails_on_one_rank_is_raised_on_all_and_none_waits(tmp_path: Path) -> None:
+    in_processes(2, refused, tmp_path)
 
 
 def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
