@@ -110,7 +110,7 @@ def as_trained(
 
 def add_methods(parser: argparse.ArgumentParser) -> None:
     """Add the option for the methods that are measured."""
-    every = [method.name for method in methods.ALL]
+    every = [method.name for method in methods.PAPER]
     parser.add_argument("--methods", type=method_name, nargs="+", default=every, help="to measure (default all)")
 
 

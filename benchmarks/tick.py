@@ -412,7 +412,7 @@ def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) ->
     def held(method: Method) -> int:
         return sum(stage.held[kind] for stage in predict(stages(), method, x, y, optimizer=sgd) for kind in HELD)
 
-    print("  held between ticks, predicted: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.ALL))
+    print("  held between ticks, predicted: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.PAPER))
 
 
 if __name__ == "__main__":

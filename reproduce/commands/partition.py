@@ -54,7 +54,7 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
-@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.ALL)}.")
+@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.PAPER)}.")
 @METHOD(
     *("accumulation", "-k", "--k", "--accumulation"),
     default=DEFAULTS.accumulation,

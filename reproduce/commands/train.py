@@ -97,7 +97,7 @@ def _choices(of: type[enum.Enum]) -> str:
 @METHOD(
     "--method",
     default=DEFAULTS.method,
-    help=f"{', '.join(method.name for method in methods.KNOWN)}, or forward-gradient.",
+    help=f"{', '.join(method.name for method in methods.ALL)}, or forward-gradient.",
 )
 @METHOD(
     *("accumulation", "-k", "--k", "--accumulation"),

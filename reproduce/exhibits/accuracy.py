@@ -40,7 +40,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     accuracy = means(sheet.runs, "test_accuracy", ["network", "method", "k"])
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
     planned = {place[:2] for place in accuracy}
-    rows = [(network, m.name) for network in networks for m in methods.KNOWN if (network, m.name) in planned]
+    rows = [(network, m.name) for network in networks for m in methods.ALL if (network, m.name) in planned]
     rivals = [(network, name) for network, name in rows if name in RIVALS]
     less = judge({(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT})
     beside = judge({(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks})

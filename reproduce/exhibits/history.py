@@ -16,7 +16,7 @@ INTRODUCTION = (
     "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
 )
 CHANGED = 0.01  # share of a figure from which a change is listed
-LOOKS = {"": Look("of no method", "#555555")} | {m.title: METHOD_LOOKS[m.name] for m in methods.KNOWN}
+LOOKS = {"": Look("of no method", "#555555")} | {m.title: METHOD_LOOKS[m.name] for m in methods.ALL}
 
 
 def whole(frames: Frames) -> Iterator[Shown]:

@@ -22,7 +22,7 @@ ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
 MICRO_BATCHES = {True: 7, False: 2}
 TRACED = 1  # micro-batch whose way is drawn
-DRAWN = (*methods.ALL, methods.PAREPROP)  # PipeDream-2BW does in every tick what delayed gradients do
+DRAWN = (*methods.PAPER, methods.PAREPROP)  # PipeDream-2BW does in every tick what delayed gradients do
 INTRODUCTION = (
     f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, checked "
     "by a validator that does not know the generator. One row a stage, one column a tick; boxes carry the number of "

@@ -25,7 +25,7 @@ INTRODUCTION = (
     "backpropagation and empties at every update of k micro-batches."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
-LOOKS = {m.title: facets.Look(m.title, plots.COLOURS[m]) for m in methods.ALL} | {
+LOOKS = {m.title: facets.Look(m.title, plots.COLOURS[m]) for m in methods.PAPER} | {
     way.title: facets.Look(way.title, colour, marker="s")
     for way, colour in zip(PIPELINES, ("#7a5195", "#bc5090", "#003f5c", "#2f7ed8"), strict=True)
 }

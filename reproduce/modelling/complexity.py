@@ -140,4 +140,4 @@ def measured(runs: Iterable[Run[Any]]) -> list[Measured]:
         if exact is not None:
             row = exact["rows"][FIRST_INNER]
             counted.append(Measured(cell, result, row["inputs"], row["inputs"] + row["graph"]))
-    return sorted(counted, key=lambda m: (*m.place.values(), methods.KNOWN.index(m.method)))
+    return sorted(counted, key=lambda m: (*m.place.values(), methods.ALL.index(m.method)))

@@ -45,7 +45,7 @@ PIPELINES = (
     Way("1F1B", methods.DELAYED_GRADIENTS, orders.one_f_one_b),
     Way("1F1B, checkpointing", methods.DSP, orders.one_f_one_b),
 )
-WAYS = (*(Way(method.title, method) for method in methods.ALL), *PIPELINES)
+WAYS = (*(Way(method.title, method) for method in methods.PAPER), *PIPELINES)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
 
 FOLDER = "asv"  # beside the folder of records
-_METHODS = {repr(method.name): method.title for method in methods.KNOWN}
+_METHODS = {repr(method.name): method.title for method in methods.ALL}
 
 
 @dataclass(frozen=True)

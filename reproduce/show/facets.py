@@ -66,9 +66,9 @@ class Look:
 
 
 #: By the methods' names.
-METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.KNOWN}
+METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
 #: By their titles.
-TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.KNOWN}
+TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL}
 #: By the kinds of tensors that a stage holds.
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 #: By the measures of reconstructed inputs (`reproduce.measures.reconstruction`).

@@ -83,7 +83,7 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
     from benchmarks.suite import memory, setting
     from petra_core import ledger, methods
 
-    assert [method.name for method in methods.ALL] == setting.METHODS
+    assert [method.name for method in methods.PAPER] == setting.METHODS
     assert list(ledger.KINDS) == [*memory.KINDS, "side_bits"]  # of no network in the history
     fast = list(disc_benchmarks(str(SUITE)))
     assert sorted(benchmark.name for benchmark in fast) == sorted(FAST)
@@ -130,7 +130,7 @@ def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatc
     from benchmarks.suite.setting import ticks_to_steady
     from petra_core import Pipeline, methods, models
 
-    pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.ALL]
+    pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.PAPER]
     now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
     monkeypatch.delattr(methods.Method, "ticks_to_steady")

@@ -41,5 +41,5 @@ def chains(
             seed=0,
         )
         for accumulation in accumulations
-        for method in methods.ALL
+        for method in methods.PAPER
     ]

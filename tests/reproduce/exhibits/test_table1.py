@@ -33,7 +33,7 @@ def write(
     scale: str = "smoke",
     depth: int = 4,
     accumulations: Sequence[int] = (1,),
-    only: Sequence[Method] = methods.ALL,
+    only: Sequence[Method] = methods.PAPER,
 ) -> None:
     for cell in chains(scale, depth=depth, accumulations=accumulations):
         if cell.method in [method.name for method in only]:

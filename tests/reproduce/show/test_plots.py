@@ -41,6 +41,6 @@ def test_the_same_data_gives_the_same_bytes_with_a_name_a_description_and_text_t
 
 
 def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
-    assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.KNOWN)
-    assert len(set(plots.COLOURS.values())) == len(methods.KNOWN)
-    assert len(set(plots.DASHES.values())) == len(methods.KNOWN) - 1  # backpropagation and PETRA are both solid
+    assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.ALL)
+    assert len(set(plots.COLOURS.values())) == len(methods.ALL)
+    assert len(set(plots.DASHES.values())) == len(methods.ALL) - 1  # backpropagation and PETRA are both solid
