@@ -1,38 +1,59 @@
 """Beyond the paper: whether anything that is done about delay closes PETRA's gap, and what it keeps for that.
 
 A cure may win at its own best learning rate only, so rates are tried with seed 0, and what is chosen there has to be
-seen on other seeds. And it may cost what PETRA saves, so bytes stand beside points.
+seen on other seeds. It may cost what PETRA saves, so bytes stand beside points. And another optimizer may win by what
+has nothing to do with delay, so it is compared with backpropagation by the same optimizer too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.corrections import CURES, NOTHING, Cure, trials
+from reproduce.grids.plans.corrections import CURES, NOTHING, trials
 from reproduce.records.frames import Frame, Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import CHANCE, Sample, judge, means, measured, points
-from reproduce.show.content import Entry, Finding
+from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
+from reproduce.show.content import Entry, Finding, with_sign
 from reproduce.show.facets import facet
-from reproduce.show.statistics import Verdict
-from reproduce.show.tables import amount, entry, error, judged, mean, method, number, table, words
+from reproduce.show.statistics import Judgement, Verdict
+from reproduce.show.tables import Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
 
-BEST = 0  # the seed on which a learning rate is chosen
+CHOICE = 0  # the seed on which a learning rate is chosen
 BOTTOM = 1  # the lowest stage that reconstructs its input
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
+Place = tuple[Any, ...]  # what is compared with what (network and k, or epochs), the method's name, the cure's title
+Less = dict[tuple[str, Place], Judgement]  # by "backpropagation", "same optimizer" or "alone", and place
 INTRODUCTION = (
     "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
     "taken back by an average (PipeMare's second rule), Gap-Aware, spike compensation, delay compensation (DC-ASGD), "
     "and NAdam with a momentum of 0.99. The second rule of PipeMare, spike and delay compensation are known from "
-    "quotations only. Other learning rates are tried with seed 0 and shown on the others."
+    "quotations only. Under PETRA other learning rates are tried with seed 0, and the best is shown on other seeds, as "
+    "far as these have been run. NAdam is another optimizer, with which backpropagation is trained too."
 )
 
 
+@dataclass(frozen=True)
+class _Runs:
+    """What was reached in each place, all at the recipe's learning rate, or each at its best."""
+
+    accuracy: Samples
+    kept: Samples  # megabytes
+    rates: Mapping[Place, Entry]  # times the recipe's
+    chosen: Mapping[Place, float]  # accuracy with the seed of the choice
+    where: str  # in words; empty: at the recipe's rate
+
+    def share(self, place: Place) -> float | None:
+        """Bytes kept, relative to the method alone."""
+        held, least = self.kept[place].estimate, self.kept[_alone(place)].estimate
+        return held.mean / least.mean if held and least else None
+
+
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Points lost by method and cure, at the recipe's learning rate; the best of three; what it keeps; longer runs."""
+    """Points lost by method and cure at the recipe's learning rate, and what it keeps; at the best rate; for longer."""
     tried = {settings_key(trial.cell): trial for trial in trials(sheet.scale)}
     every = sheet.runs.assign(
         cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
@@ -40,56 +61,22 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         megabytes=sheet.runs["peak_bytes"].astype(float) / 1e6,
     )
     runs = every[every["epochs"] == every["epochs"].min()]
-    by = ["network", "k", "method", "cure", "rate"]
-    accuracy, kept = (means(runs, value, by) for value in ("test_accuracy", "megabytes"))
-    planned = list(dict.fromkeys((network, k, name, cure) for network, k, name, cure, _ in accuracy))
-    late = [place for place in planned if place[2] != EXACT.name]
-
-    def exact(place: tuple[Any, ...]) -> Sample:
-        return accuracy[place[0], place[1], EXACT.name, NOTHING.title, 1.0]
-
-    def gain(place: tuple[Any, ...]) -> Sample:
-        """What a cure wins over the method alone, at the recipe's rate."""
-        return accuracy[*place, 1.0] - accuracy[*place[:3], NOTHING.title, 1.0]
-
-    less = judge(
-        {place: accuracy[*place, 1.0] - exact(place) for place in late}
-        | {("gain", *place): gain(place) for place in late if place[3] != NOTHING.title}
-    )
+    recipes = runs[runs["rate"] == 1]
+    by = ["network", "k", "method", "cure"]
+    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, "")
+    best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
+    less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
+    yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)))
+    yield from _told(less, "at the recipe's rate")
+    yield from _told(less_at_best, "at best rates")
     setting = sheet.described(width=False, rate=False)
-    lost = [
-        {"place": f"{network}, k = {k}", "method": name, "cure": cure, "points": value}
-        for network, k, name, cure in late
-        for value in (accuracy[network, k, name, cure, 1.0] - exact((network, k))).values.values()
-    ]
-    cured = [place for place in late if place[2] == PETRA.name and place[3] != NOTHING.title]
-    won = {place: estimate for place in cured if (estimate := gain(place).estimate)}
-
-    def share(place: tuple[Any, ...]) -> float | None:
-        held, least = kept[*place, 1.0].estimate, kept[*place[:3], NOTHING.title, 1.0].estimate
-        return held.mean / least.mean if held and least else None
-
-    if won:
-        best = max(won, key=lambda place: (won[place].n, won[place].mean))
-        loss = points(exact(best) - accuracy[*best[:3], NOTHING.title, 1.0]).removeprefix("+")
-        verdict = less["gain", *best].verdict.value
-        yield Sentence(
-            f"{best[0]}, k = {best[1]}: {best[3]} {points(gain(best))} of {loss} points lost "
-            f"(n = {won[best].n}, {verdict}), for {share(best):.2f} times PETRA's bytes."
-        )
-        for said, sign in (("win", 1), ("lose", -1)):
-            named = [
-                f"{place[3]} ({place[0]}, k = {place[1]}: {points(gain(place))}{CHANCE * (not judgement.survives)})"
-                for place in won
-                for judgement in [less["gain", *place]]
-                if judgement.verdict is Verdict.DIFFER and sign * won[place].mean > 0
-            ]
-            these = conjunction(named) or "none"
-            yield Finding(f"Corrections: of {count(len(won), 'trial')} under PETRA these {said} points: {these}.")
-    else:
-        yield Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{sheet.scale}”).")
     yield facet(
-        lost,
+        [
+            {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3], "points": value}
+            for place in plain.accuracy
+            if place[2] != EXACT.name
+            for value in (plain.accuracy[place] - plain.accuracy[_exact(place)]).values.values()
+        ],
         [facets.rows([cure.title for cure in CURES], interval=True)],
         key=f"corrections-{sheet.key}",
         caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
@@ -100,82 +87,175 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         wrap=2,
         xlabel="points less backpropagation",
         legend="mark",
-        share=(False, True),
         height=3.0,
     )
     lines = over_training(sheet.lines())
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
-    errors = measured(lines, "value", ["network", "k", "method", "cure"])
-    exactness = sorted((e.mean, cure) for (*_, cure), sample in errors.items() if (e := sample.estimate))
-    if exactness:
+    errors = measured(lines, "value", by)
+    if exactness := sorted((e.mean, cure) for (*_, cure), sample in errors.items() if (e := sample.estimate)):
         said = "; ".join(f"{cure}: {value:.2g}" for value, cure in exactness)
         yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {said}.")
+    place = [
+        words("cure", lambda place: place[3]),
+        words("network", lambda place: place[0]),
+        number("k", lambda place: place[1]),
+        method("method", lambda place: methods.by_name(place[2])),
+    ]
     yield table(
         key=f"corrections-{sheet.key}",
-        caption=f"What is done about delay, and what it wins and keeps ({setting}).",
-        rows=late,
+        caption=f"What is done about delay, and what it wins and keeps, at the recipe's learning rate ({setting}).",
+        rows=[place for place in plain.accuracy if place[2] != EXACT.name],
         fields=[
-            words("network", lambda place: place[0]),
-            number("k", lambda place: place[1]),
-            method("method", lambda place: methods.by_name(place[2])),
-            words("cure", lambda place: place[3]),
-            mean("accuracy, %", lambda place: accuracy[*place, 1.0]),
-            judged("points", lambda place: less[place], group="less backpropagation"),
-            judged("points", lambda place: less.get(("gain", *place)), group="less the method alone"),
-            mean("MB", lambda place: kept[*place, 1.0], 1, group="held, all stages"),
-            amount("relative", share, 2, group="held, all stages", without="not run"),
-            entry("rate", lambda place: _best(accuracy, place)[0], group=f"best rate, seed {BEST}"),
-            mean("other seeds, %", lambda place: _best(accuracy, place)[1], group=f"best rate, seed {BEST}"),
+            *place,
+            mean("accuracy, %", plain.accuracy.get),
+            *_differences(less),
+            mean("MB", plain.kept.get, 1, group="held, all stages"),
+            amount("relative", plain.share, 2, group="held, all stages", without="not run"),
             error("error, bottom", lambda place: errors[place], group="reconstructed"),
         ],
         notes=(
-            "Rates are times the recipe's; a cross beside one: not all of them have been run. Bytes are the largest of "
-            "each stage, summed up: old weights, averages and the optimizer's state included; relative: to the method "
-            "alone.",
+            "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
+            "relative: to the method alone.",
         ),
         grouped=True,
     )
+    if best.accuracy:
+        yield table(
+            key=f"corrections-{sheet.key}-rates",
+            caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach ({setting}).",
+            rows=list(best.accuracy),
+            fields=[
+                *place,
+                entry("rate", best.rates.get),
+                amount(f"seed {CHOICE}, %", best.chosen.get, 2),
+                mean("other seeds, %", best.accuracy.get),
+                *_differences(less_at_best),
+                amount("held, relative", best.share, 2, without="not run"),
+            ],
+            notes=(
+                "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
+                "highest of them was best, a better one may lie beyond.",
+            ),
+            grouped=True,
+        )
     yield from _longer(sheet, every[every["epochs"] > every["epochs"].min()])
 
 
 def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
     """What is left of a gain after more epochs."""
     accuracy = means(runs, "test_accuracy", ["epochs", "method", "cure"])
-    places = [place for place in accuracy if place[1] == PETRA.name]
-    gains = {place: accuracy[place] - accuracy[place[0], PETRA.name, NOTHING.title] for place in places}
-    less = judge(
-        {place: accuracy[place] - accuracy[place[0], EXACT.name, NOTHING.title] for place in places}
-        | {("gain", *place): sample for place, sample in gains.items() if place[2] != NOTHING.title}
-    )
-    if any(accuracy[place].values for place in places):
+    if any(sample.values for sample in accuracy.values()):
         yield table(
             key=f"corrections-{sheet.key}-longer",
-            caption="The cures that won most, for longer, each at the best of its rates "
-            f"({sheet.described(length=False, rate=False)}; PETRA, k = 1).",
-            rows=places,
+            caption="The cures that won most, for longer, each at its rate of the table before, PETRA alone and "
+            f"backpropagation at the recipe's ({sheet.described(length=False, rate=False)}; k = 1).",
+            rows=[place for place in accuracy if place[1] == PETRA.name],
             fields=[
-                number("epochs", lambda place: place[0]),
                 words("cure", lambda place: place[2]),
-                mean("accuracy, %", lambda place: accuracy[place]),
-                judged("points", less.get, group="less backpropagation"),
-                judged("points", lambda place: less.get(("gain", *place)), group="less PETRA alone"),
+                number("epochs", lambda place: place[0]),
+                mean("accuracy, %", accuracy.get),
+                *_differences(_compared(accuracy)),
             ],
             grouped=True,
         )
 
 
-def _best(accuracy: Any, place: tuple[Any, ...]) -> tuple[Entry, Sample]:
-    """The learning rate with the best accuracy on the seed of the choice, and the accuracy of the other seeds there."""
-    cure: Cure = next(cure for cure in CURES if cure.title == place[3])
-    reached = {rate: accuracy[*place, rate].values.get(BEST) for rate in cure.rates}
-    known = {rate: value for rate, value in reached.items() if value is not None}
-    if not known:
-        return Entry("not run"), Sample()
-    best = max(known, key=lambda rate: known[rate])
-    others = accuracy[*place, best].values.items()
-    incomplete = "" if len(known) == len(reached) else " \N{MULTIPLICATION SIGN}"
-    return Entry(f"{best:g}{incomplete}", best), Sample({seed: value for seed, value in others if seed != BEST})
+def _alone(place: Place) -> Place:
+    """The method of a place without a cure."""
+    return *place[:-1], NOTHING.title
+
+
+def _exact(place: Place, cure: str = NOTHING.title) -> Place:
+    """Backpropagation in the place of a late method."""
+    return *place[:-2], EXACT.name, cure
+
+
+def _compared(accuracy: Samples) -> Less:
+    """What late methods lose to backpropagation, to that by the same optimizer too, and win over the method alone."""
+    differences = {}
+    for place in [place for place in accuracy if place[-2] != EXACT.name]:
+        differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
+        if place != _alone(place):
+            differences["alone", place] = accuracy[place] - accuracy[_alone(place)]
+            if _exact(place, place[-1]) in accuracy:
+                differences["same optimizer", place] = accuracy[place] - accuracy[_exact(place, place[-1])]
+    return judge(differences)
+
+
+def _differences(less: Less) -> list[Field]:
+    return [
+        judged("points", lambda place: less.get(("backpropagation", place)), group="less backpropagation"),
+        judged("points", lambda place: less.get(("same optimizer", place), ""), group="by the same optimizer"),
+        judged("points", lambda place: less.get(("alone", place)), group="less the method alone"),
+    ]
+
+
+def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
+    """The other seeds at the rate that was best with the seed of the choice, where rates were tried with that."""
+    best = _Runs(Samples(), Samples(), rates := {}, chosen := {}, ", at best rates")
+    for place in dict.fromkeys((*place,) for *place, _ in accuracy):
+        planned = next(cure.rates for cure in CURES if cure.title == place[-1])
+        tried = {rate: value for rate in planned if (value := accuracy[*place, rate].values.get(CHOICE)) is not None}
+        if len(tried) < 2:
+            continue
+        rate = max(tried, key=lambda rate: tried[rate])
+        chosen[place] = tried[rate]
+        rates[place] = Entry(f"{rate:g}{'*' * (len(tried) < len(planned))}", rate)
+        best.accuracy[place] = accuracy[*place, rate].without(CHOICE)
+        best.kept[place] = kept[*place, rate]
+    return best
+
+
+def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
+    """The cure that wins most under PETRA: at best rates, if any is shown on other seeds, else at the recipe's."""
+    for runs, less in views:
+        won = {
+            place: judgement
+            for (kind, place), judgement in less.items()
+            if kind == "alone" and place[-2] == PETRA.name and judgement.difference
+        }
+        if not won:
+            continue
+        best = max(won, key=lambda place: (won[place].difference.n, won[place].difference.mean))  # type: ignore[union-attr]  # they have one
+        loss = points(runs.accuracy[_exact(best)] - runs.accuracy[_alone(best)]).removeprefix("+")
+        gain, judgement = runs.accuracy[best] - runs.accuracy[_alone(best)], won[best]
+        return Sentence(
+            f"{best[0]}, k = {best[1]}{runs.where}: {best[3]} {points(gain)} of {loss} points lost "
+            f"(n = {len(gain.values)}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
+            f"for {runs.share(best):.2f} times PETRA's bytes."
+        )
+    return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).")
+
+
+def _told(less: Less, where: str) -> Iterator[Finding]:
+    """Of the cures under PETRA that were tried with several seeds, which win and which lose."""
+    of_petra = {
+        place: judgement
+        for (kind, place), judgement in less.items()
+        if kind == "alone" and place[-2] == PETRA.name and judgement.difference and judgement.difference.n > 1
+    }
+    for said, sign in (("win", 1), ("lose", -1)):
+        named = [
+            f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(judgement.difference.mean, 1)})"
+            f"{CHANCE * (not judgement.survives)}"
+            for place, judgement in of_petra.items()
+            if judgement.verdict is Verdict.DIFFER and judgement.difference and sign * judgement.difference.mean > 0
+        ]
+        if of_petra:
+            trials_made = count(len(of_petra), "trial")
+            yield Finding(
+                f"Corrections {where}: of {trials_made} under PETRA with several seeds these {said} points: "
+                f"{conjunction(named) or 'none'}."
+            )
+    alike = [
+        f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(judgement.difference.mean, 1)}, "
+        f"n = {judgement.difference.n}, {judgement.verdict.value})"
+        for (kind, place), judgement in less.items()
+        if kind == "same optimizer" and place[-2] == PETRA.name and judgement.difference
+    ]
+    if alike:
+        yield Finding(f"Corrections {where}: PETRA less backpropagation by the same optimizer: {conjunction(alike)}.")
 
 
 EXHIBIT = Exhibit("corrections", "Corrections for delay: does anything close the gap?", INTRODUCTION, each)

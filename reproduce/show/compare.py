@@ -37,6 +37,13 @@ class Sample:
         shared = sorted(self.values.keys() & other.values.keys())
         return Sample({seed: self.values[seed] - other.values[seed] for seed in shared})
 
+    def without(self, seed: int) -> "Sample":
+        """The sample of the other seeds."""
+        return Sample(
+            {other: value for other, value in self.values.items() if other != seed},
+            {other: state for other, state in self.states.items() if other != seed},
+        )
+
     def less(self, value: float) -> "Sample":
         """The difference to a number that has no seeds, such as a published value."""
         return Sample({seed: number - value for seed, number in self.values.items()})

@@ -9,9 +9,11 @@ from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import corrections
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import corrections as plan
+from reproduce.records.record import DEFAULT_ROOT, Record, Status
 from reproduce.show.content import Entry, Section, Table
 from tests import fake_records, sections
 
+RATES_OF = {cure.title: cure.rates for cure in plan.CURES}
 POINTS = {"nothing": 40.0, "predicted weights": 44.0, "gap-aware": 41.0}
 
 
@@ -26,8 +28,9 @@ def write(root: Path) -> None:
             if cell.epochs == 9 and cell.seed < 2:
                 reached = {"BACKPROPAGATION": 70.0, "PETRA": 66.0}[cell.method] + 3.0 * (trial.cure is not plan.NOTHING)
                 fake_records.train(cell, root, reached + cell.seed)
-        elif cell.method == "BACKPROPAGATION" and trial.rate == 1:
-            fake_records.train(cell, root, 50.0 + cell.seed)
+        elif cell.method == "BACKPROPAGATION":
+            best = {"nothing": 50.0, "NAdam, 0.99": 51.0}[trial.cure.title]
+            fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != 1))
         elif cell.method == "PETRA" and trial.cure.title in POINTS:
             lower = 2.0 if trial.rate < 1 and trial.cure.title == "gap-aware" else 0.0
             spread = 1.2 if trial.cure.title == "predicted weights" else 1.1
@@ -36,9 +39,9 @@ def write(root: Path) -> None:
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
 
 
-def rows(section: Section) -> dict[str, dict[str, Entry]]:
-    """The lines of PETRA on RevNet-18 with k = 1, by cure."""
-    only = next(block for block in section.blocks if isinstance(block, Table))
+def rows(section: Section, number: int) -> dict[str, dict[str, Entry]]:
+    """The lines of PETRA on RevNet-18 with k = 1, by cure, of a table of the section."""
+    only = [block for block in section.blocks if isinstance(block, Table)][number]
     heads = [f"{column.group} {column.name}".strip() for column in only.columns]
     every = [dict(zip(heads, row, strict=True)) for row in only.rows]
     chosen = ("RevNet-18, width 8", "1", "PETRA")
@@ -76,35 +79,57 @@ def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice
             of_petra = [(cure, cell, r) for cure, cell, r in short if (cell.method, cell.accumulation) == ("PETRA", k)]
             for cure in plan.CURES:
                 trained = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == cure]
-                assert sorted(trained) == sorted([*((r, corrections.BEST) for r in cure.rates), (1.0, 1), (1.0, 2)])
+                chosen = plan.CHOSEN.get((network, k, "PETRA", cure.title))
+                others = [(rate, seed) for rate in (1.0, chosen) if rate for seed in (1, 2)]
+                assert sorted(trained) == sorted([*((r, corrections.CHOICE) for r in cure.rates), *others])
+
+
+def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
+    tried: dict[tuple[str, int, str, str], dict[float, float]] = {}
+    for trial in plan.trials("small"):
+        cell = trial.cell
+        assert isinstance(cell, TrainedCell)
+        state = Record.of(cell, DEFAULT_ROOT).state()
+        if (cell.epochs, cell.seed) == (3, corrections.CHOICE) and state.status is Status.DONE:
+            place = cell.model, cell.accumulation, cell.method, trial.cure.title
+            tried.setdefault(place, {})[trial.rate] = state.result["test_accuracy"]
+    whole = {place: rates for place, rates in tried.items() if len(rates) == len(RATES_OF[place[-1]])}
+    best = {place: max(rates, key=lambda rate, rates=rates: rates[rate]) for place, rates in whole.items()}
+    assert {place: rate for place, rate in best.items() if rate != 1} == plan.CHOSEN
 
 
 def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     write(tmp_path)
     section = sections.made(corrections.EXHIBIT, tmp_path)
-    by_cure = rows(section)
+    by_cure, at_best = rows(section, 0), rows(section, 1)
     ahead, gap = by_cure["predicted weights"], by_cure["gap-aware"]
     assert by_cure["nothing"]["less the method alone points"].text == "reference"
     assert ahead["less the method alone points"].raw == pytest.approx(4.1)
     assert ahead["less backpropagation points"].raw == pytest.approx(-5.8)
     assert gap["held, all stages relative"].text == "2.00"
-    assert ahead["best rate, seed 0 rate"].text == "1"
-    assert gap["best rate, seed 0 rate"].text == "0.25"
-    assert gap["best rate, seed 0 other seeds, %"].text == "not run"  # until the choice is planned
+    ahead, gap = at_best["predicted weights"], at_best["gap-aware"]
+    assert (ahead["rate"].text, ahead["seed 0, %"].text) == ("1", "44.00")
+    assert ahead["other seeds, %"].raw == pytest.approx(45.8)
+    assert ahead["less backpropagation points"].raw == pytest.approx(-5.7)
+    assert ahead["less the method alone points"].raw == pytest.approx(4.15)
+    assert (gap["rate"].text, gap["seed 0, %"].text) == ("0.25", "42.00")
+    assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
-        "RevNet-18, width 8, k = 1: predicted weights +4.1 of 9.9 points lost (n = 3, differ), for 1.00 times PETRA's "
-        "bytes."
+        "RevNet-18, width 8, k = 1, at best rates: predicted weights +4.1 of 9.8 points lost (n = 2, differ), for 1.00 "
+        "times PETRA's bytes."
     )
     assert [finding.text for finding in section.findings] == [
-        "Corrections: of 2 trials under PETRA these win points: predicted weights (RevNet-18, width 8, k = 1: +4.1).",
-        "Corrections: of 2 trials under PETRA these lose points: none.",
+        f"Corrections {where}: of {of} under PETRA with several seeds these {which}."
+        for where, of in (("at the recipe's rate", "2 trials"), ("at best rates", "1 trial"))
+        for which in ("win points: predicted weights (RevNet-18, width 8, k = 1: +4.1)", "lose points: none")
     ]
-    longer = [block for block in section.blocks if isinstance(block, Table)][1]
+    longer = [block for block in section.blocks if isinstance(block, Table)][2]
     texts = [[entry.text for entry in row] for row in longer.rows]
-    assert texts[0][:2] == ["9", "nothing"]
+    assert texts[0][:2] == ["nothing", "9"]
     assert texts[0][2].startswith("66.50")
     assert texts[0][2].endswith("(2 of 3)")
-    assert texts[1][1] == "predicted weights"
+    assert texts[1][0] == "predicted weights"
     assert longer.rows[1][-2].raw == pytest.approx(3.0)
-    assert texts[4][1:3] == ["predicted weights", "not run"]
+    assert longer.rows[3][5].raw == pytest.approx(-4.0), "NAdam's, less backpropagation by NAdam"
+    assert texts[5][:3] == ["predicted weights", "27", "not run"]
