@@ -5,9 +5,9 @@ chain holds does not grow with the delay 2(J-1-j), which is what delayed gradien
 show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
 
 Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes alone.
-Every size has its turn in every round. Bytes of an inner stage: the most that any stage but stem and head has held for
-its backwards, as the engine counts it (inputs, stashed weights, messages and graph, each at its largest moment): the
-same in every run.
+Every method at every size has its turn in every round, the methods of a size one after the other. Bytes of an inner
+stage: the most that any stage but stem and head has held for its backwards, as the engine counts it (inputs, stashed
+weights, messages and graph, each at its largest moment): the same in every run.
 
 Two claims, which may fail. A tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the
 variance of its time over J, and the exponent's interval ends at 1.1 at most. What an inner stage holds under PETRA does
@@ -28,12 +28,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from benchmarks.arguments import add_methods, count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.slopes import Growth, growth
+from benchmarks.tick import in_turn, rounds
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.recipe import sgd
@@ -85,24 +87,20 @@ def bytes_of_inner_stage(pipeline: Pipeline) -> int:
 
 
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
-    """Measure every method along one axis."""
-    for name in options.methods:
-        method, start = methods.by_name(name), time.perf_counter()
-        pipelines = {}
-        for value in values:
-            pipelines[value] = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
-            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipelines[value][0]), at=value)
-        for _ in range(options.rounds):
-            for value, (pipeline, images, labels) in pipelines.items():
-                # Whole accumulations, so that every turn has its share of the updates.
-                steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
-                begin = time.perf_counter()
-                for _ in range(steps):
-                    pipeline.step(images, labels)
-                recorder.add(axis, method.title, TIME, "s", (time.perf_counter() - begin) / steps, at=value)
-        del pipelines
-        gc.collect()
-        print(f"  {method.title} along {axis}: {time.perf_counter() - start:.0f} s")
+    """Measure every method along one axis, all of them at all sizes in turn."""
+    gc.collect()  # the pipelines of the axis before
+    start, turns = time.perf_counter(), {}
+    for value in values:
+        for method in map(methods.by_name, options.methods):
+            pipeline, images, labels = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
+            recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipeline), at=value)
+            # Whole accumulations, so that every turn has its share of the updates.
+            steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
+            turns[method.title, value, steps] = in_turn(*[partial(pipeline.step, images, labels)] * steps)
+    for seconds in rounds(list(turns.values()), options.rounds, torch.device("cpu")):
+        for (title, value, steps), of_turn in zip(turns, seconds, strict=True):
+            recorder.add(axis, title, TIME, "s", of_turn / steps, at=value)
+    print(f"  along {axis}: {time.perf_counter() - start:.0f} s")
 
 
 def complete(benchmark: Benchmark) -> Benchmark:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
-from benchmarks.recording import command
+from benchmarks.recording import Recorder, command
 from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks
@@ -311,6 +312,18 @@ def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
     assert {(series.group, series.quantity) for series in record.series if series.at is not None} == {
         (axis, quantity) for axis in growth.AXES for quantity in (growth.TIME, growth.BYTES)
     }
+
+
+def test_growth_is_measured_of_all_methods_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = itertools.count()
+    monkeypatch.setattr(tick, "timed", lambda *_: next(turns))
+    methods_named = ["PETRA", "DELAYED_GRADIENTS"]
+    options = argparse.Namespace(record=None, records=None, methods=methods_named, pixels=8, rounds=2, steps=1)
+    recorder = Recorder("Growth", "", "", options)
+    growth.measure(recorder, "width", (2, 4), options, growth.QUICK_BASE)
+    times = {(s.at, s.name): s.values for s in recorder.finish().series if s.quantity == growth.TIME}
+    petra, delayed = methods.PETRA.title, methods.DELAYED_GRADIENTS.title
+    assert times == {(2, petra): (0, 7), (2, delayed): (1, 6), (4, petra): (2, 5), (4, delayed): (3, 4)}
 
 
 @pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
