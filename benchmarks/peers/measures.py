@@ -12,7 +12,6 @@ and memcnn keep tensors beside autograd, where no hook sees them. So all tensors
 """
 
 import copy
-import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.arguments import CLASSES, network
-from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss, PeerTrainer
+from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss
 from petra_core import Stage
 from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
@@ -34,7 +33,6 @@ __all__ = [
     "correctness",
     "gradients",
     "process_growth",
-    "timed",
 ]
 
 OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -151,10 +149,3 @@ def correctness(contestant: Contestant, task: Task, reference: Tensor) -> dict[t
         ("gradient error, float64", "relative"): float((double - reference).norm() / reference.norm()),
         ("BatchNorm updates", "a step"): batch_norm_updates(contestant, task),
     }
-
-
-def timed(trainer: PeerTrainer, task: Task) -> float:
-    """Seconds of a step."""
-    begin = time.perf_counter()
-    trainer.step(task.images, task.labels)
-    return time.perf_counter() - begin

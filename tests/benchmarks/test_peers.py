@@ -1,15 +1,19 @@
 """Other implementations compute what ours does; whoever is not there or fails is told of."""
 
+import argparse
 import dataclasses
+import itertools
 from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import nn
 
+from benchmarks import tick
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
+from benchmarks.recording import Recorder
 from reproduce.exhibits import benchmarks
 from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import Series
@@ -59,15 +63,33 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
 
 
 def test_peers_that_are_ahead_are_said_first() -> None:
-    def of(name: str, seconds: float, updates: float) -> list[Series]:
-        costs = Series("chain", name, peers.TIME, "s", (seconds,))
+    def of(name: str, seconds: float, updates: float, once: float | None = None) -> list[Series]:
+        costs = Series("chain", name, peers.TIME, "s", (seconds, seconds, once or seconds))
         return [costs, Series("chain", name, peers.UPDATES, "a step", (updates,))]
 
-    names = {"autograd": (0.010, 1), "fast": (0.015, 2), "ours, PETRA": (0.020, 1), "ours, other": (0.012, 1)}
+    names = {
+        "autograd": (0.010, 1),
+        "fast": (0.015, 2),
+        "luckier": (0.019, 1, 0.022),
+        "ours, PETRA": (0.020, 1),
+        "ours, other": (0.012, 1),
+    }
     series = tuple(one for name, values in names.items() for one in of(name, *values))
     setting = {"contestants": "; ".join([*names, "absent"])}
     ahead, nobody, who = peers.complete(dataclasses.replace(a_race(), series=series, setting=setting)).findings
-    assert ahead == "Ahead of ours, PETRA, of whose value they need: chain, time: fast (0.75)."
-    assert nobody == "Ahead of ours, other: nobody, on any network measured."
-    assert who.startswith("Peers: 1 other implementation of")
+    assert ahead == "Ahead of ours, PETRA, upper quartile included, of whose value they need: chain, time: fast (0.75)."
+    assert nobody == "Ahead of ours, other, upper quartile included: nobody, on any network measured."
+    assert who.startswith("Peers: 2 other implementations of")
     assert who.endswith("More than one BatchNorm update a step: fast (2).")
+
+
+def test_peers_have_their_turns_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, ours = CONTESTANTS[0], CONTESTANTS[-1]
+    monkeypatch.setattr(peers, "CONTESTANTS", (plain, ours))
+    turns = itertools.count(1)
+    monkeypatch.setattr(tick, "timed", lambda *_: next(turns))
+    recorder = Recorder("Peers", "", "", argparse.Namespace(record=None, records=None))
+    recorder.setting |= {contestant.name: peers.state(contestant) for contestant in (plain, ours)}
+    peers.measure(CHAIN, recorder, 2, first=False)
+    times = {series.name: series.values for series in recorder.finish().series if series.quantity == peers.TIME}
+    assert times == {plain.name: (1, 4), ours.name: (2, 3)}
