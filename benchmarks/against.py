@@ -34,6 +34,8 @@ from asv.config import Config
 from asv.results import Results
 from asv.util import human_value
 
+from benchmarks.arguments import count, positive
+
 ROOT = Path(__file__).resolve().parent.parent
 FACTOR = 1.2
 ROUNDS = 4
@@ -199,15 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("base", help="commit to compare with")
     parser.add_argument("--head", default="HEAD", help="commit that is judged (default HEAD)")
     parser.add_argument(
-        "--factor", type=float, default=FACTOR, help=f"differences up to it are none (default {FACTOR})"
+        "--factor", type=positive, default=FACTOR, help=f"differences up to it are none (default {FACTOR})"
     )
     parser.add_argument("--bench", action="append", default=[], help="regular expression of names; may be given again")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of each commit (default {ROUNDS})")
+    parser.add_argument("--rounds", type=count, default=ROUNDS, help=f"turns of each commit (default {ROUNDS})")
     options = parser.parse_args(arguments)
     if options.factor < 1:
         parser.error(f"--factor is at least 1, got {options.factor:g}")
-    if options.rounds < 1:
-        parser.error(f"--rounds is at least 1, got {options.rounds}")
 
     base, head = (_git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (options.base, options.head))
     if base == head:

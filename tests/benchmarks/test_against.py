@@ -107,3 +107,17 @@ def test_only_two_commits_that_are_there_are_compared(repository, capsys):
     with pytest.raises(SystemExit):
         against.main(["main"])
     assert "main and HEAD are the same commit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "refusal"),
+    [
+        (("--factor", "nan"), "argument --factor: nan: expected a number above 0"),
+        (("--factor", "0.9"), "--factor is at least 1, got 0.9"),
+        (("--rounds", "0"), "argument --rounds: 0: expected a whole number from 1 on"),
+    ],
+)
+def test_a_factor_and_rounds_that_say_nothing_are_refused(repository, capsys, option, refusal):
+    with pytest.raises(SystemExit):
+        against.main(["HEAD^", *option])
+    assert refusal in capsys.readouterr().err
