@@ -21,8 +21,8 @@ def check_int(name: str, value: object, minimum: int) -> int:
     return value
 
 
-def check_number(name: str, value: object, minimum: float = 0.0, below: float = math.inf) -> float:
-    """Return `value` as a float if it is a number with minimum <= value < below.
+def check_number(name: str, value: object, below: float = math.inf) -> float:
+    """Return `value` as a float if it is a number with 0 <= value < below.
 
     Raises:
         TypeError: it is not an int or a float.
@@ -31,7 +31,7 @@ def check_number(name: str, value: object, minimum: float = 0.0, below: float = 
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not minimum <= value < below:
-        allowed = f"at least {minimum:g}" + (" and finite" if below == math.inf else f" and below {below:g}")
+    if not 0 <= value < below:
+        allowed = "at least 0" + (" and finite" if below == math.inf else f" and below {below:g}")
         raise ValueError(f"{name} must be {allowed}, got {value}")
     return float(value)

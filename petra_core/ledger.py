@@ -133,14 +133,6 @@ class MemoryReport:
             return sum(stage.peak_total for stage in self.stages)
         return sum(stage.peak[kind] for stage in self.stages for kind in kinds)
 
-    def rows(self) -> list[dict[str, int | str]]:
-        """One row a stage and kind: stage, kind, now, peak, in bytes."""
-        return [
-            {"stage": stage.stage, "kind": kind, "now": stage.now[kind], "peak": stage.peak[kind]}
-            for stage in self.stages
-            for kind in KINDS
-        ]
-
     def __str__(self) -> str:
         width = max(len(kind) for kind in KINDS)
         head = "stage " + " ".join(f"{kind:>{width}}" for kind in KINDS) + f" {'peak of all':>{width}}"

@@ -14,12 +14,13 @@ A stage too heavy for one device can be replicated over several that take its mi
 Such schedules, too, are the clock's (`petra_core.ages` has the rule). A replica does the forwards and backwards that
 are its own, and every update, which waits for the last backward of every replica since their gradients are added up.
 
-Stages are numbered from 0, micro-batches through all batches.
+Stages and micro-batches are numbered from 0.
 """
 
 from collections.abc import Sequence
 
 from petra_core.ages import ages, of_stages
+from petra_core.arguments import check_int
 from petra_core.methods import Method
 from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation
 from petra_core.schedule import Kind, Turn, generate
@@ -116,7 +117,7 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
     ]
 
 
-def gpipe(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+def gpipe(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int) -> Devices:
     """GPipe's order: all forwards of a batch, then all its backwards.
 
     Raises:
@@ -124,17 +125,17 @@ def gpipe(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, b
 
     """
     steps = [("F", 0, m) for m in range(micro_batches)] + [("B", 0, m) for m in range(micro_batches)]
-    return _synchronous(costs, partition, [steps] * len(partition), micro_batches, batches)
+    return _synchronous(costs, partition, [steps] * len(partition), micro_batches)
 
 
-def one_f_one_b(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+def one_f_one_b(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int) -> Devices:
     """The order 1F1B: backward and forward in turn. Raises: ValueError: the partition does not fit the costs."""
     devices = len(partition)
     steps = [_one_f_one_b(device, devices, micro_batches) for device in range(devices)]
-    return _synchronous(costs, partition, steps, micro_batches, batches)
+    return _synchronous(costs, partition, steps, micro_batches)
 
 
-def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int) -> Devices:
     """The order ZB-H1: `one_f_one_b`, but half of a backward, that of the weights (`W`), is moved to where it fits.
 
     Raises:
@@ -151,17 +152,16 @@ def zero_bubble(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
                 of_device.append(("W", chunk, m - device))
         of_device += [("W", 0, m) for m in range(max(0, micro_batches - device), micro_batches)]
         steps.append(of_device)
-    return _synchronous(costs, partition, steps, micro_batches, batches)
+    return _synchronous(costs, partition, steps, micro_batches)
 
 
-def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int, batches: int = 1) -> Devices:
+def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: int) -> Devices:
     """The interleaved 1F1B: several chunks of stages a device, chunk c on device c modulo the number of devices.
 
     Args:
         costs: of each stage.
         partition: the number of stages of each chunk; two chunks a device.
         micro_batches: of a batch; a multiple of the number of devices.
-        batches: one after the other.
 
     Raises:
         ValueError: the partition does not fit the costs, has an odd number of chunks, or the number of micro-batches is
@@ -187,7 +187,7 @@ def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
             of_device += [("F", *forwards[warmup + i]), ("B", *backwards[i])]
         of_device += [("B", *backwards[i]) for i in range(total - warmup, total)]
         steps.append(of_device)
-    return _synchronous(costs, partition, steps, micro_batches, batches)
+    return _synchronous(costs, partition, steps, micro_batches)
 
 
 CHUNKS = 2  # of a device, under `interleaved`
@@ -224,11 +224,9 @@ def _synchronous(
     partition: Sequence[int],
     steps: Sequence[Sequence[Step]],
     micro_batches: int,
-    batches: int,
 ) -> Devices:
-    """The steps of every device, once a batch, an update after each; a chunk's stages one after the other."""
-    if micro_batches < 1 or batches < 1:
-        raise ValueError(f"micro_batches and batches must be at least 1, got {micro_batches} and {batches}")
+    """The steps of every device, then the updates; a chunk's stages one after the other."""
+    check_int("micro_batches", micro_batches, 1)
     parts = owned(partition, len(partition), len(costs))
     devices = len(steps)
     split = any(kind == "W" for of_device in steps for kind, _, _ in of_device)
@@ -236,14 +234,13 @@ def _synchronous(
     for device, of_device in enumerate(steps):
         operations: list[Operation] = []
         mine = [stage for chunk in parts[device::devices] for stage in chunk]
-        for batch in range(batches):
-            for kind, chunk, m in of_device:
-                stages = parts[device + chunk * devices]
-                operations += [
-                    _operation(kind, stage, batch * micro_batches + m, costs, split=split)
-                    for stage in (stages if kind == "F" else reversed(stages))
-                ]
-            operations += [_operation("U", stage, batch, costs) for stage in mine]
+        for kind, chunk, m in of_device:
+            stages = parts[device + chunk * devices]
+            operations += [
+                _operation(kind, stage, m, costs, split=split)
+                for stage in (stages if kind == "F" else reversed(stages))
+            ]
+        operations += [_operation("U", stage, 0, costs) for stage in mine]
         result.append(operations)
     return result
 

@@ -10,7 +10,7 @@ Times are in seconds, sizes in bytes.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,21 +95,17 @@ class Operation(NamedTuple):
     needs: tuple[tuple[Name, int], ...] = ()
 
 
-def simulate(
-    devices: Sequence[Sequence[Operation]], link: Link = INSTANT, links: Mapping[tuple[int, int], Link] | None = None
-) -> Timeline:
+def simulate(devices: Sequence[Sequence[Operation]], link: Link = INSTANT) -> Timeline:
     """Play the operations of all devices, each as early as it can be done.
 
     Args:
         devices: the operations of each device in the order in which it does them.
         link: between any two devices.
-        links: instead of `link`, by (from, to).
 
     Raises:
         ScheduleError: a device waits for something that nobody does, or that is done only after it (a deadlock).
 
     """
-    links = links or {}
     receivers = _receivers(devices)
     known: list[dict[Name, float]] = [{} for _ in devices]  # by device: since when it has the result of what is done
     free = [0.0] * len(devices)
@@ -132,10 +128,9 @@ def simulate(
             end = free[device] = here[operation.name] = begin + operation.seconds
             events[device].append(Event(device, operation.name, begin, end))
             for receiver, size in receivers.get(operation.name, {}).items():
-                way = links.get((device, receiver), link)
-                gone = max(end, link_free.get((device, receiver), 0.0)) + way.seconds(size)
+                gone = max(end, link_free.get((device, receiver), 0.0)) + link.seconds(size)
                 link_free[device, receiver] = gone
-                known[receiver][operation.name] = gone + way.latency
+                known[receiver][operation.name] = gone + link.latency
             able += waiting.pop(operation.name, ())
     stuck = {device: queue[0] for device, queue in enumerate(queues) if queue}
     if stuck:

@@ -72,9 +72,6 @@ def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
         "01.......a.b",
         "....0a1b....",
     ]
-    order = orders.of_method(methods.PETRA, [Cost(1, 1, up=4), Cost(1, 1, down=4)], (1, 1), micro_batches=1)
-    differing = simulate(order, Link(bandwidth=1), {(0, 1): Link(bandwidth=4)})
-    assert picture(differing) == ["0.......a", "..0a....."]
 
 
 def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
