@@ -37,13 +37,13 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
 from petra_core.randomness import capture_all, restore_all
-from petra_core.recipe import set_rate
+from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording, Turn
 from petra_core.shares import in_turn
-from petra_core.stages import Stage, in_evaluation_mode
+from petra_core.stages import Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.tracing import Trace
-from petra_core.worker import AfterBackward, BeforeUpdate, Message, OptimizerFactory, Worker, devices_of
+from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
 
 
 class Pipeline:
@@ -182,7 +182,7 @@ class Pipeline:
     @property
     def model(self) -> nn.Sequential:
         """The network as a plain model from input to logits; shares the stages' weights."""
-        return nn.Sequential(*(part for stage in self.stages for part in stage.parts()))
+        return sequential(self.stages)
 
     @property
     def in_flight(self) -> int:

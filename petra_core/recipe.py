@@ -22,6 +22,7 @@ from petra_core.methods import check_accumulation
 if TYPE_CHECKING:  # a learning rate is a number, for which nobody waits for torch
     import torch
     from torch import Tensor
+    from torch.nn import Parameter
 
 __all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "nadam", "set_rate", "sgd"]
 
@@ -79,7 +80,7 @@ class LearningRateSchedule:
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-OptimizerFactory: TypeAlias = "Callable[[Iterable[Tensor]], torch.optim.Optimizer]"
+OptimizerFactory: TypeAlias = Callable[["list[Parameter]"], "torch.optim.Optimizer"]  # of the parameters of a stage
 
 
 def sgd(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["even_partition", "in_turn", "owned", "places", "run_name", "runs"]
+__all__ = ["even_partition", "in_turn", "owned", "places", "replica_counts", "run_name", "runs"]
 
 
 def runs(sizes: Sequence[int]) -> list[range]:
@@ -53,6 +53,16 @@ def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> li
     return runs(partition)
 
 
+def replica_counts(partition: Sequence[int], replicas: Sequence[int] | None) -> list[int]:
+    """The number of ranks that have each part, one unless given. Raises: ValueError: a part has none."""
+    counts = [1] * len(partition) if replicas is None else list(replicas)
+    if len(counts) != len(partition) or min(counts, default=0) < 1:
+        raise ValueError(
+            f"each of the {len(partition)} parts has at least one replica, got {tuple(counts)} for {tuple(partition)}"
+        )
+    return counts
+
+
 def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int) -> list[range]:
     """The ranks of each part of the pipeline, those of its replicas one after the other.
 
@@ -65,11 +75,7 @@ def places(partition: Sequence[int], replicas: Sequence[int] | None, ranks: int)
         ValueError: there are not so many ranks, or a part has none.
 
     """
-    counts = [1] * len(partition) if replicas is None else list(replicas)
-    if len(counts) != len(partition) or min(counts, default=0) < 1:
-        raise ValueError(
-            f"each of the {len(partition)} parts has at least one replica, got {tuple(counts)} for {tuple(partition)}"
-        )
+    counts = replica_counts(partition, replicas)
     if sum(counts) != ranks:
         replicated = f" with {tuple(counts)} replicas" if max(counts) > 1 else ""
         raise ValueError(f"the parts {tuple(partition)}{replicated} are for {sum(counts)} ranks, and there are {ranks}")

@@ -309,6 +309,14 @@ def merge(stages: Sequence[Stage]) -> Stage:
     return stages[0] if len(stages) == 1 else _MergedStage(stages)
 
 
+def sequential(stages: Sequence[Stage]) -> nn.Sequential:
+    """The network as one plain model, from the input to the head's output (logits).
+
+    It shares the stages' modules: training one trains the other, and `eval()` on it switches the stages too.
+    """
+    return nn.Sequential(*(part for stage in stages for part in stage.parts()))
+
+
 @contextlib.contextmanager
 def in_evaluation_mode(stages: Sequence[Stage]) -> Iterator[None]:
     """Context in which the stages' modules are in evaluation mode; afterwards each is as it was."""

@@ -33,10 +33,10 @@ from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
 from petra_core.part import Ahead, Part
 from petra_core.randomness import RandomStream
+from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 
-OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 BeforeUpdate = Callable[[int, int, Stage], None]
 
 

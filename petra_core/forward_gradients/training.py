@@ -31,9 +31,9 @@ from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifte
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
-from petra_core.recipe import set_rate
-from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode
-from petra_core.worker import OptimizerFactory, devices_of
+from petra_core.recipe import OptimizerFactory, set_rate
+from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
+from petra_core.worker import devices_of
 
 __all__ = ["ForwardGradients"]
 
@@ -122,7 +122,7 @@ class ForwardGradients:
     @property
     def model(self) -> nn.Sequential:
         """The network as a plain model from input to logits; shares the stages' weights."""
-        return nn.Sequential(*(part for stage in self.stages for part in stage.parts()))
+        return sequential(self.stages)
 
     # --- a step
 

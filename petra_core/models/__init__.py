@@ -1,10 +1,9 @@
 """The networks of the paper and reversible transformers as lists of stages; stages to the plain model and back."""
 
-from petra_core.checks import check_residual
 from petra_core.models.bdia import BdiaStage
 from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
-from petra_core.models.convert import group, load_stages_state_dict, sequential, stages_state_dict
+from petra_core.models.convert import group, load_stages_state_dict, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.resnet import resnet
@@ -16,6 +15,7 @@ from petra_core.models.revvit import revvit
 from petra_core.models.streams import ConcatStreams, DuplicateStreams, SplitStreams
 from petra_core.models.vit import gpt, vit
 from petra_core.sizes import HierarchicalSize, TransformerSize
+from petra_core.stages import sequential
 
 __all__ = [
     "BdiaStage",
@@ -27,7 +27,6 @@ __all__ = [
     "TransformerSize",
     "auxiliary",
     "chain",
-    "check_residual",
     "gpt",
     "group",
     "invertible_revnet",

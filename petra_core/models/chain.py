@@ -7,8 +7,8 @@ and resolution, and a head.
 """
 
 from petra_core.arguments import check_int
-from petra_core.models.revnet import IMAGE_CHANNELS, basic_residual, reversible_block, split_stem, streams_head
-from petra_core.stages import Stage
+from petra_core.models.revnet import IMAGE_CHANNELS, basic_residual, split_stem, streams_head
+from petra_core.stages import ReversibleStage, Stage
 
 
 def chain(
@@ -38,6 +38,6 @@ def chain(
     check_int("in_channels", in_channels, 1)
     return [
         split_stem(in_channels, channels, 3, stem_stride, pool=False),
-        *(reversible_block(basic_residual(channels)) for _ in range(depth)),
+        *(ReversibleStage(basic_residual(channels)) for _ in range(depth)),
         streams_head(channels, num_classes),
     ]

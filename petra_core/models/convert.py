@@ -9,20 +9,12 @@ form: `nn.Sequential` over all parts, in order, however they are merged.
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from petra_core.arguments import check_int
-from petra_core.stages import Stage, merge
+from petra_core.shares import owned
+from petra_core.stages import Stage, merge, sequential
 
 LISTED = 3  # names listed in an error before it says how many more there are
-
-
-def sequential(stages: Sequence[Stage]) -> nn.Sequential:
-    """The network as one plain model, from the input to the head's output (logits).
-
-    It shares the stages' modules: training one trains the other, and `eval()` on it switches the stages too.
-    """
-    return nn.Sequential(*(part for stage in stages for part in stage.parts()))
 
 
 def stages_state_dict(stages: Sequence[Stage]) -> dict[str, Tensor]:
@@ -84,12 +76,4 @@ def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:
         ValueError: a size below 1, or a sum that is not the number of stages.
 
     """
-    for size in sizes:
-        check_int("the size of a group", size, 1)
-    if sum(sizes) != len(stages):
-        raise ValueError(
-            f"the sizes {list(sizes)} take {sum(sizes)} stages, but there are {len(stages)}; "
-            f"they must sum to {len(stages)}"
-        )
-    starts = [sum(sizes[:position]) for position in range(len(sizes))]
-    return [merge(stages[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+    return [merge(stages[run.start : run.stop]) for run in owned(sizes, len(sizes), len(stages))]

@@ -33,12 +33,11 @@ from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.models.revnet import (
     IMAGE_CHANNELS,
     bottleneck_residual,
-    reversible_block,
     revnet,
     split_stem,
 )
 from petra_core.models.streams import ConcatStreams
-from petra_core.stages import HeadStage, Stage, merge
+from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 
 FACTOR = 2  # of every down-sampling, in height and in width
 
@@ -96,7 +95,7 @@ def invertible_revnet(depth: int, *, num_classes: int, stem: str = "cifar", widt
             before.append(PixelUnshuffleStage(FACTOR))
             channels *= FACTOR**2
         inner = _inner_channels(channels, sum(parameter.numel() for parameter in place.parameters()))
-        stages.append(merge([*before, reversible_block(bottleneck_residual(Block(channels, inner, channels, 1)))]))
+        stages.append(merge([*before, ReversibleStage(bottleneck_residual(Block(channels, inner, channels, 1)))]))
     features = 2 * layout.out_channels(width)
     pooled = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), AverageChannels(features))
     stages.append(HeadStage(nn.Sequential(*pooled, nn.Linear(features, num_classes))))

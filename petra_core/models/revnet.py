@@ -18,7 +18,6 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from petra_core.arguments import check_int
-from petra_core.checks import check_residual
 from petra_core.models.architecture import Block, architecture, check_stem
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams
@@ -95,12 +94,6 @@ class BottleneckTransition(nn.Module):
         return self.residual(x) + self.shortcut(x_tilde), self.projection(x)
 
 
-def reversible_block(residual: nn.Module) -> ReversibleStage:
-    """A reversible stage around a residual function that is not dead (`check_residual`)."""
-    check_residual(residual)
-    return ReversibleStage(residual)
-
-
 def split_stem(in_channels: int, width: int, kernel: int, stride: int, *, pool: bool) -> BufferedStage:
     """Images [B, in_channels, H, W] -> two streams of [B, width, H', W']."""
     layers = _conv_bn_relu(in_channels, 2 * width, kernel, stride)
@@ -139,7 +132,7 @@ def revnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64
     for block in layout.blocks(width):
         if block.keeps_shape:
             residual = bottleneck_residual(block) if layout.bottleneck else basic_residual(block.out_channels)
-            stages.append(reversible_block(residual))
+            stages.append(ReversibleStage(residual))
         else:
             transition = BottleneckTransition if layout.bottleneck else BasicTransition
             stages.append(BufferedStage(transition(block)))

@@ -18,9 +18,9 @@ from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import narrowed
 from petra_core.prediction.footprint import Footprint, StagePrediction, of_footprints
+from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
-from petra_core.worker import OptimizerFactory
 
 __all__ = ["footprints", "predict"]
 

@@ -24,7 +24,7 @@ from petra_core.arguments import check_int
 from petra_core.methods import Method
 from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation
 from petra_core.schedule import Kind, Turn, generate
-from petra_core.shares import in_turn, owned
+from petra_core.shares import in_turn, owned, replica_counts
 
 __all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
 
@@ -66,11 +66,7 @@ def of_method(
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
     parts = owned(partition, len(partition), len(costs))
-    replicas = [1] * len(parts) if replicas is None else replicas
-    if len(replicas) != len(parts) or min(replicas) < 1:
-        raise ValueError(
-            f"each of the {len(parts)} parts has at least one replica, got {tuple(replicas)} for {tuple(partition)}"
-        )
+    replicas = replica_counts(partition, replicas)
     ticks = generate(method, len(costs), micro_batches, accumulation, of_stages(partition, replicas)).ticks
     return [
         [

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import accumulate
 
 from petra_core.prediction.simulation import INSTANT, Cost, Link
-from petra_core.shares import run_name, runs
+from petra_core.shares import owned, run_name, runs
 
 __all__ = ["Cut", "assess", "plan", "replicated_plan"]
 
@@ -79,13 +79,10 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
 
     """
     held = _same_stages(seconds, held)
-    if sum(partition) != len(seconds) or min(partition, default=0) < 1:
-        raise ValueError(f"the parts of a cut of {len(seconds)} stages have that sum, got {tuple(partition)}")
-    parts = [slice(run.start, run.stop) for run in runs(partition)]
-    times = tuple(sum(seconds[part]) for part in parts)
-    return Cut(
-        tuple(partition), times, tuple(sum(held[part]) for part in parts), sum(seconds), tuple(1 for _ in partition)
-    )
+    parts = owned(partition, len(partition), len(seconds))
+    times = tuple(sum(seconds[stage] for stage in part) for part in parts)
+    sizes = tuple(sum(held[stage] for stage in part) for part in parts)
+    return Cut(tuple(partition), times, sizes, sum(seconds), (1,) * len(parts))
 
 
 def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None) -> Cut:

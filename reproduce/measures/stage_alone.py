@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from petra_core.methods import Method
+from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
-from petra_core.worker import Message, OptimizerFactory, Worker, devices_of
+from petra_core.worker import Message, Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor weights that run away
 

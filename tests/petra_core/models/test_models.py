@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core import models
+from petra_core.checks import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
 pytestmark = pytest.mark.convolutions
@@ -168,17 +169,17 @@ def test_streams_own_their_memory_and_keep_the_memory_format(layout):
 def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused_unless_it_can_still_learn():
     """The usual zero initialisation would leave the block at 0 for ever, because it ends in a ReLU."""
     residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-    models.check_residual(residual)
+    check_residual(residual)
     nn.init.zeros_(residual[1].weight)
     with pytest.raises(ValueError, match=r"BatchNorm2d and ReLU, and all 4 weights .* are 0"):
-        models.check_residual(residual)
+        check_residual(residual)
     zero, one = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
     nn.init.zeros_(zero.weight)
-    models.check_residual(nn.Sequential(nn.ReLU(), zero))  # no ReLU after it
-    models.check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last
-    models.check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
+    check_residual(nn.Sequential(nn.ReLU(), zero))  # no ReLU after it
+    check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last
+    check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
     nn.init.constant_(zero.bias, 0.1)
-    models.check_residual(nn.Sequential(zero, nn.ReLU()))  # its ReLU is open
+    check_residual(nn.Sequential(zero, nn.ReLU()))  # its ReLU is open
 
 
 def small_revnet(seed: int = 0, **changes):
@@ -241,9 +242,12 @@ def test_a_state_dict_that_does_not_fit_is_refused_whole():
         (lambda: models.chain(1, num_classes=10, in_channels=0), "in_channels must be at least 1, got 0"),
         (lambda: models.invertible_revnet(20, num_classes=10), "no invertible RevNet of depth 20"),
         (lambda: models.invertible_revnet(18, num_classes=10, stem="cifer"), "did you mean 'cifar'"),
-        (lambda: models.group(small_revnet(), [3, 3]), "take 6 stages, but there are 10"),
-        (lambda: models.group(small_revnet(), [10, 1]), "take 11 stages, but there are 10"),
-        (lambda: models.group(small_revnet(), [10, 0]), "size of a group must be at least 1, got 0"),
+        (
+            lambda: models.group(small_revnet(), [3, 3]),
+            r"of 10 stages has that sum, got \(3, 3\) with the sum 6",
+        ),
+        (lambda: models.group(small_revnet(), [10, 1]), r"got \(10, 1\) with the sum 11"),
+        (lambda: models.group(small_revnet(), [10, 0]), r"at least one stage, got \(10, 0\)"),
         (lambda: models.SplitStreams()(torch.zeros(2, 5, 3, 3)), r"cannot split 5 channels.*such as 6"),
         (lambda: models.SplitStreams()(torch.zeros(4)), r"got shape \(4,\)"),
     ],
