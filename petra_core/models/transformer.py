@@ -174,7 +174,7 @@ class PatchEmbedding(nn.Module):
         width: C.
         image_size: S.
         patch: distance between patches, pixels.
-        overlap: pixels by which a patch's field reaches into its neighbours, on every side.
+        overlap: pixels by which a patch's field reaches into its neighbours on the left and above.
 
     """
 
