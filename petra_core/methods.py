@@ -105,10 +105,10 @@ class Method:
     def check_depth(self, delay: int, accumulation: int) -> None:
         """Raise ValueError if the first stage's delay, in micro-batches, is too long for this method at this k."""
         if self.double_buffered and accumulation < delay:
+            or_k = f"raise k to {delay} or more (up to {MAX_ACCUMULATION}), or " if delay <= MAX_ACCUMULATION else ""
             raise ValueError(
                 f"{self} keeps two versions of the weights, so the {delay} micro-batches under way at the first stage "
-                f"must belong to two updates at most; got k={accumulation}: raise k to {delay} or more (up to "
-                f"{MAX_ACCUMULATION}), or merge stages"
+                f"must belong to two updates at most; got k={accumulation}: {or_k}merge stages"
             )
 
     def __str__(self) -> str:

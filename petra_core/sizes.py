@@ -123,16 +123,19 @@ def find_size(family: str, sizes: Mapping[str, S], size: str | S) -> S:
 
     Raises:
         ValueError: there is none of that name; the message names the nearest, or all.
+        TypeError: it is neither a name nor a size of this family's class.
 
     """
-    if not isinstance(size, str):
+    kind = type(next(iter(sizes.values())))
+    if isinstance(size, kind):
         return size
+    if not isinstance(size, str):
+        raise TypeError(f"the size of a {family} must be a name or a models.{kind.__name__}, got {size!r}")
     if size not in sizes:
         near = difflib.get_close_matches(size.lower(), sizes, n=2) or list(sizes)
-        kind = type(next(iter(sizes.values()))).__name__
         raise ValueError(
             f"there is no {family} of size {size!r}; did you mean {' or '.join(map(repr, near))}? "
-            f"Any other is a models.{kind}(...)"
+            f"Any other is a models.{kind.__name__}(...)"
         )
     return sizes[size]
 

@@ -78,10 +78,11 @@ def auxiliary(
         blocks: 8 or 16, as in `local_resnet`.
         num_classes: at least 2.
         width: as in `local_resnet`; the hidden channels scale with it.
-        hidden: channels inside; None: the paper's (32 or 16 of a CNN, 1024 or 512 of an MLP, at width 64).
+        hidden: channels inside, which "linear" has none of; None: the paper's (32 or 16 of a CNN, 1024 or 512 of an
+            MLP, at width 64).
 
     Raises:
-        ValueError: there is no such kind or number of blocks, or a number is too small.
+        ValueError: there is no such kind or number of blocks, a number is too small, or `hidden` is of no use.
         TypeError: a number is not an int.
 
     """
@@ -91,6 +92,8 @@ def auxiliary(
     _check_blocks(blocks)
     check_int("num_classes", num_classes, 2)
     check_int("width", width, 1)
+    if kind == "linear" and hidden is not None:
+        raise ValueError(f"a linear auxiliary network has no hidden channels, got hidden={hidden!r}")
     inner = max(1, AUXILIARIES[kind][blocks] * width // WIDTH) if hidden is None else check_int("hidden", hidden, 1)
 
     def network(block: int) -> nn.Module:

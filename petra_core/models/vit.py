@@ -72,7 +72,7 @@ class Tokens(nn.Module):
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()
         self.length = check_int("length", length, 1)
-        self.embedding = nn.Embedding(check_int("vocabulary", vocabulary, 2), width)
+        self.embedding = nn.Embedding(vocabulary, width)
         self.position = PositionEmbedding((length,), width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -144,6 +144,9 @@ def gpt(
         bdia: as of `vit`.
         bits: as of `vit`.
 
+    Returns:
+        J = depth + 1 stages. They take token numbers [B, length] and targets [B, length] (`next_token_loss`).
+
     Raises:
         ValueError: an unknown size, a number out of its range.
         TypeError: a number of another type.
@@ -151,7 +154,7 @@ def gpt(
     """
     size = find_size("GPT", SIZES, size)
     attention = lambda: CausalAttention(size.width, size.heads, dropout)  # noqa: E731
-    layers = [nn.LayerNorm(size.width), nn.Linear(size.width, vocabulary)]
+    layers = [nn.LayerNorm(size.width), nn.Linear(size.width, check_int("vocabulary", vocabulary, 2))]
     head = HeadStage(nn.Sequential(Latest(), *layers), loss=next_token_loss)
     return _stages(size, Tokens(vocabulary, size.width, length), attention, head, dropout, bits, bdia=bdia)
 

@@ -430,7 +430,7 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
     trainer = ForwardGradients(
         blocks.local_resnet(count, num_classes=10, width=4),
         ForwardGradient(space=Space.ACTIVATIONS),
-        auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=8),
+        auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=None if kind == "linear" else 8),
         optimizer=recipe.sgd(0.02),
         seed=0,
     )
@@ -466,6 +466,8 @@ def test_bad_values_are_named() -> None:
         ForwardGradients(stages, ForwardGradient(), auxiliary=auxiliary())
     with pytest.raises(ValueError, match="'cn'; did you mean 'cnn'"):
         blocks.auxiliary("cn", 8, num_classes=10)
+    with pytest.raises(ValueError, match="no hidden channels, got hidden=64"):
+        blocks.auxiliary("linear", 8, num_classes=10, hidden=64)
     with pytest.raises(ValueError, match="blocks must be 8 or 16, got 4"):
         blocks.local_resnet(4, num_classes=10)
     two = [toys.stem(2), HeadStage(nn.Flatten())]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torchvision.models.swin_transformer import ShiftedWindowAttention
 
 from petra_core import ReversibleStage, Stage, merge, models
-from petra_core.models import HierarchicalSize, TransformerSize, revmvit, revroberta, revswin, revvit, sequential
+from petra_core.models import HierarchicalSize, TransformerSize, gpt, revmvit, revroberta, revswin, revvit, sequential
 from petra_core.models.revmvit import Pooling, PoolingAttention
 from petra_core.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy
 from petra_core.models.revroberta import SIZES as ROBERTA
@@ -195,6 +195,7 @@ def test_sizes_are_those_of_the_published_networks() -> None:
     ("make", "message"),
     [
         (lambda: revvit("smal", num_classes=10), "no RevViT of size 'smal'; did you mean 'small'"),
+        (lambda: gpt("micro", vocabulary=-3, length=4), "vocabulary must be at least 2, got -3"),
         (lambda: revvit("micro", num_classes=1), "num_classes must be at least 2, got 1"),
         (lambda: revvit("micro", num_classes=10, image_size=32, patch=5), r"32 pixels .* patches of 5 \(remainder 2\)"),
         (lambda: revvit("micro", num_classes=10, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
@@ -221,3 +222,9 @@ def test_sizes_are_those_of_the_published_networks() -> None:
 def test_networks_that_do_not_exist(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("size", [18, HierarchicalSize(width=8, depths=(1,), heads=1)], ids=str)
+def test_a_size_of_another_kind_is_refused(size) -> None:
+    with pytest.raises(TypeError, match=r"the size of a RevViT must be a name or a models\.TransformerSize, got"):
+        revvit(size, num_classes=10)
