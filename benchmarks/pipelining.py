@@ -293,7 +293,7 @@ def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
     images, labels = setting.micro()[0]
     seconds = []
     for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
-        waiting = min(method.delay(index, len(stages)), 1)
+        waiting = min(method.staleness(index, len(stages)), 1)
         stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
         turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))

@@ -129,7 +129,7 @@ def _stages_alone(
             index,
             method,
             arriving[index],
-            waiting=min(method.delay(index, len(stages)), 1),
+            waiting=min(method.staleness(index, len(stages)), 1),
             optimizer=sgd,
         )
         for index in own_stages

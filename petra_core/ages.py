@@ -17,7 +17,7 @@ after the earliest tick at which a turn could begin, and this is the order in wh
 
 which without replicas is the rule above. (With the ages from above kept, and devices that wait for what they need, a
 stage on two devices is hardly faster than on one: nearly every micro-batch waits for the other replica's.) The price is
-staleness: the delay of stage j, b_j - f_j micro-batches, grows with the replicas of the stages above.
+staleness: that of stage j, b_j - f_j micro-batches, grows with the replicas of the stages above.
 
 An update takes the mean over k micro-batches of all replicas, so k is a multiple of r.
 """

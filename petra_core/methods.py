@@ -19,11 +19,11 @@ of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in anothe
 the stage below it reconstructs its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
 PipeDream-2BW (arXiv 2006.09503) delays every stage by one update, whatever its place: all micro-batches of an update
 have the weights before the last, of which a stage keeps one copy beside the current ones. So all of them have to be on
-their way before the next update, which takes k of at least the delay of the first stage, 2(J - 1) micro-batches.
+their way before the next update, which takes k of at least the staleness of the first stage, 2(J - 1) micro-batches.
 
 PACI (arXiv 2606.07881), with current weights, recomputed inputs and an update after every k-th backward, is DSP here:
 `by_name` knows it by that name too. Its 1F1B schedule has up to J - j micro-batches under way at stage j, where one
-that enters at every tick has 2(J - 1 - j) + 1; so it is DSP at half the delay.
+that enters at every tick has 2(J - 1 - j) + 1; so it is DSP at half the staleness.
 
 "Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
 recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
@@ -90,7 +90,7 @@ class Method:
         """Whether the forward's weights are kept for the backward."""
         return self.weights is Weights.STASH
 
-    def delay(self, stage: int, stages: int) -> int:
+    def staleness(self, stage: int, stages: int) -> int:
         """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
         return 2 * (stages - 1 - stage) if self.pipelined else 0
 
@@ -99,16 +99,17 @@ class Method:
 
         While a pipeline fills all forwards see the first version; a stash is full only after as many ticks again.
         """
-        delay = self.delay(0, stages)
-        return (2 * delay if self.stashes_weights else delay) + accumulation
+        staleness = self.staleness(0, stages)
+        return (2 * staleness if self.stashes_weights else staleness) + accumulation
 
-    def check_depth(self, delay: int, accumulation: int) -> None:
-        """Raise ValueError if the first stage's delay, in micro-batches, is too long for this method at this k."""
-        if self.double_buffered and accumulation < delay:
-            or_k = f"raise k to {delay} or more (up to {MAX_ACCUMULATION}), or " if delay <= MAX_ACCUMULATION else ""
+    def check_depth(self, staleness: int, accumulation: int) -> None:
+        """Raise ValueError if that of the first stage, in micro-batches, is too much for this method at this k."""
+        if self.double_buffered and accumulation < staleness:
+            k_can_be = staleness <= MAX_ACCUMULATION
+            raise_k = f"raise k to {staleness} or more (up to {MAX_ACCUMULATION}), or " if k_can_be else ""
             raise ValueError(
-                f"{self} keeps two versions of the weights, so the {delay} micro-batches under way at the first stage "
-                f"must belong to two updates at most; got k={accumulation}: {or_k}merge stages"
+                f"{self} keeps two versions of the weights, so the {staleness} micro-batches under way at the first "
+                f"stage must belong to two updates at most; got k={accumulation}: {raise_k}merge stages"
             )
 
     def __str__(self) -> str:

@@ -12,8 +12,8 @@ used.
 Stashed weights. A graph, or a reconstruction to come, may need the weights of its forward although updates have
 happened since. The obvious way, a copy at every forward, holds one copy too many and copies even if nothing will
 change. Here the forward uses the current weights, and only an update that would overwrite weights still needed moves
-the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a delay of
-s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
+the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a staleness
+of s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
 Weights that a forward predicted for itself are no version, so what needs them again keeps them with the micro-batch.
 """
 

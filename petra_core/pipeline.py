@@ -86,8 +86,8 @@ class Pipeline:
     Raises:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range or too small for the method's delay, messages or
-            autocast have no such dtype, forward weights or a correction do not fit the method or the optimizer, a
+            (`petra_core.checks.check_residual`), k is out of range or too small for the method's staleness, messages
+            or autocast have no such dtype, forward weights or a correction do not fit the method or the optimizer, a
             stage's optimizer has parameters of other stages.
 
     """

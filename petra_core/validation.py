@@ -9,7 +9,7 @@ path that every micro-batch has to take through 2J *stations*, of which station 
 Each station serves micro-batches in the order of their numbers, so one count a station, "how many have passed", says
 all: a station can serve micro-batch m at a tick only if m have passed it so far (none lost, doubled or overtaken), and
 more than m had passed the station before it when the tick began (its message takes a tick; only the step from F to B
-of the head takes none). Longer delays are allowed: a slow schedule is a valid one. Where a stage is replicated over r
+of the head takes none). Longer waits are allowed: a slow schedule is a valid one. Where a stage is replicated over r
 devices that take turns, each has r ticks for a turn, and so long does its message take.
 """
 

@@ -10,8 +10,8 @@ a permutation of the elements. Its inverse is exact, bit for bit, and since the 
 inverse, gradients go back through the inverse too. So this stage has no parameters, no graph and nothing to keep, not
 even where inputs are stashed: its backward reads none of the input.
 
-Alone it would be a stage of the pipeline, with a tick and a delay to itself; `petra_core.stages.merge` joins it to the
-block that follows.
+Alone it would be a stage of the pipeline, with a tick and staleness of its own; `petra_core.stages.merge` joins it to
+the block that follows.
 """
 
 from collections.abc import Callable, Sequence

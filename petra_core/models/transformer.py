@@ -14,8 +14,8 @@ cancel:
     ReversibleStage(G)     (y1, x2) -> (x2 + G(y1), y1) = (y2, y1)
 
 So `merge([ReversibleStage(F), ReversibleStage(G)])` is the block, as one stage of the pipeline, and the two unmerged
-are the same network with twice as many stages and twice the delay. Merged or not, the engine goes through the functions
-one at a time, so a backward never holds the graphs of both.
+are the same network with twice as many stages and twice the staleness. Merged or not, the engine goes through the
+functions one at a time, so a backward never holds the graphs of both.
 
 Attention is `scaled_dot_product_attention`, whose fused kernels save less for the backward than the plain form does.
 `petra_core.prediction.memory` predicts the plain form, since which kernel will run is known on the device alone.

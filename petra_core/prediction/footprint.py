@@ -1,6 +1,6 @@
 """Bytes that stages hold, from the bytes that a micro-batch takes at each: arithmetic alone.
 
-With the delay s = 2(J - 1 - j) of stage j, in steady state,
+With the staleness s = 2(J - 1 - j) of stage j, in steady state,
 
     side_bits         held as often as inputs
     inputs            held s times what a backward needs of the input, one more within a tick; none if reconstructed
@@ -10,14 +10,14 @@ With the delay s = 2(J - 1 - j) of stage j, in steady state,
     messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
                       at the head the targets of J micro-batches, since they enter with the micro-batch
 
-Where stages are replicated over devices that take turns, s is the delay of their clock (`petra_core.ages`), messages
+Where stages are replicated over devices that take turns, s is that of their clock (`petra_core.ages`), messages
 wait longer, and each of r devices has every r-th micro-batch of what is counted here; a stash of weights is each one's
 own.
 
 What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
 under way in place of every version, a buffer beside the optimizer's.
 
-What of this depends on the network and the method alone, not on delays, is a stage's `Footprint`: with a timeline of
+What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
 any schedule it gives the bytes that are held at any time (`petra_core.prediction.holding`).
 `petra_core.prediction.memory` takes it from a network.
 """
@@ -122,7 +122,7 @@ def of_footprints(
     return tuple(
         _of_stage(
             _Waiting(
-                delay=backward[index] - forward[index] if method.pipelined else 0,
+                staleness=backward[index] - forward[index] if method.pipelined else 0,
                 below=forward[index] - forward[index - 1] if index else 0,
                 above=backward[index] - backward[index + 1] if index < count - 1 else 0,
                 targets=forward[-1],
@@ -176,14 +176,14 @@ class _Waiting:
     """For how many ticks a stage holds something, and so of how many micro-batches: one enters at every tick.
 
     Attributes:
-        delay: from forward to backward.
+        staleness: from forward to backward.
         below, above: of messages, from when they are sent to when they are used.
         targets: of targets at the head, from when the micro-batch enters.
         share: devices that take turns; of so many micro-batches each has one.
 
     """
 
-    delay: int
+    staleness: int
     below: int
     above: int
     targets: int
@@ -210,13 +210,13 @@ class _Settings:
         if not (self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)):
             return int(self.correction is not None and self.correction.name == AVERAGE.name and in_turn)
         if self.predicts:
-            return self._predictions(waiting, waiting.delay + int(in_turn))
-        return -(-waiting.delay // self.accumulation)
+            return self._predictions(waiting, waiting.staleness + int(in_turn))
+        return -(-waiting.staleness // self.accumulation)
 
     def _predictions(self, waiting: _Waiting, count: int) -> int:
         """Most predictions among so many micro-batches in a row: pairs of a version and the one it is to become."""
-        delay, k = waiting.delay, self.accumulation
-        pairs = [((m - delay) // k, m // k) for m in range(count + k * waiting.share)]
+        staleness, k = waiting.staleness, self.accumulation
+        pairs = [((m - staleness) // k, m // k) for m in range(count + k * waiting.share)]
         return max(
             len({(now, due) for now, due in pairs[start : start + count : waiting.share] if now != due})
             for start in range(k * waiting.share)
@@ -225,7 +225,7 @@ class _Settings:
 
 def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Settings) -> StagePrediction:
     mine, method = waiting.mine, settings.method
-    delay, in_turn = mine(waiting.delay), mine(waiting.delay + 1)  # in a turn F comes before B
+    stale, in_turn = mine(waiting.staleness), mine(waiting.staleness + 1)  # in a turn F comes before B
     buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
     always = {
         "parameters": footprint.parameters,
@@ -235,9 +235,9 @@ def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Se
     both = mine(waiting.below) * footprint.below + mine(waiting.above) * footprint.above
     held = {
         **always,
-        "inputs": delay * footprint.kept,
-        "graph": delay * footprint.lasting,
-        "side_bits": delay * footprint.side,
+        "inputs": stale * footprint.kept,
+        "graph": stale * footprint.lasting,
+        "side_bits": stale * footprint.side,
         "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
         "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
     }

@@ -26,7 +26,7 @@ from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation
 from petra_core.schedule import Kind, Turn, generate
 from petra_core.shares import in_turn, owned, replica_counts
 
-__all__ = ["delays", "gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
+__all__ = ["gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "staleness", "zero_bubble"]
 
 Devices = list[list[Operation]]
 Step = tuple[str, int, int]  # kind, chunk, micro-batch of the batch
@@ -84,8 +84,8 @@ def of_method(
     ]
 
 
-def delays(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
-    """The delay of each stage, the micro-batches that enter it between the forward and backward of one: b_j - f_j."""
+def staleness(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
+    """Of each stage, the micro-batches that enter it between the forward and backward of one: b_j - f_j."""
     forward, backward = ages(sum(partition), of_stages(partition, replicas))
     return [b - f for f, b in zip(forward, backward, strict=True)]
 

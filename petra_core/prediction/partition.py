@@ -142,7 +142,7 @@ def replicated_plan(
         devices: how many there are; not all need be used.
         accumulation: k; the replicas of a part divide it.
         exchange: over which replicas add up their gradients.
-        held: bytes of each stage, without replicas: with them delays and bytes are others, and who knows the stages
+        held: bytes of each stage, without replicas: with them staleness and bytes are others, and who knows the stages
             has to look again (`petra_core.prediction.memory`).
         limit: bytes that a device may hold.
         most: replicas that a part may have; None: all devices.

@@ -76,7 +76,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         watch = _HeadWatch(pipeline)
         # Then the pipeline is full, every stash holds all its versions, and an update has passed.
-        count = 2 * (method.delay(0, len(stages)) + cell.accumulation) + 1
+        count = 2 * (method.staleness(0, len(stages)) + cell.accumulation) + 1
         with pipeline.recording() as recording:
             for _ in range(count):
                 pipeline.step(images, labels)
@@ -112,7 +112,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
 
 def _stage_alone(cell: ComplexityCell, method: Method, stage: Stage, feed: Feed, count: int) -> StageAlone:
     """The first inner stage of so many with all that waits there, every version that it keeps another one."""
-    waiting = method.delay(FIRST_INNER, count)
+    waiting = method.staleness(FIRST_INNER, count)
     k = cell.accumulation
     alone = StageAlone(stage, FIRST_INNER, method, feed, waiting=waiting, accumulation=k, optimizer=SGD)
     for _ in range(-(-(waiting + 1) // k) * k):  # whole updates

@@ -69,7 +69,8 @@ def timed(
 
 
 def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:
-    waiting = min(method.delay(index, count), cell.accumulation)  # so many make forward and backward differ in weights
+    # So many make forward and backward differ in weights.
+    waiting = min(method.staleness(index, count), cell.accumulation)
     stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
     for _ in range(max(WARM_UP, cell.accumulation)):
         stage_alone.turn()

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from petra_core import methods
 from petra_core.prediction.footprint import Footprint, joined
 from petra_core.prediction.holding import holding
-from petra_core.prediction.orders import delays, merged, of_method
+from petra_core.prediction.orders import merged, of_method, staleness
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, simulate
 from petra_core.shares import runs
@@ -39,7 +39,7 @@ class Arrangement:
     @property
     def delay(self) -> int:
         """Micro-batches between forward and backward at stage 0."""
-        return delays(self._stages[2], self.plan.replicas)[0]
+        return staleness(self._stages[2], self.plan.replicas)[0]
 
     @property
     def pace(self) -> float:
@@ -99,7 +99,7 @@ def _simulated(
     costs: tuple[Cost, ...], partition: tuple[int, ...], replicas: tuple[int, ...], k: int
 ) -> tuple[Timeline, float]:
     """The run, and seconds for a micro-batch in its steady state."""
-    fill = -(-(delays(partition, replicas)[0] + 8) // k) * k
+    fill = -(-(staleness(partition, replicas)[0] + 8) // k) * k
     measured = -(-16 // k) * k
     order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas)
     timeline = simulate(order, INSTANT)

@@ -100,7 +100,7 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
         sizes.append(
             StageSize(
                 stage=index,
-                staleness=PETRA.delay(index, len(stages)),
+                staleness=PETRA.staleness(index, len(stages)),
                 buffered=not stage.invertible and not isinstance(stage, HeadStage),
                 parameters=sum(map(_bytes, stage.parameters())),
                 statistics=sum(_bytes(buffer) for buffer in stage.buffers() if buffer.is_floating_point()),

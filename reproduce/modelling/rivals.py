@@ -130,7 +130,7 @@ class RivalChain:
         def efficiency(batch: int, link: Link) -> float:
             return self._efficiency(batch, seconds_when_full(costs, link, batch))
 
-        peak, delay = max(stage.total for stage in stages), rival.method.delay(0, self.devices)
+        peak, delay = max(stage.total for stage in stages), rival.method.staleness(0, self.devices)
         return self._outcome(rival.title, efficiency, peak, delay, with_4p=self.devices < MANY, over_links=True)
 
     def _data_parallel(self) -> RivalOutcome:

@@ -192,7 +192,7 @@ def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
                 largest[index] = max(largest[index], backward[index](worker.version))
         p.step(x, y)
     assert largest[-1] == 0
-    assert largest[:-1] == [-(-methods.DSP.delay(j, stages) // k) for j in range(stages - 1)]
+    assert largest[:-1] == [-(-methods.DSP.staleness(j, stages) // k) for j in range(stages - 1)]
 
 
 # ------------------------------------------------------------------------------------------------ without any delay

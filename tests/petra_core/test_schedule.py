@@ -73,7 +73,7 @@ def test_ticks_and_delays_are_those_of_the_papers_rule(method: Method, stages: i
         assert forward == {m: m * interval + j for m in range(count)}
         assert backward == {m: m * interval + 2 * (stages - 1) - j for m in range(count)}
         newer = sum(forward[0] < t <= backward[0] for t in forward.values())
-        assert newer == method.delay(j, stages) == (2 * (stages - 1 - j) if method.pipelined else 0)
+        assert newer == method.staleness(j, stages) == (2 * (stages - 1 - j) if method.pipelined else 0)
     assert len(schedule.ticks) == (count - 1) * interval + 2 * stages - 1
 
 

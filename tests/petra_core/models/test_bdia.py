@@ -217,7 +217,7 @@ def test_bytes_are_as_predicted_side_bits_included(method: Method) -> None:
     with sdpa_kernel(SDPBackend.MATH):  # what is predicted is the plain form of attention
         _, predicted = assert_bytes_are_as_predicted(network(), method, batches(1)[0], 1, toys.sgd)
     values = 4 * 4 * 16  # samples, tokens, channels
-    expected = 0 if method is methods.DSP else values // 8 * (method.delay(1, 5) + 1)
+    expected = 0 if method is methods.DSP else values // 8 * (method.staleness(1, 5) + 1)
     assert predicted[1].peak["side_bits"] == expected
 
 

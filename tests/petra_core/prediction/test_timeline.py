@@ -86,8 +86,8 @@ def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
         "..1.3.5bbb|7ddd|fff|hhh|.",
         "..0a1b2c3d4e5f6g7h.......",
     ]
-    assert orders.delays((1, 1, 1), (1, 2, 1)) == [8, 4, 0]
-    assert orders.delays((2, 1), (1, 1)) == [methods.PETRA.delay(stage, 3) for stage in range(3)]
+    assert orders.staleness((1, 1, 1), (1, 2, 1)) == [8, 4, 0]
+    assert orders.staleness((2, 1), (1, 1)) == [methods.PETRA.staleness(stage, 3) for stage in range(3)]
     names = [operation.name for operations in order for operation in operations]
     assert len(set(names)) == len(names)
     longer = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
