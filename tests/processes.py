@@ -136,6 +136,8 @@ class _Popen:
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a program that is started
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ.clear()
             os.environ.update(env)
             _to_the_end(lambda: reproduce(*command[3:]))

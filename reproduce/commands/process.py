@@ -26,7 +26,7 @@ from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
 from reproduce.teams import sharing
-from reproduce.teams.launch import LOST, Failure, first_to_report
+from reproduce.teams.launch import LOST, Failure, first_to_report, launcher_gone
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from reproduce.words import count
@@ -74,7 +74,7 @@ def train_here(
         context = Context(
             device=where,
             how=how,
-            should_stop=interrupt.requested,
+            should_stop=lambda: interrupt.requested() or launcher_gone(),
             observer=Observers(*observers),
             model_file=record.path / "model.pt",
             team=team,

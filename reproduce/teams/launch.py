@@ -36,6 +36,7 @@ POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
 STORE_PATIENCE = timedelta(seconds=5)
 MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark, and of the file in which all meet
+LAUNCHER = "PETRA_LAUNCHER"  # likewise: the number of the process that has started this one and watches over it
 
 
 class Failure(click.ClickException):
@@ -83,17 +84,25 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
         The exit code: 0 if all ended well, else that of the first that did not; 128 + number of a signal.
 
     """
-    for attempt in range(restarts + 1):
-        with tempfile.TemporaryDirectory(prefix="petra-") as marks:
-            code = _attempt(processes, arguments, marks)
-        if code != LOST:
-            return code
-        if attempt < restarts:
-            click.echo(
-                f"a process was lost: all start again from the last checkpoint ({attempt + 1} of {restarts})", err=True
-            )
+    with _signals() as received:
+        for attempt in range(restarts + 1):
+            with tempfile.TemporaryDirectory(prefix="petra-") as marks:
+                code = _attempt(processes, arguments, marks, received)
+            if code != LOST:
+                return code
+            if received:  # as the last one ended
+                return 128 + received[0]
+            if attempt < restarts:
+                again = f"({attempt + 1} of {restarts})"
+                click.echo(f"a process was lost: all start again from the last checkpoint {again}", err=True)
     click.echo(f"a process was lost, and {restarts} new starts did not help", err=True)
     return 1
+
+
+def launcher_gone() -> bool:
+    """Whether this process is one of `launch`, and that was killed: nobody would stop it any more."""
+    launcher = os.environ.get(LAUNCHER)
+    return launcher is not None and int(launcher) != os.getppid()
 
 
 def meeting_place() -> Any:
@@ -140,23 +149,24 @@ def _in_group() -> bool:
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
-def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
+def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Sequence[int]) -> int:
     root = str(Path(__file__).resolve().parents[2])
-    team = []
-    for rank in range(processes):
-        environment = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            MARKS: marks,
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        }
-        command = [sys.executable, "-m", "reproduce", *arguments]
-        # In a session of its own, so that Ctrl-C reaches the others through this process alone, and once.
-        team.append(subprocess.Popen(command, env=environment, start_new_session=True))
+    team: list[subprocess.Popen[bytes]] = []
     try:
-        return _watch(team)
+        for rank in range(processes):
+            environment = os.environ | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "LOCAL_WORLD_SIZE": str(processes),
+                MARKS: marks,
+                LAUNCHER: str(os.getpid()),
+                "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+            }
+            command = [sys.executable, "-m", "reproduce", *arguments]
+            # In a session of its own, so that Ctrl-C reaches the others through this process alone, and once.
+            team.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return _watch(team, received)
     finally:
         for process in team:
             if process.poll() is None:
@@ -164,33 +174,39 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str) -> int:
             process.wait()
 
 
-def _watch(team: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended, or one has ended badly and the others had time to do so too; their exit code."""
+@contextlib.contextmanager
+def _signals() -> Iterator[Sequence[int]]:
+    """Note the signals that mean to end, and do nothing else about them."""
     received: list[int] = []
     endings = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal that is closed, unless `nohup` says otherwise
         endings.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in endings}
-    passed_on = False
-    deadline = None
     try:
-        while True:
-            codes = [process.poll() for process in team]
-            if received and not passed_on:
-                passed_on = True
-                for process in team:
-                    if process.poll() is None:
-                        process.send_signal(signal.SIGTERM if received[0] == signal.SIGHUP else received[0])
-            bad = [code for code in codes if code]
-            if bad and deadline is None:
-                deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
-            at_once = signal.SIGINT in received[1:]  # Ctrl-C once more; SIGTERM may come from several sides
-            if None not in codes or (deadline is not None and time.monotonic() > deadline) or at_once:
-                return _verdict(codes, received)
-            time.sleep(POLL_SECONDS)
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _watch(team: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
+    """Wait until all have ended, or one has ended badly and the others had time to do so too; their exit code."""
+    passed_on = False
+    deadline = None
+    while True:
+        codes = [process.poll() for process in team]
+        if received and not passed_on:
+            passed_on = True
+            for process in team:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM if received[0] == signal.SIGHUP else received[0])
+        bad = [code for code in codes if code]
+        if bad and deadline is None:
+            deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
+        at_once = signal.SIGINT in received[1:]  # Ctrl-C once more; SIGTERM may come from several sides
+        if None not in codes or (deadline is not None and time.monotonic() > deadline) or at_once:
+            return _verdict(codes, received)
+        time.sleep(POLL_SECONDS)
 
 
 def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:

@@ -11,12 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from petra_core import checkpoint
+from reproduce.records.locks import LockedError
 from reproduce.records.record import Record
 from reproduce.teams import launch
 from reproduce.teams.launch import LOST, MARKS, first_to_report, leaving_at_once
@@ -276,10 +278,50 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a CI may run all with `nohup`
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
-        assert launch._watch(team) == 128 + signal.SIGHUP
+        with launch._signals() as received:
+            assert launch._watch(team, received) == 128 + signal.SIGHUP
     finally:
         signal.signal(signal.SIGHUP, before)
     assert [process.wait() for process in team] == [7, 7]
+
+
+def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: Start) -> None:
+    """Otherwise it would hold the cell against the command that is given again."""
+    process = start("train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
+    wait_for((tmp_path / "checkpoint" / "latest.json").exists)
+    process.send_signal(signal.SIGKILL)
+
+    def free() -> bool:
+        with contextlib.suppress(LockedError), Record.load(tmp_path).lock():
+            return True
+        return False
+
+    wait_for(free)
+    assert "saved, the same command goes on from there" in process.said()
+
+
+def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError("no more processes")
+        started.append(subprocess.Popen(["sleep", "600"], **options))
+        return started[0]
+
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=popen))
+    with pytest.raises(OSError, match="no more processes"):
+        launch.launch(2, ["train"], restarts=0)
+    assert started[0].poll() == -signal.SIGKILL
+
+
+def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attempt(*_: Any) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return LOST
+
+    monkeypatch.setattr(launch, "_attempt", attempt)
+    assert launch.launch(2, ["train"], restarts=3) == 128 + signal.SIGTERM
 
 
 def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
