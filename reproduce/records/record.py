@@ -159,8 +159,8 @@ class Record:
                 raise RecordError(self.path / "result.json", "there is a result here but no config.json to say of what")
             return State(Status.NOT_RUN, epochs=self.cell.epochs_expected)
         self._check_config()
+        result = self.result()  # before the metrics: whoever finishes the cell now writes it after their last line
         epochs, done = self.cell.epochs_expected, len(self.metrics())
-        result = self.result()
         if result is None:
             return State(Status.PARTIAL, done, epochs)
         if result["status"] == Status.FAILED.value:

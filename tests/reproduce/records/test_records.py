@@ -52,6 +52,20 @@ def test_the_states_of_a_record_in_the_order_of_its_life(record):
     assert not record.checkpoint.exists()
 
 
+def test_a_cell_that_finishes_while_it_is_read_is_not_damaged(record, monkeypatch):
+    begun(record, epochs=2)
+    metrics = record.metrics
+
+    def finish_after_the_look():
+        seen = metrics()
+        record.append({"epoch": 2, "test_accuracy": 0.5})
+        record.finish({"test_accuracy": 0.5})
+        return seen
+
+    monkeypatch.setattr(record, "metrics", finish_after_the_look)
+    assert str(record.state()) == "2 of 3 epochs"
+
+
 def test_a_failure_is_a_result_with_a_reason_and_keeps_the_checkpoint(record):
     begun(record, epochs=1).checkpoint.write_bytes(b"x")
     record.fail("diverged", "loss of micro-batch 7 is nan", {"micro_batch": 7})
