@@ -161,16 +161,16 @@ def _when_free(record: Record, context: Context) -> State:
         Exception: whatever `execute` raises.
 
     """
-    silent: float | None = None
+    touched: float | None = None
     while True:
         try:
             return execute(record, context)
         except LockedError as error:
             now = holder(record.path)
-            if now is None or now.here or (silent is not None and now.silent < silent) or context.should_stop():
+            if now is None or now.here or touched not in (None, now.touched) or context.should_stop():
                 raise
-            if silent is None:
+            if touched is None:
                 context.observer.notice(f"waiting for a sign of life: {error}")
-            silent = now.silent
+            touched = now.touched
         context.team.tell(go=None)
         time.sleep(POLL_SECONDS)

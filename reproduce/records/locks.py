@@ -47,8 +47,13 @@ class Holder:
 
     host: str
     process: int
-    silent: float  # seconds since its last sign of life, as far as the clocks of machine and file server agree
+    touched: float  # its last sign of life, by the clock of the file server
     gone: bool = False  # whether it is certain that it is dead
+
+    @property
+    def silent(self) -> float:
+        """Seconds since its last sign of life, as far as the clocks of machine and file server agree."""
+        return max(0.0, time.time() - self.touched)
 
     @property
     def here(self) -> bool:
@@ -134,7 +139,7 @@ def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | Non
     except OSError:  # released in this moment
         return None
     host = owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
-    return Holder(host, owner.pid, max(0.0, time.time() - touched))
+    return Holder(host, owner.pid, touched)
 
 
 def _kernel_lock(folder: Path) -> filelock.BaseFileLock:

@@ -1,9 +1,12 @@
 """The plan: every cell counted once, hours that are sums of known times, and nothing invented."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from petra_core.methods import BACKPROPAGATION, PAPER, PETRA
 from reproduce.grids import paper
+from reproduce.records import locks
 from reproduce.records.locks import Holder
 from reproduce.records.record import State, Status
 from reproduce.running.planning import Item, listing, table
@@ -13,8 +16,8 @@ NOT_RUN = State(Status.NOT_RUN, 0, 300)
 DONE = State(Status.DONE, 300, 300)
 PARTIAL = State(Status.PARTIAL, 41, 300)
 DIVERGED = State(Status.FAILED, 3, 300, "diverged")
-ALIVE = Holder("alpha", 12, 4.0)
-GONE = Holder("beta", 34, 900.0, gone=True)
+ALIVE = Holder("alpha", 12, 1000.0)
+GONE = Holder("beta", 34, 100.0, gone=True)
 
 
 def cell(method=PETRA, k=1, seed=0, network="revnet18"):
@@ -27,6 +30,12 @@ def plan(*items):
 
 def entries(text, start):
     return next(line for line in text.splitlines() if line.strip().startswith(start)).split()
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch):
+    """Four seconds after the last sign of life of `ALIVE`."""
+    monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 1004.0))
 
 
 def test_one_line_for_each_network_with_everything_counted():
