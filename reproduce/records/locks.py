@@ -22,6 +22,8 @@ from pathlib import Path
 
 import filelock
 
+from reproduce.records.storage import explain_full_disk
+
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
 FILES = ("record.lock", "record.lease")
@@ -89,18 +91,24 @@ class Hold:
 def hold(folder: Path) -> Iterator[Hold]:
     """Hold a folder against other processes; it is free again when this process ends, however it ends.
 
-    Raises: LockedError: another process holds it.
+    Raises:
+        LockedError: another process holds it.
+        StorageFullError: there was no room for the lock.
+
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    room = f"to lock {folder}"
     kernel, lease = _kernel_lock(folder), _lease(folder)
     try:
-        kernel.acquire(blocking=False)
+        with explain_full_disk(room):
+            folder.mkdir(parents=True, exist_ok=True)
+            kernel.acquire(blocking=False)
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
         before = _described(folder, lease.owner)
         try:
-            lease.acquire(blocking=False)
+            with explain_full_disk(room):
+                lease.acquire(blocking=False)
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
                 f"{folder}: {_described(folder, lease.owner) or 'another process'} is working on this "

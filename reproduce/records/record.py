@@ -137,7 +137,10 @@ class Record:
 
         While it is held, everything that writes raises LockLostError if another machine has taken the cell over.
 
-        Raises: LockedError: another process holds it.
+        Raises:
+            LockedError: another process holds it.
+            StorageFullError: there was no room for the lock.
+
         """
         with hold(self.path) as self._hold:
             try:

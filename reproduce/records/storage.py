@@ -61,13 +61,13 @@ def append_line(path: Path, line: str) -> None:
     Raises: StorageFullError: there was no room; the file is as it was.
     """
     data = line.encode() + b"\n"
-    with path.open("ab", buffering=0) as file:  # unbuffered: nothing is left for close() to write after a failure
+    # Unbuffered: nothing is left for close() to write after a failure.
+    with explain_full_disk(f"to write {path}"), path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
-            with explain_full_disk(f"to write {path}"):
-                while data:
-                    data = data[file.write(data) :]  # a nearly full disk takes a part and refuses the rest
-                os.fsync(file.fileno())
+            while data:
+                data = data[file.write(data) :]  # a nearly full disk takes a part and refuses the rest
+            os.fsync(file.fileno())
         except BaseException:
             file.truncate(size)
             raise

@@ -1,12 +1,14 @@
 """Locks: one holder on one machine and on several, however a holder ends."""
 
 import contextlib
+import errno
 import os
 import runpy
 import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import filelock
@@ -14,7 +16,9 @@ import pytest
 
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
+from reproduce.records.storage import StorageFullError
 from tests.processes import FORKED, wait_for
+from tests.reproduce.records.test_records import full_disk
 
 STALE = 1.0  # seconds, instead of minutes
 PATIENCE = 120
@@ -87,6 +91,22 @@ def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_pat
         assert (who.host, who.process, who.gone) == (socket.gethostname(), os.getpid(), False)
     assert holder(tmp_path) is None
     assert {file.name for file in tmp_path.iterdir()} <= {"record.lock"}
+
+
+@pytest.mark.parametrize("where", ["mkdir", "record.lock", "record.lease"])
+def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
+    """And not as a problem of this cell, since it is one of all."""
+    if where == "mkdir":
+        monkeypatch.setattr(Path, "mkdir", no_room)
+    elif where == "record.lock":
+        monkeypatch.setattr(locks, "_kernel_lock", lambda _: SimpleNamespace(acquire=no_room))
+    with pytest.raises(StorageFullError, match="no room to lock .*same command again"), full_disk(0), hold(tmp_path):
+        pass
+    assert holder(tmp_path) is None
+
+
+def no_room(*_, **__):
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_a_living_machine_keeps_its_lock_and_is_named(tmp_path, machine):

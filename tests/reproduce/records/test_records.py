@@ -1,6 +1,7 @@
 """Records: only a valid result counts as done; what cannot be understood is named and left alone."""
 
 import dataclasses
+import errno
 import json
 import os
 import pickle
@@ -185,12 +186,19 @@ def full_disk(room: int = 100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record):
+def no_inode(*_, **__):
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, monkeypatch):
     begun(record, epochs=3).finish({"note": "x" * 200})
     other = begun(Record.of(dataclasses.replace(CELL, seed=9), tmp_path), epochs=1)
     before = snapshot(record.path), snapshot(other.path)
     line = {"epoch": 1, "note": "x" * 200}
     with pytest.raises(StorageFullError, match=r"no room to write .*metrics.jsonl .* same command again"), full_disk():
+        other.append(line)
+    with pytest.raises(StorageFullError, match=r"metrics.jsonl"), monkeypatch.context() as patch:
+        patch.setattr(Path, "open", no_inode)
         other.append(line)
     with pytest.raises(StorageFullError, match=r"result.json"), full_disk():
         other.finish(line)
