@@ -18,23 +18,24 @@ is moved in file by file under the lock of the cell, the old checkpoint removed 
 the record is valid at every moment, and after a kill the same merge goes on.
 """
 
+import contextlib
 import enum
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from reproduce.records import benchmarks, locks
 from reproduce.records.benchmarks import BenchmarkError
-from reproduce.records.locks import LockedError, holder
+from reproduce.records.locks import LockedError, hold, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 #: What two runs of one cell never have in common.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
 LAST = ("checkpoint.pt", "checkpoint", "result.json")
+COPIES = ".merge-"  # how folders for the time begin
 
 
 class Decision(enum.Enum):
@@ -73,6 +74,10 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decide
 
     Raises: StorageFullError: no room; what was brought before is whole.
     """
+    if not dry_run:
+        for left in root.glob(f"{COPIES}*"):  # by merges that were killed; one that runs now holds its own
+            with contextlib.suppress(LockedError), hold(left):
+                shutil.rmtree(left)
     scanned = scan(source)
     for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
@@ -172,7 +177,7 @@ def _replace(theirs: Record, ours: Record) -> None:
             file.replace(ours.path / file.name)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
     """A copy beside our records, for the time: all files but those of locks and of interrupted writes.
 
@@ -180,7 +185,7 @@ def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
 
     Raises: RecordError: what was copied is not whole, since somebody works on the record.
     """
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.path.parent.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
         copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
         copy.mkdir(parents=True)
         files = [f for f in theirs.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]

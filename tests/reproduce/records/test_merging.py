@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from click.testing import CliRunner
 
 from reproduce.commands.cli import main
 from reproduce.grids.smoke import digits_cell
-from reproduce.records import benchmarks, merging
+from reproduce.records import benchmarks, locks, merging
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from tests.fake_records import begin, train
-from tests.processes import FORKED
+from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
 
 CELL = digits_cell()
@@ -186,6 +187,24 @@ def _merge_slowly(there, here):
     list(merge(there, here))
 
 
+def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(there, here):
+    train(CELL, there, 95.0)
+    killed = here / ".merge-killed"
+    (killed / "records").mkdir(parents=True)
+    with merging._copied(Record.of(CELL, there), Record.of(CELL, here)) as running:
+        assert decisions(there, here) == [Decision.BROUGHT]
+        assert not killed.exists()
+        assert (running / "result.json").exists()
+    assert [folder.name for folder in here.iterdir()] == [CELL.scale]
+
+
+def test_what_runs_leave_for_a_while_is_not_committed():
+    there_for_a_while = [f"paper/cell/{name}" for name in (*locks.FILES, "checkpoint.pt")]
+    for name in (*there_for_a_while, ".merge-x/records/cell/result.json"):
+        asked = subprocess.run(["git", "check-ignore", "-q", f"reports/records/{name}"], cwd=ROOT, check=False)
+        assert asked.returncode == 0, name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("further", [True, False])
 def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it(there, here, further):
@@ -208,8 +227,7 @@ def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it
     assert not record.checkpoint.exists(), "the old checkpoint must not meet the new metrics"
     assert not scan(here).problems
     assert decisions(there, here) == [Decision.REPLACED]
-    result = {name: data for name, data in snapshot(here).items() if not name.startswith(".merge-")}
-    assert result == snapshot(there)
+    assert snapshot(here) == snapshot(there), "nothing is left of the copy"
 
 
 def call(*arguments):
