@@ -359,8 +359,10 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
 
     Raises: CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of
-    range.
+    range; or there are no keys.
     """
+    if not isinstance(values, Mapping):  # what a file holds may be anything
+        raise CellError(f"a cell has settings by name; got {values!r}")
     given = dict(values)
     kind = given.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:

@@ -39,7 +39,7 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
             try:
                 run = json.loads(file.read_bytes())
                 commits.append((int(run["date"]), str(run["commit_hash"]), file.parent.name, dict(_versions(run))))
-            except (IndexError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 problems.append(BenchmarkError(file, f"is not a result of asv: {type(error).__name__}: {error}"))
     commits.sort(key=lambda commit: commit[0])
     newest = {name: version for *_, figures in commits for name, (version, _) in figures.items()}

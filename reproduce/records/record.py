@@ -219,6 +219,14 @@ class Record:
         """The versions of the code that ran, in order; `diff` names a patch beside it, if any. Raises: RecordError."""
         return self._entries("code.json")
 
+    def patch(self, name: str) -> str:
+        """The difference to a commit that one of `codes` names. Raises: RecordError."""
+        file = self.path / name
+        try:
+            return file.read_text(errors="replace")
+        except OSError as error:
+            raise RecordError(file, f"is named by code.json and cannot be read: {error.strerror}") from error
+
     # --- writing, under the lock
 
     def begin(self, environment: Mapping[str, Any], code: Mapping[str, Any], patch: str = "") -> None:
@@ -313,7 +321,7 @@ class Record:
         entries = self.codes()
         if patch:
             for known in entries:
-                if "diff" in known and (self.path / known["diff"]).read_text() == patch:
+                if "diff" in known and self.patch(known["diff"]) == patch:
                     entry["diff"] = known["diff"]
             if "diff" not in entry:
                 entry["diff"] = f"diff-{len(entries) + 1}.patch"

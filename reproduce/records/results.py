@@ -113,7 +113,7 @@ def read_run(record: Record, state: State) -> Run[Cell]:
         if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
             raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
     codes = tuple(record.codes())
-    patches = {code["diff"]: _patch(record.path / code["diff"]) for code in codes if "diff" in code}
+    patches = {code["diff"]: record.patch(code["diff"]) for code in codes if "diff" in code}
     return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
 
 
@@ -133,10 +133,3 @@ def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Ite
     for name in names:
         if not isinstance(values.get(name), int | float):
             raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
-
-
-def _patch(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError as error:
-        raise RecordError(file, f"is named by code.json and cannot be read: {error.strerror}") from error

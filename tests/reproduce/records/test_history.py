@@ -60,7 +60,8 @@ def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path) -> None:
     (words,) = section(exhibit.EXHIBIT, frames(tmp_path)).blocks[-1:]
     assert "nox -s benchmarks-history" in str(words)
     write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])
-    for damage in ("{", "[]", '{"date": 1}'):
+    no_results = '{"date": 1, "commit_hash": "", "result_columns": [], "results": []}'
+    for damage in ("{", "[]", '{"date": 1}', no_results):
         (tmp_path / "asv" / "machine" / "b.json").write_text(damage)
         (problem,) = frames(tmp_path).results.benchmark_problems
         assert "b.json" in str(problem)

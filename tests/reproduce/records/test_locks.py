@@ -100,7 +100,7 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
         monkeypatch.setattr(Path, "mkdir", no_room)
     elif where == "record.lock":
         monkeypatch.setattr(locks, "_kernel_lock", lambda _: SimpleNamespace(acquire=no_room))
-    with pytest.raises(StorageFullError, match="no room to lock .*same command again"), full_disk(0), hold(tmp_path):
+    with pytest.raises(StorageFullError, match=r"no room to lock .*same command again"), full_disk(0), hold(tmp_path):
         pass
     assert holder(tmp_path) is None
 

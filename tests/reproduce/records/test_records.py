@@ -90,6 +90,14 @@ def test_environments_and_codes_are_kept_once_each(record):
     assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
 
 
+def test_a_patch_that_is_missing_is_damage(record):
+    changed = {"commit": "abc", "clean": False}
+    record.begin(ENVIRONMENT, changed, "--- a\n")
+    (record.path / "diff-1.patch").unlink()
+    with pytest.raises(RecordError, match=r"diff-1.patch: is named by code.json and cannot be read: No such file"):
+        record.begin(ENVIRONMENT, changed, "--- b\n")
+
+
 def test_metrics_are_cut_back_to_the_checkpoint_and_a_line_cut_off_by_a_kill_is_no_epoch(record):
     begun(record, epochs=1)
     file = record.path / "metrics.jsonl"
@@ -140,6 +148,7 @@ def metrics_are_a_folder(folder):
         (edit("result.json", status="nearly"), "result.json", "status 'nearly'"),
         (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None"),
         (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows"),
+        *((edit("config.json", cell=cell), "config.json", "this version .*by name") for cell in (None, "abc", [1])),
         (edit_cell, "config.json", "edited by hand"),
         (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json"),
         (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged"),
@@ -197,9 +206,10 @@ def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, mo
     line = {"epoch": 1, "note": "x" * 200}
     with pytest.raises(StorageFullError, match=r"no room to write .*metrics.jsonl .* same command again"), full_disk():
         other.append(line)
-    with pytest.raises(StorageFullError, match=r"metrics.jsonl"), monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "open", no_inode)
-        other.append(line)
+        with pytest.raises(StorageFullError, match=r"metrics.jsonl"):
+            other.append(line)
     with pytest.raises(StorageFullError, match=r"result.json"), full_disk():
         other.finish(line)
     assert (snapshot(record.path), snapshot(other.path)) == before
