@@ -26,6 +26,7 @@ from reproduce.records.storage import explain_full_disk
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
+AGAIN_SECONDS = 1.0  # until a lease that could not be read is read again
 FILES = ("record.lock", "record.lease")
 
 if not hasattr(filelock, "SoftFileLease"):  # in a plain checkout no installer has seen to it
@@ -79,6 +80,9 @@ class Hold:
     def check(self) -> None:
         """Raise LockLostError if another process has taken the record over."""
         owner = _lease(self._folder).owner
+        if owner is None:  # perhaps a network file system could not read it in this moment
+            time.sleep(AGAIN_SECONDS)
+            owner = _lease(self._folder).owner
         if owner is None or owner.token != self._token:
             now = holder(self._folder) or "another process, which has ended since,"
             raise LockLostError(

@@ -245,6 +245,19 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
         process.join()
 
 
+def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypatch):
+    lease, away = tmp_path / "record.lease", tmp_path / "away"
+    with hold(tmp_path) as held:
+        lease.rename(away)
+        monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=lambda _: away.rename(lease)))
+        held.check()
+        lease.rename(away)
+        monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=lambda _: None))
+        with pytest.raises(LockLostError, match="has taken this cell over"):
+            held.check()
+        away.rename(lease)
+
+
 def test_an_old_filelock_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine on which nothing can be installed: it would be found out after the data set was read."""
     monkeypatch.setitem(sys.modules, "filelock", SimpleNamespace(__version__="3.20.0"))
