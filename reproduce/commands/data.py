@@ -14,7 +14,7 @@ import click
 
 from reproduce.cells import catalogue
 from reproduce.cells.base import CellError
-from reproduce.cells.catalogue import DEFAULT_ROOT, FFCV, IMAGENET, Dataset
+from reproduce.cells.catalogue import DEFAULT_ROOT, IMAGENET, Dataset
 from reproduce.commands.common import CORES, FOLDER, listed
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
@@ -87,7 +87,10 @@ def _state(dataset: Dataset, root: Path) -> str:
     problems += manifest.problems(folder, prepared, contents=False)
     if problems:
         return f"DAMAGED: {some(problems)}"
-    loaders = [name for name in dataset.loaders if prepared.has_beton or name != FFCV]
+    obstacles = {name: manifest.obstacle(folder, prepared, name) for name in dataset.loaders}
+    loaders = [name for name, obstacle in obstacles.items() if obstacle is None]
+    if not loaders:
+        return f"NOT READY: {some(list(map(str, obstacles.values())))}"
     return f"ready for {' and '.join(loaders)}, {_status(prepared)}"
 
 

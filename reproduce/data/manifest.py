@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce.cells.catalogue import Channels, Dataset, again
+from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, again
 from reproduce.data.errors import DataError
 
 NAME = "manifest.json"
@@ -139,6 +139,20 @@ def read(folder: Path) -> Manifest:
         raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
+
+
+def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:
+    """What keeps this loader from delivering the data set; None if nothing does."""
+    if loader == TORCHVISION and not Path(manifest.source).is_dir():
+        return DataError(
+            folder,
+            f"the loader is {loader}, and the folder in which the images lay, {manifest.source}, is not there",
+            f"Bring it back, or name another one: {again(folder)} --source DIR",
+        )
+    if loader != TORCHVISION and not manifest.has_beton:
+        fix = f"Prepare it without --no-beton, or choose --loader {TORCHVISION}"
+        return DataError(folder, f"the loader is {loader}, but the images were only listed, not copied", fix)
+    return None
 
 
 def sha256(path: Path, progress: Progress = lambda _: None) -> str:

@@ -60,7 +60,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         test: Source = InMemory(images.test, batch_format)
     else:
         folder = root.resolve() / cell.dataset
-        prepared = _verified(folder)
+        prepared = _verified(folder, cell.loader)
         findings, provenance = prepared.findings, prepared.provenance()
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
@@ -73,12 +73,12 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
     """Whether `open_data` can be expected to succeed, at the cost of having read the files once.
 
-    Raises: DataError: the data set is not prepared, or damaged; or the loader is not installed.
+    Raises: DataError: the data set is not prepared, or not for this loader, or damaged; or the loader is not installed.
     """
     if catalogue.by_name(cell.dataset).built_in:
         return
     folder = root.resolve() / cell.dataset
-    _verified(folder)
+    _verified(folder, cell.loader)
     if cell.loader == FFCV and not catalogue.ffcv_installed():
         raise DataError(folder, "the loader is ffcv, which is not installed", _other_loaders(folder))
 
@@ -128,9 +128,6 @@ def _open(
         )
         check_labels(labels, 0, batch_format.num_classes, listed, ANOTHER)
         return ImageFiles(JpegFiles(paths, labels), batch_format, augment=augment, workers=workers)
-    if not prepared.has_beton:
-        fix = "Prepare it without --no-beton, or choose --loader torchvision"
-        raise DataError(folder, "the loader is ffcv, but the images were only listed, not copied", fix)
     try:
         from reproduce.data.ffcv_loader import FfcvFile
     except ImportError as error:
@@ -149,13 +146,16 @@ def _stamp(folder: Path) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _verified(folder: Path) -> Manifest:
-    """The manifest of a prepared data set whose files are those that it records."""
+def _verified(folder: Path, loader: str) -> Manifest:
+    """The manifest of a prepared data set whose files are those that it records, and that the loader can deliver."""
     name = folder.name
     if not (folder / manifest.NAME).exists():
         how = catalogue.DATASETS[name].how_to_get
         raise DataError(folder, f"{name} is not prepared", f"{catalogue.how_to_prepare(folder)}; {how}")
-    return _verified_once(folder, _stamp(folder))
+    prepared = _verified_once(folder, _stamp(folder))
+    if (obstacle := manifest.obstacle(folder, prepared, loader)) is not None:
+        raise obstacle
+    return prepared
 
 
 @cache
@@ -168,12 +168,6 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:
         raise DataError(folder, "; ".join(problems), catalogue.again(folder))
-    if not prepared.has_beton and not Path(prepared.source).is_dir():
-        raise DataError(
-            folder,
-            f"its images were only listed, and the folder in which they lay, {prepared.source}, is not there",
-            f"Bring it back, or name another one: {catalogue.again(folder)} --source DIR",
-        )
     return prepared
 
 

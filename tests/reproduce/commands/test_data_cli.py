@@ -89,6 +89,10 @@ def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     assert "imagenet: whole" in invoke("check", "--data-root", root)
     (source / "val" / "n00000001" / "val_1_0.JPEG").unlink()
     assert "val_1_0.JPEG is missing" in invoke("check", "--data-root", root, code=1)
+    source.rename(tmp_path / "elsewhere")
+    text = invoke("list", "--data-root", root)
+    assert f"the images lay, {source}, is not there" in text
+    assert "ready for torchvision" not in text
 
 
 def test_an_unreadable_image_is_named(tmp_path, root):

@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import CheckpointError
+from reproduce.cells import catalogue
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
 from reproduce.commands.cli import main
 from reproduce.data import sources
@@ -129,16 +130,22 @@ def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
         open_data(CELL, CPU, root)
 
 
-def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_path):
-    source = fake_data.image_folder(tmp_path / "photographs")
-    prepared(IMAGENET, source, tmp_path / "data", beton=False)
-    open_data(IMAGENET_CELL, CPU, tmp_path / "data")
-    with pytest.raises(DataError, match=r"only listed, not copied\. Prepare it without --no-beton"):
-        open_data(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), CPU, tmp_path / "data")
+@pytest.mark.parametrize("ask", [sources.check, lambda cell, root: open_data(cell, CPU, root)])
+@pytest.mark.parametrize("beton", [True, False])
+def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_path, monkeypatch, ask, beton):
+    """And images that were copied are not for torchvision."""
+    monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
+    source, root = fake_data.image_folder(tmp_path / "photographs"), tmp_path / "data"
+    prepared(IMAGENET, source, root, beton=beton)
+    ask(IMAGENET_CELL, root)
+    if not beton:
+        with pytest.raises(DataError, match=r"only listed, not copied\. Prepare it without --no-beton"):
+            ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
     source.rename(tmp_path / "elsewhere")
-    sources._verified_once.cache_clear()
-    with pytest.raises(DataError, match=f"the folder in which they lay, {source}, is not there.*--replace --source"):
-        open_data(IMAGENET_CELL, CPU, tmp_path / "data")
+    with pytest.raises(DataError, match=f"the folder in which the images lay, {source}, is not there.*--source DIR"):
+        ask(IMAGENET_CELL, root)
+    if beton and find_spec("ffcv") is not None:
+        ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
 
 
 def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on(root, tmp_path):
