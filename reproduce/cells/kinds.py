@@ -82,6 +82,8 @@ class NetworkCell(Cell):
         self._check_algorithm()
         _at_least(self, 1, "batch_size")
         _at_least(self, 0, "seed")
+        if self.seed >= 2**64:
+            raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
     def _check_algorithm(self) -> None:
         """Check the method and what goes with it. Raises: CellError."""

@@ -12,6 +12,7 @@ import click
 
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import CellError
+from reproduce.commands.options import Minutes
 from reproduce.measures.how import How
 from reproduce.running.devices import DeviceError
 
@@ -45,7 +46,7 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
             show_default=f"cores / processes of the machine, at most {DATA_WORKERS}",
             help="Threads or processes that decode images, of each process.",
         )
-        @option("--checkpoint-minutes", type=click.FloatRange(0), default=5, help="Between checkpoints in an epoch.")
+        @option("--checkpoint-minutes", type=Minutes(), default=5, help="Between checkpoints in an epoch.")
         @option(
             "--cuda-graphs",
             type=click.IntRange(0),

@@ -1,5 +1,6 @@
 """What click lacks: options in named groups, and options of several values, joined by commas."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,20 @@ class ListOption(GroupedOption):
         if given and not values:
             raise click.BadParameter(f"no value in {' '.join(given)!r}", ctx, self)
         return values
+
+
+class Minutes(click.FloatRange):
+    """Minutes, from none to a year: neither infinite nor, as `FloatRange` allows, nan."""
+
+    def __init__(self, *, min_open: bool = False) -> None:
+        super().__init__(0, 365 * 24 * 60, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Raises: click.BadParameter: it is none, or not within the range."""
+        minutes: float = super().convert(value, param, ctx)
+        if math.isnan(minutes):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return minutes
 
 
 class GroupedCommand(click.Command):

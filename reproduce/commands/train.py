@@ -27,7 +27,7 @@ from reproduce.cells.kinds import (
     is_forward_gradient,
 )
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
-from reproduce.commands.options import GroupedCommand, grouped
+from reproduce.commands.options import GroupedCommand, Minutes, grouped
 from reproduce.grids import smoke
 from reproduce.measures.how import How
 from reproduce.modelling import balance
@@ -183,7 +183,7 @@ def _choices(of: type[enum.Enum]) -> str:
 )
 @RUN(
     "--patience",
-    type=click.FloatRange(0, min_open=True),
+    type=Minutes(min_open=True),
     default=5.0,
     metavar="MINUTES",
     help="A process that is silent for so long is lost.",

@@ -167,6 +167,7 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"image_size": 12}, "image_size must be a multiple of 8 for digits, got 12"),
         ({"batch_size": 1438}, "batch_size 1438 exceeds the 1437 training samples of digits"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"seed": 2**64}, r"seed must be at most 2\^64 - 1, got 18446744073709551616"),
         ({"scale": "../up"}, "scale names a folder"),
         (
             {"kind": "trainin"},

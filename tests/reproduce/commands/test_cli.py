@@ -66,6 +66,10 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
         (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
         (["train", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["train", "--seed", "99999999999999999999999"], "seed must be at most 2^64 - 1"),
+        (["train", "--patience", "inf"], "inf is not in the range 0<x<=525600"),
+        (["train", "--patience", "nan"], "'nan' is not a number"),
+        (["run", "smoke", "--checkpoint-minutes", "nan"], "'nan' is not a number"),
         (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
     ],
 )
