@@ -17,7 +17,7 @@ COMMANDS = {
     "run nosuch": (2, "there is no scale 'nosuch'"),
     "run smoke --tables tabel1": (2, "did you mean table1"),
     "run smoke --cuda-graphs 4": (2, "is for cuda devices"),
-    "train --model revvit_tiny --image-size 10": (2, "image_size must be a multiple of 8"),
+    "train --model revvit_tiny --image-size 10": (2, "image_size must be 8 to 256 in steps of 8"),
     "train --device gpu --processes 2": (2, "there is no device 'gpu'"),
     "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
     "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),

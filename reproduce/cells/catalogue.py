@@ -49,12 +49,7 @@ class Dataset:
 
     def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
         """Raise CellError if batches like this cannot be had; the message says which can."""
-        sizes = self.image_sizes
-        if image_size not in sizes:
-            wanted = f"a multiple of {sizes.step}" if sizes.step > 1 else f"between {sizes[0]} and {sizes[-1]}"
-            wanted = str(sizes[0]) if len(sizes) == 1 else wanted
-            unit = ", the bytes of a sequence," if self.text else ""
-            raise CellError(f"image_size{unit} must be {wanted} for {self.name}, got {image_size}")
+        self.check_size(image_size)
         for setting, value, known in (
             ("augmentation", augmentation, self.augmentations),
             ("loader", loader, self.loaders),
@@ -63,6 +58,15 @@ class Dataset:
                 raise CellError(f"{setting} must be {' or '.join(known)} for {self.name}, got {value!r}")
         if batch_size > self.train_samples > 0:
             raise CellError(f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}")
+
+    def check_size(self, size: int) -> None:
+        """Raise CellError if there are no samples of that size; the message says of which there are."""
+        sizes = self.image_sizes
+        if size not in sizes:
+            wanted = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+            step = f" in steps of {sizes.step}" if sizes.step > 1 else ""
+            unit = ", the bytes of a sequence," if self.text else ""
+            raise CellError(f"image_size{unit} must be {wanted}{step} for {self.name}, got {size}")
 
     @property
     def default_loader(self) -> str:

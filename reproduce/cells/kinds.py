@@ -320,9 +320,7 @@ class ShapedCell(MeasuredCell):
     def _check(self) -> None:
         dataset = _checked_dataset(self)
         super()._check()
-        sizes = dataset.image_sizes
-        if self.image_size not in sizes:
-            raise CellError(f"{self.dataset} has no {dataset.sized(self.image_size)}, but {sizes[0]} to {sizes[-1]}")
+        dataset.check_size(self.image_size)
 
 
 @dataclass(frozen=True, kw_only=True)

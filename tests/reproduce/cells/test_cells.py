@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from reproduce.cells.kinds import CellError, ComplexityCell, ForwardGradientCell, TrainingCell, from_dict
+from reproduce.cells.kinds import CellError, ComplexityCell, ForwardGradientCell, MemoryCell, TrainingCell, from_dict
 
 TRAINING = TrainingCell(
     scale="smoke",
@@ -164,7 +164,8 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
         ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
-        ({"image_size": 12}, "image_size must be a multiple of 8 for digits, got 12"),
+        ({"image_size": 12}, "image_size must be 8 to 256 in steps of 8 for digits, got 12"),
+        ({"image_size": 264}, "image_size must be 8 to 256 in steps of 8 for digits, got 264"),
         ({"batch_size": 1438}, "batch_size 1438 exceeds the 1437 training samples of digits"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"seed": 2**64}, r"seed must be at most 2\^64 - 1, got 18446744073709551616"),
@@ -179,6 +180,14 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
 def test_wrong_settings_are_named(change, message):
     with pytest.raises(CellError, match=message):
         from_dict(TRAINING.to_dict() | change)
+
+
+def test_what_is_measured_has_the_sizes_of_the_data_set():
+    names = {field.name for field in dataclasses.fields(MemoryCell)}
+    values = {name: value for name, value in TRAINING.to_dict().items() if name in names} | {"kind": "memory"}
+    assert from_dict(values).image_size == 16
+    with pytest.raises(CellError, match="image_size must be 8 to 256 in steps of 8 for digits, got 12"):
+        from_dict(values | {"image_size": 12})
 
 
 FORWARD = ForwardGradientCell(
