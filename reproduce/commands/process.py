@@ -29,7 +29,7 @@ from reproduce.teams import sharing
 from reproduce.teams.launch import LOST, Failure, first_to_report, launcher_gone
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
-from reproduce.words import count
+from reproduce.words import conjunction, count
 
 
 def train_here(
@@ -59,6 +59,7 @@ def train_here(
     team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
+    bar = TrainingBar(cell)
     if team.leads:
         try:
             check_files(record.path, trace, tensorboard)
@@ -67,7 +68,7 @@ def train_here(
                 raise
             raise Failure(error.message) from None
         click.echo(f"{cell.slug} -> {record.path} ({_how(team, threads)})", err=True)
-        observers.append(TrainingBar(cell))
+        observers.append(bar)
         if tensorboard is not None:
             observers.append(EventFiles(tensorboard))
     with Interrupt() as interrupt:
@@ -81,6 +82,10 @@ def train_here(
             trace=None if trace is None else TraceFile(trace, trace_micro_batches, team),
         )
         state = _run(record, context, interrupt, retry_failed=retry_failed)
+    if team.leads and not bar.begun:
+        options = [name for name, given in (("--trace", trace), ("--tensorboard", tensorboard)) if given is not None]
+        nothing = f", and there is nothing for {conjunction(options)}" if options else ""
+        click.echo(f"finished already: nothing was run{nothing}", err=True)
     if state.status is Status.FAILED:
         raise Failure(f"{team.name}{state}: {state.detail}")
     team.leave()

@@ -93,6 +93,8 @@ def run(
 
     Scales: smoke, small, narrow, paper. Several values are joined by commas: --k 1,4.
     """
+    if verbose and not dry_run:
+        raise click.UsageError("--verbose: --dry-run is missing, the plan of which it shows every cell")
     from reproduce.grids.grid import grid_of
 
     grid = checked(lambda: grid_of(scale))

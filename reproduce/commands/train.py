@@ -47,6 +47,7 @@ BY_RULE = (
 FORWARD = {name: getattr(forward.ForwardGradient(), name).value for name in forward.AXES}
 FORWARD |= {"auxiliary": AUXILIARIES[0], "released": ""}
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
+TRACED = 16  # micro-batches of a trace
 CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
 
 
@@ -196,7 +197,7 @@ def _choices(of: type[enum.Enum]) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File for a Chrome trace of the first micro-batches after the pipeline has filled.",
 )
-@RUN("--trace-micro-batches", type=click.IntRange(1), default=16, help="How many of them.")
+@RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="How many of them.")
 @click.help_option("-h", "--help")
 def train(how: How, device: str, threads: int, processes: int, partition: str, restarts: int, **options: Any) -> None:
     """Train one network with every setting an option.
@@ -204,6 +205,9 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     Leaves a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) in
     the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
     """
+    if options["trace"] is None and options["trace_micro_batches"] is not None:
+        raise click.UsageError("--trace-micro-batches: --trace is missing, the file for them")
+    options["trace_micro_batches"] = options["trace_micro_batches"] or TRACED
     settings = {field.name: options.pop(field.name) for field in fields(ForwardGradientCell) if field.name in options}
     cell = checked(lambda: cell_by_hand(settings))
     checked(lambda: devices.check_there(device))

@@ -4,13 +4,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torch import Tensor
 from tqdm import tqdm
 
 from reproduce.cells.kinds import TrainedCell
 from reproduce.measures.context import Observer
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class _Bar:
@@ -34,6 +37,8 @@ class _Bar:
 class TrainingBar(_Bar, Observer):
     """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
 
+    begun = False  # whether there was anything to do
+
     def __init__(self, cell: TrainedCell, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._cell = cell
@@ -41,6 +46,9 @@ class TrainingBar(_Bar, Observer):
         self._accuracy = ""
         self._started = (time.monotonic(), 0)  # when, and at which micro-batch
         self._done = self._total = 0
+
+    def begin(self) -> None:
+        self.begun = True
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
         if self._total == 0:
@@ -107,21 +115,25 @@ class GridBar(_Bar):
 
 
 class EventFiles(Observer):
-    """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made if need be."""
+    """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made with the first of them."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # takes a second
-
-        self._writer = SummaryWriter(str(folder))
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # takes a second
+
+            self._writer = SummaryWriter(str(self._folder))
         for name, value in metrics.items():
             if name != "epoch" and value is not None:
                 self._writer.add_scalar(name, value, metrics["epoch"])
         self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class Observers(Observer):
@@ -129,6 +141,10 @@ class Observers(Observer):
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+
+    def begin(self) -> None:
+        for observer in self._observers:
+            observer.begin()
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
         for observer in self._observers:

@@ -70,6 +70,8 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--patience", "inf"], "inf is not in the range 0<x<=525600"),
         (["train", "--patience", "nan"], "'nan' is not a number"),
         (["run", "smoke", "--checkpoint-minutes", "nan"], "'nan' is not a number"),
+        (["train", "--trace-micro-batches", "5"], "--trace-micro-batches: --trace is missing"),
+        (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
         (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
     ],
 )
@@ -145,7 +147,13 @@ def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_
     accumulator.Reload()
     accuracies = [event.value for event in accumulator.Scalars("test_accuracy")]
     assert accuracies == pytest.approx([line["test_accuracy"] for line in record.metrics()])
+    assert "finished already" not in result.output
     before = {file.name: file.read_bytes() for file in output.iterdir()}
+    nothing = ("--trace", tmp_path / "trace.json", "--tensorboard", tmp_path / "more")
+    result = call("train", *QUICK, "--output", output, *nothing)
+    assert result.exit_code == 0, result.output
+    assert "finished already: nothing was run, and there is nothing for --trace and --tensorboard" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "events"}
     result = call("train", *QUICK, "--seed", 5, "--output", output)
     assert result.exit_code == 1
     assert "another cell: seed 0, not 5" in result.output
