@@ -17,7 +17,7 @@ MEMORY_FORMAT = torch.channels_last
 
 
 class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an error
-    """The work was stopped by request; its state is saved."""
+    """The work was stopped by request; if it was training, its state is saved."""
 
 
 class Observer:
@@ -45,7 +45,8 @@ class Context:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     how: How = field(default_factory=How)
-    should_stop: Callable[[], bool] = lambda: False  # asked after every tick; then the state is saved, `Stopped` raised
+    #: Asked between micro-batches, by a team at every 16th; what is trained is then saved, and `Stopped` is raised.
+    should_stop: Callable[[], bool] = lambda: False
     observer: Observer = field(default_factory=Observer)
     model_file: Path | None = None  # where the trained model's state dict is to be left, if anywhere
     team: Team = ALONE  # the processes that train the cell together

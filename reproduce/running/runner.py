@@ -156,7 +156,9 @@ class _Listener:
         while workers:
             if interrupt.requested() and not self._stop.is_set():
                 self._stop.set()
-                self._bar.notice("stopping: every worker finishes its tick and saves (Ctrl-C again: at once)")
+                self._bar.notice(
+                    "stopping: every worker finishes its tick, and training is saved (Ctrl-C again: at once)"
+                )
             for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
                 assert isinstance(ready, Connection)
                 number, process = workers[ready]

@@ -117,7 +117,7 @@ def work(
         report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
             ("notice", index, text) or, when this process can do nothing more, ("full", index, text) for a full disk and
             ("broken", index, text) where a CUDA device does nothing more for it.
-        should_stop: asked after every tick.
+        should_stop: asked between cells, and within them as `Context` says.
         device: to train on; the first of the settings' unless given.
         without: numbers of cells that are left alone.
 
