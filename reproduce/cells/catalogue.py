@@ -194,6 +194,9 @@ def how_to_prepare(folder: Path) -> str:
     return f"python -m reproduce data prepare {folder.name}{root}"
 
 
-def again(folder: Path) -> str:
-    """The advice to prepare a data set again that is there, and of no use."""
-    return f"Prepare it again: {how_to_prepare(folder)} --replace"
+def again(folder: Path, source: str = "") -> str:
+    """The advice to prepare a data set again that is there, and of no use; `source`, if known: what it was made of."""
+    dataset = DATASETS.get(folder.name)
+    otherwise = "--download" if dataset is not None and dataset.downloadable else "--source DIR"
+    where = f"--source {shlex.quote(source)}" if source else otherwise
+    return f"Prepare it again: {how_to_prepare(folder)} --replace {where}"

@@ -183,20 +183,25 @@ def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
 
 
 def _check(dataset: Dataset, folder: Path) -> bool:
+    if not (folder / manifest.NAME).exists():
+        click.secho(f"{dataset.name}: not prepared. {dataset.how_to_get}", fg="red", bold=True, err=True)
+        return False
     try:
         prepared, problems = _read(dataset, folder)
         with progress_bar(dataset.name, sum(file.bytes for file in prepared.files.values()), "B") as progress:
             problems += manifest.problems(folder, prepared, contents=True, progress=progress)
         if not problems and not prepared.has_beton:  # what it lists lies elsewhere
             problems += manifest.changed(folder, prepared)
-    except DataError as error:
-        problems = [str(error)]
+        advice = catalogue.again(folder, prepared.source if prepared.dataset == dataset.name else "")
+    except DataError as error:  # which says what to do
+        problems, advice = [str(error)], ""
     if not problems:
         click.echo(f"{dataset.name}: whole, {_status(prepared)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
     listed(problems)
-    click.echo(f"  {catalogue.again(folder)} …", err=True)
+    if advice:
+        click.echo(f"  {advice}", err=True)
     return False
 
 

@@ -147,7 +147,7 @@ def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:
         return DataError(
             folder,
             f"the loader is {loader}, and the folder in which the images lay, {manifest.source}, is not there",
-            f"Bring it back, or name another one: {again(folder)} --source DIR",
+            f"Bring it back, or name another one: {again(folder)}",
         )
     if loader != TORCHVISION and not manifest.has_beton:
         fix = f"Prepare it without --no-beton, or choose --loader {TORCHVISION}"

@@ -167,7 +167,7 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:
-        raise DataError(folder, "; ".join(problems), catalogue.again(folder))
+        raise DataError(folder, "; ".join(problems), catalogue.again(folder, prepared.source))
     return prepared
 
 

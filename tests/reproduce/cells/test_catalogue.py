@@ -27,9 +27,14 @@ def test_names_are_understood_and_unknown_ones_list_the_near_ones():
 
 
 def test_the_command_prepares_the_folder_that_was_asked_for():
-    for folder, command in (
-        ("data/cifar10", "python -m reproduce data prepare cifar10"),
-        ("/mnt/my data/imagenet", "python -m reproduce data prepare imagenet --data-root '/mnt/my data'"),
+    for folder, command, images in (
+        ("data/cifar10", "python -m reproduce data prepare cifar10", "--download"),
+        (
+            "/mnt/my data/imagenet",
+            "python -m reproduce data prepare imagenet --data-root '/mnt/my data'",
+            "--source DIR",
+        ),
     ):
         assert catalogue.how_to_prepare(Path(folder)) == command
-        assert catalogue.again(Path(folder)) == f"Prepare it again: {command} --replace"
+        assert catalogue.again(Path(folder)) == f"Prepare it again: {command} --replace {images}"
+        assert catalogue.again(Path(folder), "/my source").endswith(" --replace --source '/my source'")
