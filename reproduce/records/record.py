@@ -42,11 +42,11 @@ class Status(enum.Enum):
 
 
 class RecordError(Exception):
-    """A file of a record is damaged, or of another version or cell; `foreign`: whole, but of another version."""
+    """A file of a record is damaged, or of another version or cell."""
 
-    def __init__(self, path: Path, message: str, *, foreign: bool = False) -> None:
+    def __init__(self, path: Path, message: str) -> None:
         super().__init__(path, message)  # as it is pickled
-        self.path, self.foreign = path, foreign
+        self.path = path
 
     def __str__(self) -> str:
         return (
@@ -106,7 +106,7 @@ class Record:
         try:
             cell = from_dict(values.get("cell", {}))
         except CellError as error:
-            raise RecordError(file, f"holds no cell that this version knows ({error})", foreign=True) from error
+            raise RecordError(file, f"holds no cell that this version knows ({error})") from error
         if values.get("identity") != cell.identity:
             raise RecordError(file, "the identity in it is not that of its configuration: it was edited by hand")
         return cls(path, cell)
@@ -364,7 +364,5 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise RecordError(file, f"is damaged: expected a JSON object, got {type(values).__name__}")
     if values.get("schema") != SCHEMA:
-        raise RecordError(
-            file, f"is of format {values.get('schema')!r}, this version reads format {SCHEMA}", foreign=True
-        )
+        raise RecordError(file, f"is of format {values.get('schema')!r}, this version reads format {SCHEMA}")
     return values

@@ -122,7 +122,7 @@ def _check_result(record: Record, result: Mapping[str, Any]) -> None:
     for kind, names in _SHOWN.items():
         lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
         if lacking:
-            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it", foreign=True)
+            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
     if isinstance(record.cell, TrainedCell):
         _check_numbers(file, "", result, ("test_accuracy", "best_test_accuracy", "peak_bytes"))
     if not isinstance(result.get("data", {}), dict):
