@@ -1,5 +1,6 @@
 """The end of `run`: what came out, and loudly whatever is not as it should be."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
 from reproduce.commands.common import listed
 from reproduce.grids.scales import Scale
-from reproduce.records.record import DEFAULT_ROOT
+from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY
 from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
@@ -23,15 +24,15 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     short = list(_shortfalls(scale, outcome))
     at = " and ".join(str(k) for k in scale.target_accumulations)
     _warn(f"at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
-    _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == "diverged"])
+    _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == DIVERGED])
     _warn("without a result", list(_once_each(problems)), len(problems))
     unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]
     _warn("unfinished; the same command goes on", unfinished)
-    memory = [cell.slug for cell, state in states if state.reason == "out of memory"]
+    memory = [cell.slug for cell, state in states if state.reason == OUT_OF_MEMORY]
     _warn("ran out of memory; --retry-failed tries again, with fewer --jobs each has more of a GPU", memory)
     if not short and outcome.complete:
         click.echo(f"\nNothing is missing: {count(len(states), 'cell')} with a result, every one as good as expected.")
-    folder = "" if root == DEFAULT_ROOT else f" --records {root}"
+    folder = "" if root == DEFAULT_ROOT else f" --records {shlex.quote(str(root))}"
     click.echo(f"\nTo look at it: python -m reproduce report --open{folder}")
     sys.exit(outcome.exit_code)
 

@@ -8,10 +8,8 @@ it. So what counts is the accuracy at the end.
 
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.records.record import Status
+from reproduce.records.record import DIVERGED, Status
 from reproduce.records.results import Run
-
-DIVERGED = "diverged"
 
 RULE = "A run counts as broken if a loss was not finite, or if its test accuracy is at most twice that of a guess."
 

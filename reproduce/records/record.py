@@ -30,6 +30,7 @@ from reproduce.records.storage import append_line, write_atomically, write_json
 
 SCHEMA = 1
 DEFAULT_ROOT = Path("reports") / "records"
+DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
 
 
 class Status(enum.Enum):
@@ -62,7 +63,7 @@ class State:
     status: Status
     epochs_done: int = 0
     epochs: int = 0  # that a finished record has (0 for kinds without epochs)
-    reason: str = ""  # of a failure: `diverged` or `out of memory`
+    reason: str = ""  # of a failure: `DIVERGED` or `OUT_OF_MEMORY`
     detail: str = ""  # of a failure: the error's words
     #: The values in result.json, so that nobody has to read it again; empty if there is none.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -74,7 +75,7 @@ class State:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
-        return self.status is Status.DONE or self.reason == "diverged"
+        return self.status is Status.DONE or self.reason == DIVERGED
 
     def __str__(self) -> str:
         if self.status is Status.PARTIAL:

@@ -20,7 +20,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
-from reproduce.records.record import Record, State, Status
+from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State, Status
 from reproduce.teams.team import UnsupportedError
 from reproduce.words import conjunction
 
@@ -111,12 +111,12 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
     try:
         yield
     except NonFiniteError as error:
-        record.fail("diverged", str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
+        record.fail(DIVERGED, str(error), {"micro_batch": error.micro_batch, "stage": error.stage})
     except (MemoryError, RuntimeError) as error:
         cause = out_of_memory(error)
         if cause is None:
             raise
-        record.fail("out of memory", str(cause).splitlines()[0] if str(cause) else "MemoryError")
+        record.fail(OUT_OF_MEMORY, str(cause).splitlines()[0] if str(cause) else "MemoryError")
         traceback.clear_frames(error.__traceback__)  # whose variables hold the pipeline
         give_back(device)  # the next cell shall find the memory that this one could not get
 

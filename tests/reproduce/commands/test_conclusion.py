@@ -26,9 +26,11 @@ SCALE = Scale("smoke")
 def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
     def end(outcome):
         with pytest.raises(SystemExit) as ended:
-            conclude(SCALE, outcome, Path("elsewhere"))
+            conclude(SCALE, outcome, Path("else where"))
         assert ended.value.code == 1
-        return capsys.readouterr().err
+        said = capsys.readouterr()
+        assert said.out.endswith("report --open --records 'else where'\n")
+        return said.err
 
     problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
     problems[CELLS[3]] = "result.json: is damaged"
