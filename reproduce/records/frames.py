@@ -62,8 +62,7 @@ AVERAGED = 10  # epochs of Figure 4's accuracy
 
 def settings_key(cell: Cell) -> str:
     """The configuration less what may be chosen to fit a machine (loader, precision) and less the seed."""
-    apart = ("seed", "loader", "precision")
-    return json.dumps({name: value for name, value in cell.to_dict().items() if name not in apart}, sort_keys=True)
+    return cell.less("seed", "loader", "precision")
 
 
 @dataclass(frozen=True)

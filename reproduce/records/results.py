@@ -3,7 +3,6 @@
 Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -97,8 +96,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
 @cache
 def meaning(cell: Cell) -> str:
     """The configuration without what may be chosen to fit the machine."""
-    chosen = ("loader", "precision")
-    return json.dumps({name: value for name, value in cell.to_dict().items() if name not in chosen}, sort_keys=True)
+    return cell.less("loader", "precision")
 
 
 def read_run(record: Record, state: State) -> Run[Cell]:

@@ -6,7 +6,6 @@ many threads and, on a GPU, with as many workers beside; what is trained, also w
 without. Where there are none, the time is unknown.
 """
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -96,6 +95,4 @@ def _work(cell: Cell, where: Device) -> Work:
     """What the time of an epoch depends on; what has none is measured once in all of k micro-batches."""
     if not isinstance(cell, TrainedCell):  # nothing of it is recorded or compiled
         where = where._replace(cuda_graphs=0, compiled=False)
-    free = [name for name in FREE if cell.epochs_expected or name != "accumulation"]
-    settings = {name: value for name, value in cell.to_dict().items() if name not in free}
-    return where, json.dumps(settings, sort_keys=True)
+    return where, cell.less(*(name for name in FREE if cell.epochs_expected or name != "accumulation"))
