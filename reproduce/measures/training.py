@@ -49,7 +49,7 @@ from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
 from reproduce.measures.probe import Probe
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
-from reproduce.teams.team import UnsupportedError, load
+from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
 #: Seconds in which nothing is saved at the end of an epoch, for each byte of the last checkpoint above `SMALL`. The
 #: paper's networks have about 1 GB with all that is in flight, which takes seconds to write, and on a fast GPU an epoch
@@ -369,6 +369,7 @@ class Trainer:
         workers = pipeline.pop("workers")
         losses = self._losses_at_heads()
         common = {
+            "schema": SCHEMA,
             "identity": self._cell.identity,
             "epoch": self.epoch,
             "batch": self.batch,
@@ -387,7 +388,7 @@ class Trainer:
         """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or another cell's, or the data set is another one.
+            CheckpointError: the checkpoint is damaged, or of another version, cell or data set.
             UnsupportedError: other processes would go on from another one.
 
         """

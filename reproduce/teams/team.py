@@ -7,6 +7,7 @@ it decides when to stop and when to save, for all, at the same micro-batch.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
 State = dict[str, Any]
+
+SCHEMA = 1  # format of a checkpoint, as `common` in it says; the first ones did not say it
 
 
 class UnsupportedError(Exception):
@@ -111,7 +114,7 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
         tensors are on the CPU: some of them, as states of generators and steps of AdamW, belong there on a GPU too.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: it is damaged, or of another version.
 
     """
     from petra_core.distributed.sharded import Folder  # torch.distributed.checkpoint takes a second to import
@@ -119,6 +122,7 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
     shards = Folder(record.shards)
     if shards.exists:
         [common] = shards.load(["common"]).values()
+        _check(common, record.shards)
         states = shards.load([stage_name(index, replica, turn) for index in own_stages])
         return common, [states.get(stage_name(index, replica, turn)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
@@ -129,7 +133,17 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
         raise CheckpointError(
             f"{record.checkpoint} is not a checkpoint of this version; move it away to start from the beginning"
         )
+    _check(state, record.checkpoint)
     return state, workers
+
+
+def _check(common: State, path: Path) -> None:
+    """Raise CheckpointError if another version wrote the checkpoint."""
+    if (schema := common.get("schema", SCHEMA)) != SCHEMA:
+        raise CheckpointError(
+            f"{path} is a checkpoint of format {schema!r}, this version reads format {SCHEMA}; move it away to start "
+            f"from the beginning"
+        )
 
 
 def stage_name(index: int, replica: int, turn: int = 0) -> str:

@@ -382,6 +382,7 @@ def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole)
 def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
     stop_after(15, tmp_path, SMALL)
     file, other = tmp_path / "checkpoint.pt", tmp_path / "other.pt"
+    assert checkpoint.load(file)["schema"] == 1
     checkpoint.save(other, checkpoint.load(file) | {"identity": "f"})
     of_another_cell = other.read_bytes()
     checkpoint.save(other, {"identity": "f"})

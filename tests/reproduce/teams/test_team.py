@@ -1,0 +1,32 @@
+"""Checkpoints of a team: one of another version is named, before anything of it is used."""
+
+from pathlib import Path
+
+import pytest
+
+from petra_core import CheckpointError
+from petra_core.distributed.sharded import Folder
+from reproduce.records.record import Record
+from reproduce.teams.team import ALONE, SCHEMA, load
+from tests.reproduce.cells.test_cells import TRAINING
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_checkpoint_of_another_format_is_named_and_one_that_names_none_is_the_first(
+    tmp_path: Path, several: bool
+) -> None:
+    record = Record(tmp_path, TRAINING)
+
+    def save(common: dict[str, int]) -> None:
+        if several:
+            Folder(record.shards).save(1, {"common": common | {"stages": 1}, "stage_0": 5})
+        else:
+            ALONE.save(record, 1, common, [5])
+
+    for common in ({}, {"schema": SCHEMA}):
+        save(common)
+        assert (load(record, range(1)) or ())[1] == [5]
+    save({"schema": SCHEMA + 1})
+    where = record.shards if several else record.checkpoint
+    with pytest.raises(CheckpointError, match=f"{where} is a checkpoint of format 2, this version reads format 1"):
+        load(record, range(1))
