@@ -41,7 +41,7 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
 
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
-    monkeypatch.setattr("reproduce.data.sources._verified", lambda folder: None)
+    monkeypatch.setattr("reproduce.data.sources._verified", lambda folder, loader: None)
     [(message, index, text)] = reports([paper.cell()], tmp_path)
     assert (message, index) == ("problem", 0)
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
