@@ -66,11 +66,13 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("revnet18", 1, "PETRA", "spike compensation"): 0.25,
     ("revnet18", 1, "PETRA", "delay compensation"): 0.25,
     ("revnet18", 1, "PETRA", "NAdam, 0.99"): 16.0,
+    ("chain16", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
     ("chain16", 1, "PETRA", "nothing"): 0.25,
     ("chain16", 1, "PETRA", "predicted weights"): 0.25,
     ("chain16", 1, "PETRA", "predicted, linear"): 4.0,
     ("chain16", 1, "PETRA", "rate by delay"): 0.25,
     ("chain16", 1, "PETRA", "averaged weights"): 0.25,
+    ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
 }
 #: Titles of the cures that won most there on the network of the study of length at k = 1: these are trained longer too.
 BEST: tuple[str, ...] = ("predicted weights", "averaged weights", "NAdam, 0.99")
