@@ -6,15 +6,15 @@ An exhibit is a declaration: its plan says which cells it needs (`reproduce.grid
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
     Finding(…)                      a line of the summary
-    Sentence(…)                     what it says, in at most 25 words; of several the first, of the largest scale
-    Standing.…                      how it stands, where the driver's own judgement would be wrong
+    Sentence(…)                     what it says, in at most 25 words; of several the first with a value
+    Outcome.…                       what our data say to a value or a claim of the paper; of a sheet at its scale only
 
 `each` is asked for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of which
 a run has begun, the largest scale first; that the others have not been run, and how many runs are finished, is said
 here and nowhere else. `whole` is asked once, before, for what is not of a sheet.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reproduce.cells import catalogue
@@ -22,6 +22,7 @@ from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show.content import Block, Figure, Finding, Listing, Section, Standing, Table, Tone
+from reproduce.show.statements import Outcome
 from reproduce.words import conjunction, count
 
 __all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "section", "sheets"]
@@ -40,9 +41,10 @@ class Sentence:
 
     words: str
     tone: Tone | None = None
+    known: bool = True  # whether there is a value in it, and not only that there is none yet
 
 
-Shown = Block | Folded | Finding | Sentence | Standing
+Shown = Block | Folded | Finding | Sentence | Outcome
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,19 @@ def commands(plan: str) -> list[str]:
     return [f"python -m reproduce run {scale} --tables {plan}" for scale in scales.SCALES if cells and cells(scale)]
 
 
+def first(sentences: Sequence[Sentence]) -> str:
+    """The one to show, of the largest scale that has an answer: a run that has begun is none."""
+    return next((said.words for said in (*(s for s in sentences if s.known), *sentences)), "")
+
+
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """The section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
     every = list(sheets(frames, exhibit.key)) if exhibit.each else []
     for sheet in every:
         if exhibit.each and sheet.begun:
-            stream += [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
+            of_sheet = [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
+            stream += [shown for shown in of_sheet if sheet.scale == "paper" or not isinstance(shown, Outcome)]
     stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
     absent = [sheet for sheet in every if not sheet.begun]
     for scale in dict.fromkeys(sheet.scale for sheet in absent):
@@ -105,8 +113,8 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         findings=findings,
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
-        sentence=next((shown.words for shown in sentences), ""),
-        standing=next((shown for shown in stream if isinstance(shown, Standing)), _standing(every, findings)),
+        sentence=first(sentences),
+        standing=_standing(every, {shown for shown in stream if isinstance(shown, Outcome)}),
         count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
 
@@ -118,12 +126,15 @@ def _at_scale(shown: Shown, scale: str) -> Shown:
     return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
 
 
-def _standing(every: Sequence[Sheet], findings: Sequence[Finding]) -> Standing | None:
-    """How an exhibit stands: by what was run and, at the paper's scale, what alarms; None if it needs no cells."""
+def _standing(every: Sequence[Sheet], outcomes: Collection[Outcome]) -> Standing | None:
+    """How an exhibit stands; that something was run at the paper's scale reproduces nothing. None if it needs no cells.
+
+    Reproduced is only what was compared with the paper and all agrees; what differs says so, whatever else agrees.
+    """
     if not every:
         return None
     if not any(sheet.begun for sheet in every):
         return Standing.NOT_RUN
-    if all(sheet.done.empty for sheet in every if sheet.scale == "paper"):
-        return Standing.SMALL_SCALE
-    return Standing.DIFFERS if any(finding.tone is Tone.ALERT for finding in findings) else Standing.REPRODUCED
+    if Outcome.DISAGREE in outcomes:
+        return Standing.DIFFERS
+    return Standing.REPRODUCED if set(outcomes) == {Outcome.AGREE} else Standing.SMALL_SCALE

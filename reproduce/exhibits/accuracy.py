@@ -51,7 +51,8 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     of_each = [
         f"{short_title(methods.by_name(m))} {estimate.mean:.1f} %" for m, estimate in reached.items() if estimate
     ]
-    yield Sentence(f"{networks[0].partition(',')[0]}, k = {k}: {', '.join(of_each) or 'no run is finished'}.")
+    reaches = ", ".join(of_each) or "no run is finished"
+    yield Sentence(f"{networks[0].partition(',')[0]}, k = {k}: {reaches}.", known=bool(of_each))
     yield facets.facet(
         sheet.done,
         [facets.rows()],

@@ -12,7 +12,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, TransformerContestant, cells, contestant_of
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frame, Frames, Sheet, settings_key
-from reproduce.show import facets
+from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, judge, means, points
 from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
 from reproduce.show.content import published as published_entry
@@ -58,6 +58,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         ],
         grouped=True,
     )
+    yield from map(statements.outcome, less.values())
     series = frames.series[frames.series["benchmark"] == "bdia"]
     held = series.pivot_table("value", "contestant", "quantity", aggfunc="median") / MEGABYTE
     memory = [row for row in rows if row["quantity"] == "memory"]

@@ -45,7 +45,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         for title in dict.fromkeys(titles)
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
-    yield Sentence(f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {', '.join(said) or 'no run'}.")
+    those = ", ".join(said) or "no run"
+    yield Sentence(f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {those}.", known=bool(said))
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],

@@ -65,7 +65,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     k, last = places[0][0], places[-1][1]
     deepest = {short_title(m): accuracy[k, last, m.name].estimate for m in COMPARED}
     reach = [f"{name} {f'{estimate.mean:.1f} %' if estimate else 'no run'}" for name, estimate in deepest.items()]
-    yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.")
+    yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.", known=any(deepest.values()))
     yield facets.facet(
         sheet.done.assign(J=_stages),
         [facets.line(), facets.dots(apart=0.012, broken="broken")],

@@ -51,7 +51,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     measure = f"averaged over the last {epochs} epochs" if epochs > 1 else "after the last epoch"
     key = f"figure4-{sheet.key}-{sheet.dataset}"
     ends = {name: ", ".join(f"{points(gap[k])} at k = {k}" for k in (FIRST, LAST)) for name, gap in gaps.items()}
-    yield Sentence(f"PETRA less backpropagation at the same effective batch, points of accuracy: {ends[MATCHED]}.")
+    yield Sentence(
+        f"PETRA less backpropagation at the same effective batch, points of accuracy: {ends[MATCHED]}.",
+        known=any(gaps[MATCHED][k].values for k in (FIRST, LAST)),
+    )
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
@@ -99,7 +102,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     said = [f"compared with {name}, our data {outcome.verb} ({ends[name]})" for name, outcome in outcomes.items()]
     said_of = f"{'; '.join(said)}; points of accuracy, intervals uncorrected for their number"
-    yield statements.finding(f"Figure 4: {setting}", sheet.scale, STATEMENT, said_of, outcomes.values())
+    yield from statements.answer(f"Figure 4: {setting}", sheet.scale, STATEMENT, said_of, outcomes.values())
 
 
 EXHIBIT = Exhibit("figure4", "Figure 4: accuracy against k", INTRODUCTION, each)

@@ -91,7 +91,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     ]
     judged = f"on average over the stages below the head, after Holm's correction: {'; '.join(said)}"
     of_scale, outcomes = f"Figure 5: scale “{sheet.scale}”", map(corrected, overall.values())
-    yield statements.finding(of_scale, sheet.scale, STATEMENT, judged, outcomes)
+    yield from statements.answer(of_scale, sheet.scale, STATEMENT, judged, outcomes)
 
 
 EXHIBIT = Exhibit("figure5", "Figure 5: gradient quality per stage", INTRODUCTION, each)

@@ -79,7 +79,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     made = Counter(map(corrected, judged.values()))
     counted = ", ".join(f"{outcome.verb} {count(times, 'time')}" for outcome, times in made.items())
     said = f"part by part of the training, after Holm's correction, our data {counted}"
-    yield statements.finding(f"Figure 6: scale “{sheet.scale}”", sheet.scale, STATEMENT, said, made)
+    yield from statements.answer(f"Figure 6: scale “{sheet.scale}”", sheet.scale, STATEMENT, said, made)
 
 
 EXHIBIT = Exhibit("figure6", "Figure 6: gradient quality over training", INTRODUCTION, each)

@@ -54,10 +54,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     for p, gained in said.items():
         first.setdefault(p[5], gained)
     nothing = "not compared yet"
-    yield Sentence(f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(first.values()) or nothing}.")
+    yield Sentence(
+        f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(first.values()) or nothing}.",
+        known=bool(first),
+    )
     told = f"points over the best noise, and our data: {'; '.join(said.values()) or nothing}"
     made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
-    yield statements.finding(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
+    yield from statements.answer(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
     drawn = drawn.dropna(subset=["test_accuracy"])
     yield facet(

@@ -44,7 +44,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"{points(pair)} after {epochs}{' epochs' * (epochs == min(pairs))}{' (one seed)' * (len(pair.values) == 1)}"
         for epochs, pair in pairs.items()
     ]
-    yield Sentence(f"PETRA less backpropagation, points {where}: {', '.join(said) or 'no pair yet'}.")
+    yield Sentence(f"PETRA less backpropagation, points {where}: {', '.join(said) or 'no pair yet'}.", known=bool(said))
     runs = sheet.done[sheet.done["k"] == PETRA.k]
     yield facets.facet(
         runs,

@@ -55,7 +55,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
     yield Sentence(
         f"Of {len(known)} points training breaks at {len(petra)} under PETRA and {len(exact)} under backpropagation: "
-        f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone."
+        f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone.",
+        known=bool(known),
     )
     yield facets.facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),

@@ -17,6 +17,7 @@ from reproduce.show.compare import NOT_RUN, agreement
 from reproduce.show.content import KILOBYTE, MINUS, NARROW_SPACE, Column, Entry, Finding, Tone, missing, none, published
 from reproduce.show.content import number as number_entry
 from reproduce.show.facets import facet, only
+from reproduce.show.statements import combine
 from reproduce.show.tables import Field, method, number, table
 
 INTRODUCTION = (
@@ -118,6 +119,7 @@ def _activations(m: Measured) -> Entry:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The growth with J and k."""
     measured = _measured(sheet)
+    yield from (combine([m.holds]) for m in measured if m.method in formulas())
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facet(
         [

@@ -17,10 +17,11 @@ from reproduce.grids import paper
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet, settings_key
-from reproduce.show import facets
+from reproduce.show import facets, statements
 from reproduce.show.compare import NOT_RUN, Sample, judge, means, points, reported
-from reproduce.show.content import Finding, none
+from reproduce.show.content import Finding, Tone, none
 from reproduce.show.facets import facet
+from reproduce.show.statements import Outcome
 from reproduce.show.tables import entry, judged, mean, mean_entry, number, published, published_value, table, words
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
@@ -87,7 +88,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
             grouped=True,
         )
         if said := reported(less.values()):
-            yield Finding(f"Table 2: ours at the paper's scale ({arithmetic}) less the published values, {said}.")
+            outcomes = {statements.outcome(judgement) for judgement in less.values()}
+            tone = Tone.ALERT if Outcome.DISAGREE in outcomes else Tone.PLAIN
+            yield Finding(f"Table 2: ours at the paper's scale ({arithmetic}) less the published values, {said}.", tone)
+            yield from outcomes
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
         f"Table 2: {len(covered)} of {published_values} published values have a run at the paper's scale beside them."
@@ -136,7 +140,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield Sentence(
         f"{title_of(example)}: PETRA less backpropagation at the same effective batch, "
         + ", ".join(f"{points(gaps[revnets[0], k, SAME])} points at k = {k}" for k in (ks[0], ks[-1]))
-        + f" (scale “{sheet.scale}”)."
+        + f" (scale “{sheet.scale}”).",
+        known=any(gaps[revnets[0], k, SAME].values for k in (ks[0], ks[-1])),
     )
     yield facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],

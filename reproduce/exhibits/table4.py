@@ -42,10 +42,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     outcomes = {network: combine([is_below(half)]) for network, half in halves.items()}
     key, recipe = f"table4-{sheet.key}-{sheet.dataset}", sheet.described(width=False)
     first, structure = next(iter(networks.items()))
-    inputs, weights, both = (points(accuracy[first, m] - accuracy[first, FULL]) for m in (INPUTS, WEIGHTS, PETRA))
+    gaps = [accuracy[first, m] - accuracy[first, FULL] for m in (INPUTS, WEIGHTS, PETRA)]
+    inputs, weights, both = map(points, gaps)
     yield Sentence(
         f"{first.partition(',')[0]}, {structure}: reconstructed inputs {inputs} points, current weights {weights}, "
-        f"both {both}."
+        f"both {both}.",
+        known=any(gap.values for gap in gaps),
     )
     yield facets.facet(
         sheet.done,
@@ -91,7 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     if said:
         said = f"{said}; uncorrected for the number of networks"
-        yield statements.finding(f"Table 4: {recipe}", sheet.scale, STATEMENT, said, outcomes.values())
+        yield from statements.answer(f"Table 4: {recipe}", sheet.scale, STATEMENT, said, outcomes.values())
 
 
 EXHIBIT = Exhibit("table4", "Table 4: buffer ablation", INTRODUCTION, each)

@@ -34,7 +34,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     said = [f"{points(gaps[k, methods.PETRA.name])} with k = {k}" for k in ks]
-    yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(said)}.")
+    known_any = any(gaps[k, methods.PETRA.name].values for k in ks)
+    yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(said)}.", known=known_any)
     yield facets.facet(
         sheet.done,
         [facets.line(), facets.dots(apart=0.02)],

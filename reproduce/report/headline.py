@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from petra_core import methods
 from reproduce.cells.kinds import StageCostCell, TrainingCell
 from reproduce.exhibits import length
-from reproduce.exhibits._exhibit import Sentence, sheets
+from reproduce.exhibits._exhibit import Sentence, first, sheets
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.table3 import METHODS
@@ -40,8 +40,8 @@ class Headline:
 
 def claim(frames: Frames) -> str:
     """What is known of the paper's claim that PETRA is as good as backpropagation."""
-    begun = (sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun)
-    known = next((shown.words for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)), "")
+    begun = [sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun]
+    known = first([shown for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)])
     papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
     done, planned = sum(len(sheet.done) for sheet in papers), sum(len(sheet.runs) for sheet in papers)
     return (

@@ -141,9 +141,9 @@ Block = Table | Figure | Listing | str  # a str is a paragraph
 class Standing(enum.Enum):
     """How an exhibit stands, in a word."""
 
-    REPRODUCED = "reproduced"
-    DIFFERS = "differs"
-    SMALL_SCALE = "at small scale"
+    REPRODUCED = "reproduced"  # all that was compared with the paper agrees with it
+    DIFFERS = "differs"  # something stands against it
+    SMALL_SCALE = "at small scale"  # of the paper's own scale there is nothing that decides
     NOT_RUN = "not run"
 
 

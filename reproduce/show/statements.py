@@ -6,14 +6,14 @@ cannot tell.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from reproduce import published
 from reproduce.published import Mark
 from reproduce.show.content import Entry, Finding, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
-from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
+from reproduce.show.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict, verdict, without_spread
 
 #: Beside ours where the paper's values are not at hand.
 UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
@@ -64,6 +64,11 @@ def combine(claims: Iterable[bool | None]) -> Outcome:
     return Outcome.CANNOT_TELL if None in verdicts else Outcome.AGREE
 
 
+def outcome(difference: Judgement) -> Outcome:
+    """What a difference to a published value says; against it only if it survives Holm's correction."""
+    return combine([True if difference.verdict is Verdict.AGREE else False if difference.stands else None])
+
+
 def is_below(difference: Estimate | None) -> bool | None:
     """Is it negative? Yes if the whole interval is; no if the whole interval is positive, or around 0 and small."""
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
@@ -89,15 +94,18 @@ def is_not_below(difference: Estimate | None) -> bool | None:
     return False if difference.high < 0 else None
 
 
-def finding(title: str, scale: str, statement: Statement, said: str, outcomes: Iterable[Outcome]) -> Finding:
-    """The line of the summary: the statement, and what is said to it.
+def answer(
+    title: str, scale: str, statement: Statement, said: str, outcomes: Iterable[Outcome]
+) -> Iterator[Finding | Outcome]:
+    """The line of the summary, the statement and what is said to it, and the outcomes.
 
     Only at the paper's own scale is it alarming to disagree with the paper.
     """
     made = set(outcomes)
     alarms = scale == "paper" and Outcome.DISAGREE in made
     tone = Tone.ALERT if alarms else Tone.MISSING if made == {Outcome.CANNOT_TELL} else Tone.PLAIN
-    return Finding(f"{title}. Stated is {statement.quoted}; {said}.", tone)
+    yield Finding(f"{title}. Stated is {statement.quoted}; {said}.", tone)
+    yield from made
 
 
 def judged_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:

@@ -4,7 +4,7 @@ import pytest
 
 from reproduce.published import Mark
 from reproduce.show import statements
-from reproduce.show.content import Tone
+from reproduce.show.content import Finding, Tone
 from reproduce.show.statements import Outcome, combine, is_above, is_below, is_not_below
 from reproduce.show.statistics import Estimate
 
@@ -49,6 +49,8 @@ def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
     ],
 )
 def test_a_finding_is_alarming_where_it_is_against_the_paper(scale: str, outcomes: list[Outcome], tone: Tone) -> None:
-    finding = statements.finding("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
+    finding, *said = statements.answer("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
+    assert isinstance(finding, Finding)
     assert finding.tone is tone
+    assert set(said) == set(outcomes)
     assert finding.text.startswith("Figure 4. Stated is “the gap")
