@@ -19,7 +19,7 @@ from reproduce.modelling.modelled import timed_networks
 from reproduce.modelling.tradeoff import WAYS, taken
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, plots
-from reproduce.show.compare import means, points
+from reproduce.show.compare import bounded, means
 from reproduce.show.content import GIGABYTE, Figure, short_title
 from reproduce.show.facets import KIND_LOOKS, Look, facet
 
@@ -55,28 +55,36 @@ def headlines(frames: Frames) -> list[Headline]:
     return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
 
 
-def _largest(frames: Frames, *plans: str, kind: type = TrainingCell) -> Sheet | None:
-    """The sheet of the largest scale at which a cell of this kind in these plans is finished."""
+def _finished(frames: Frames, *plans: str, kind: type = TrainingCell) -> Iterator[Sheet]:
+    """The sheets, the largest scale first, on which a cell of this kind in these plans is finished."""
     for scale in reversed(SCALES):
         cells = dict.fromkeys(c for plan in plans for c in PLANS[plan](scale) if isinstance(c, kind))
         for sheet in frames.sheets(scale, list(cells)):
             if not sheet.done.empty:
-                return sheet
-    return None
+                yield sheet
 
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
-    if not (sheet := _largest(frames, "figure4", "accuracy")):
-        return
+    """Of the largest scale at which there is a pair."""
+    every = (_accuracy_of(sheet) for sheet in _finished(frames, "figure4", "accuracy"))
+    yield from [shown for shown in every if shown][:1]
+
+
+def _accuracy_of(sheet: Sheet) -> Headline | None:
     runs = sheet.done[sheet.done["model"] == NETWORK]
-    runs = runs[runs["batch_size"] == runs["batch_size"].min()]  # without backpropagation at a fixed batch
+    of_petra = runs["batch_size"] == runs["batch_size"].min()
+    fixed = means(runs[~of_petra], "test_accuracy", ["method"])[BACKPROPAGATION]  # the paper's baseline
+    runs = runs[of_petra]
     accuracy = means(runs, "test_accuracy", ["method", "k"])
     gaps = {k: accuracy[PETRA, k] - accuracy[BACKPROPAGATION, k] for k in sorted(set(runs["k"]))}
-    if not (ends := [f"{points(gap)} at k = {k}" for k, gap in gaps.items() if gap.values]):
-        return
-    yield Headline(
-        f"PETRA less backpropagation, points of accuracy: {', '.join(dict.fromkeys((ends[0], ends[-1])))} "
-        f"(scale “{sheet.scale}”).",
+    if not (known := [k for k, gap in gaps.items() if gap.values]):
+        return None
+    ends = dict.fromkeys((known[0], known[-1]))
+    at_fixed = ", ".join(bounded(accuracy[PETRA, k] - fixed) for k in ends)
+    return Headline(
+        "PETRA less backpropagation at the same effective batch, points: "
+        f"{', '.join(f'{bounded(gaps[k])} at k = {k}' for k in ends)}"
+        f"{f'; at a fixed batch, as in the paper, {at_fixed}' * bool(fixed.values)} (scale “{sheet.scale}”).",
         facet(
             runs,
             [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
@@ -138,33 +146,31 @@ SPEED_LOOKS = {
 
 def _speed(frames: Frames) -> Iterator[Headline]:
     """Modelled from measured stage costs; beside it what the benchmark of pipelines measured with two processes."""
-    if not (sheet := _largest(frames, "table5", kind=StageCostCell)):
+    if not (sheet := next(_finished(frames, "table5", kind=StageCostCell), None)):
         return
-    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
-    medians = series[series["group"].str.startswith(NETWORK)].groupby("contestant")["value"].median().to_dict()
     network, ways = timed_networks(sheet)[0], {way.title: way for way in WAYS}
 
     def seconds(title: str, devices: int) -> float:
         return taken(network.balance, network.invertible, ways[title], devices, SPEED_K).seconds
 
     most, alone = len(network.costs), seconds("Backpropagation", 1)
-    rows = [
-        {"way": title, "devices": p, "modelled": alone / seconds(title, p)}
-        | {"measured": medians[title] / medians["autograd, one process"] if title in medians and p == 2 else None}
-        for title in SPEED_LOOKS
-        for p in range(1, most + 1)
-    ]
-    speeds = {row["way"]: row["modelled"] for row in rows}  # with most devices
+    speeds = {(title, p): alone / seconds(title, p) for title in SPEED_LOOKS for p in range(1, most + 1)}
+    measured, where = _measured_speeds(frames)
+    slower = max((p for p in range(1, most + 1) if speeds["PETRA", p] < speeds["1F1B", p]), default=0)
     yield Headline(
-        f"On {most} devices PETRA is modelled at {speeds['PETRA']:.1f} times the speed of one that backpropagates, the "
-        f"synchronous 1F1B at {speeds['1F1B']:.1f} times (scale “{sheet.scale}”).",
+        f"On {most} devices PETRA is modelled at {speeds['PETRA', most]:.1f} times the speed of one that "
+        f"backpropagates, the synchronous 1F1B at {speeds['1F1B', most]:.1f} times"
+        f"{f'; on up to {slower} devices 1F1B is ahead' * bool(slower)} (scale “{sheet.scale}”).",
         facet(
-            rows,
+            [
+                {"way": title, "devices": p, "modelled": speed, "measured": measured.get(title) if p == 2 else None}
+                for (title, p), speed in speeds.items()
+            ],
             [facets.line(), facets.also("measured", facets.dots(size=6))],
             key="headline-speed",
             caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
             f"({sheet.done['network'].iloc[0]}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
-            f"scale “{sheet.scale}”; links take no time). Marks: “pipelining”, if recorded: two processes, measured.",
+            f"scale “{sheet.scale}”; links take no time).{where}",
             x="devices",
             y="modelled",
             hue="way",
@@ -176,3 +182,16 @@ def _speed(frames: Frames) -> Iterator[Headline]:
         ),
         "tradeoff",
     )
+
+
+def _measured_speeds(frames: Frames) -> tuple[dict[str, float], str]:
+    """Speeds of two processes over one that backpropagates, medians of ratios within a round; and their setting."""
+    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
+    rounds = series[series["group"].str.startswith(NETWORK)].pivot(index="round", columns="contestant", values="value")
+    record = next((record for record in frames.results.benchmarks if record.name == "pipelining"), None)
+    if record is None or rounds.empty:
+        return {}, ""
+    setting = record.setting
+    where = f"width {setting['width']}, micro-batches of {setting['batch']}, k = {setting['micro_batches']}"
+    medians = rounds.div(rounds["autograd, one process"], axis=0).median()
+    return dict(medians), f" Marks: two processes, measured ({where}; benchmark “pipelining”)."

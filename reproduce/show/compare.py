@@ -13,6 +13,7 @@ from typing import Any
 from pandas import DataFrame, concat, notna
 
 from reproduce.show.content import TIMES, Tone, with_sign
+from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
 from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
@@ -167,6 +168,14 @@ def points(difference: Sample) -> str:
     """A mean difference in points with its sign, "not run" without one."""
     estimate = difference.estimate
     return with_sign(estimate.mean, 1) if estimate else NOT_RUN
+
+
+def bounded(difference: Sample) -> str:
+    """Likewise with half the 95 % interval, or that it is of one seed."""
+    estimate = difference.estimate
+    if estimate is None:
+        return NOT_RUN
+    return estimate_entry(estimate, 1, sign=True).text + " (one seed)" * (estimate.n == 1)
 
 
 def counted(judgements: Iterable[Judgement]) -> str:

@@ -3,13 +3,18 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from petra_core import methods
-from reproduce.grids import small
+from reproduce.grids import paper, small
+from reproduce.grids.plans.sweeps import SWEEPS
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.report.headline import headlines
+from reproduce.report.headline import _measured_speeds, headlines
 from tests import fake_records
 from tests.golden import dump
+
+MINUS, NARROW = "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}"
 
 
 def test_without_records_there_is_none(tmp_path: Path) -> None:
@@ -20,11 +25,33 @@ def test_accuracy_needs_a_pair_and_says_the_scale_and_both_ends(tmp_path: Path) 
     for k, gap in ((1, 5.0), (32, 1.0)):
         for method, reached in ((methods.PETRA, 60.0 - gap), (methods.BACKPROPAGATION, 60.0)):
             fake_records.train(small.cell("revnet18", method, k, 0), tmp_path, reached)
+    fake_records.train(paper.cell("cifar10", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
     (only,) = headlines(Frames(read(tmp_path)))
     assert only.sentence == (
-        "PETRA less backpropagation, points of accuracy: \N{MINUS SIGN}5.0 at k = 1, \N{MINUS SIGN}1.0 at k = 32 "
-        "(scale “small”)."
+        f"PETRA less backpropagation at the same effective batch, points: {MINUS}5.0 (one seed) at k = 1, "
+        f"{MINUS}1.0 (one seed) at k = 32 (scale “small”)."
+    ), "a run of the paper's without a pair is no answer"
+    fake_records.train(small.cell("revnet18", methods.PETRA, 1, 1), tmp_path, 55.1)
+    for seed in (0, 1):
+        fake_records.train(SWEEPS["small"].baseline("cifar10", "revnet18", seed), tmp_path, 62.0)
+    (only,) = headlines(Frames(read(tmp_path)))
+    said = only.sentence.replace(NARROW, " ")
+    assert f"; at a fixed batch, as in the paper, {MINUS}6.9 ± 0.6, {MINUS}3.0 (one seed) (scale" in said
+
+
+def test_measured_speeds_are_ratios_within_a_round_and_say_their_setting(tmp_path: Path) -> None:
+    frames = Frames(read(dump.COMMITTED))
+    measured, where = _measured_speeds(frames)
+    (record,) = (record for record in frames.results.benchmarks if record.name == "pipelining")
+    (of,) = (
+        of
+        for of in record.comparisons
+        if (of.first, of.second, of.quantity) == ("PETRA", "autograd, one process", "throughput")
+        and of.group.startswith("revnet18")
     )
+    assert measured["PETRA"] == pytest.approx(record.spread(of).median)
+    assert where == " Marks: two processes, measured (width 32, micro-batches of 16, k = 4; benchmark “pipelining”)."
+    assert _measured_speeds(Frames(read(tmp_path))) == ({}, "")
 
 
 def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
@@ -32,6 +59,7 @@ def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
     assert [one.anchor for one in shown] == ["figure4", "table3", "tradeoff"]
     for one in shown:
         assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
-        assert len(one.sentence.split()) <= 30
+        assert len(one.sentence.split()) <= 40
     assert "scale “paper”" in shown[1].sentence
     assert "measured" in shown[2].figure.caption
+    assert shown[2].sentence.endswith("; on up to 8 devices 1F1B is ahead (scale “small”).")
