@@ -16,6 +16,7 @@ data set that is trained on, a text.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -206,14 +207,18 @@ class Sheet:
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
     def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
-        """Scale, data set and recipe in words, less method and k (see `described`), and how many runs used a GPU."""
+        """Scale, data set and recipe in words, less method and k (see `described`), and which runs used a GPU."""
         recipe = described(self.example, network=network, width=width, length=length, rate=rate)
         return f"{recipe}, {self.arithmetic}{self._on_gpus()}"
 
     def _on_gpus(self) -> str:
-        used = [gpus for gpus in self.done["gpus"] if gpus]
-        names = conjunction(list(dict.fromkeys(used)))
-        return f", {len(used)} of {count(len(self.done), 'run')} on {names}" if used else ""
+        used = Counter(gpus for gpus in self.done["gpus"] if gpus)
+        if not used:
+            return ""
+        alike = self.done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
+        across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
+        said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
+        return f", of {count(len(self.done), 'run')} {said}{across}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -308,7 +313,8 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     row |= {"detail": run.state.detail, "epochs_done": run.state.epochs_done, "text": run.text, "arithmetic": "float32"}
     row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
     devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
-    row |= {"gpus": conjunction([device for device in devices if device != "cpu"])}
+    gpus = [device for device in devices if device != "cpu"]
+    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))])}
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""

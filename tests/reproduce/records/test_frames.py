@@ -1,6 +1,7 @@
 """Runs are found by the cell that a plan means, whatever the seed, the loader and the precision; nothing slips in."""
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_a_recipe_in_words() -> None:
         assert "RevNet-" in described(cell, network=True)
 
 
-def test_a_recipe_says_how_many_runs_were_on_a_gpu(tmp_path: Path) -> None:
+def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_device(tmp_path: Path) -> None:
     cells = [small.cell(seed=seed) for seed in range(3)]
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
     fake_records.train(cells[0], tmp_path, 60.0)
@@ -115,7 +116,15 @@ def test_a_recipe_says_how_many_runs_were_on_a_gpu(tmp_path: Path) -> None:
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
     (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(", float32, 1 of 3 runs on NVIDIA H200")  # which went on on the CPU
+    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it went on
+    for seed in (1, 2):
+        cells.append(small.cell(method=methods.BACKPROPAGATION, seed=seed))
+        record = fake_records.train(cells[-1], tmp_path, 60.0)
+        (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
+    (sheet,) = sheets(tmp_path, "small", cells)
+    assert sheet.described().endswith(
+        "of 5 runs 1 on NVIDIA H200 and a CPU, 2 on NVIDIA H200, some pairs across devices"
+    )
 
 
 def _settings(cell: object) -> dict[str, object]:
