@@ -4,14 +4,17 @@ Between embedding and head no block of these transformers keeps its input, so er
 diverges has no accuracy, but its errors until then are what is asked for.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, planned
+from reproduce.records.broken import RULE
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.records.record import Status
 from reproduce.show import facets
 from reproduce.show.compare import means, measured
+from reproduce.show.content import Finding
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
 from reproduce.show.tables import RECONSTRUCTION, Field, error, mean, number, table, words
 
@@ -40,13 +43,23 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         group = "error of the input reconstructed at the bottom"
         return error(CAUSES[measure].label, lambda place: errors[*place, measure], group=group)
 
+    def broken_runs(place: tuple[str, int]) -> str:
+        return "; ".join(f"{n} {why}" for why, n in Counter(accuracy[place].broken.values()).items())
+
     said = [
         f"{title} {estimate.mean:.2g}"
         for title in dict.fromkeys(titles)
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
-    those = ", ".join(said) or "no run"
-    yield Sentence(f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {those}.", known=bool(said))
+    wrecks = int((ended["broken"] != "").sum())
+    broken = f"{wrecks} of {len(ended)} runs"
+    yield Sentence(
+        f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {', '.join(said) or 'no run'}; "
+        f"{broken} broken.",
+        known=bool(said),
+    )
+    if wrecks:
+        yield Finding(f"Couplings: {setting}. {broken} are broken: their errors are of a network that does not learn.")
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],
@@ -58,6 +71,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         hue="measure",
         looks=CAUSES,
         col="title",
+        xlabel="blocks",
         xlog=True,
         ticks=BLOCKS,
         ylabel="error at the bottom",
@@ -73,8 +87,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             number("blocks", lambda place: place[1]),
             *map(inexact, CAUSES),
             mean("accuracy, %", lambda place: accuracy[place]),
+            words("broken runs", broken_runs),
         ],
-        notes=[RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
+        notes=[RULE, RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
         grouped=True,
     )
 

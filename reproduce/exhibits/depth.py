@@ -63,9 +63,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return "; ".join(f"{name}: {n} {why}" for name, reasons in broken.items() for why, n in reasons.items())
 
     k, last = places[0][0], places[-1][1]
-    deepest = {short_title(m): accuracy[k, last, m.name].estimate for m in COMPARED}
-    reach = [f"{name} {f'{estimate.mean:.1f} %' if estimate else 'no run'}" for name, estimate in deepest.items()]
-    yield Sentence(f"With J = {last} and k = {k}: {', '.join(reach)}.", known=any(deepest.values()))
+    deepest = {short_title(m): accuracy[k, last, m.name] for m in COMPARED}
+    reach = [
+        f"{name} {f'{estimate.mean:.1f} % ({reached_by.seeds})' if (estimate := reached_by.estimate) else 'no run'}"
+        for name, reached_by in deepest.items()
+    ]
+    yield Sentence(f"J = {last}, k = {k} (seeds): {', '.join(reach)}.", known=any(s.values for s in deepest.values()))
     yield facets.facet(
         sheet.done.assign(J=_stages),
         [facets.line(), facets.dots(apart=0.012, broken="broken")],

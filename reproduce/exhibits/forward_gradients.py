@@ -15,7 +15,7 @@ from reproduce.published import Mark
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
-from reproduce.show.compare import Sample, judge, means, measured, points
+from reproduce.show.compare import Sample, bounded, judge, means, measured
 from reproduce.show.content import Entry
 from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
@@ -49,13 +49,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     less = judge({p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT})
     gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
     outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
-    said = {p: f"{_way(p)} in {p[5]} {points(gain)}, {outcomes[p].value}" for p, gain in gains.items()}
+    said = {p: f"{_way(p)} in {p[5]} {bounded(gain)} ({gain.seeds}), {outcomes[p].value}" for p, gain in gains.items()}
     first: dict[str, str] = {}  # of each space
     for p, gained in said.items():
         first.setdefault(p[5], gained)
     nothing = "not compared yet"
     yield Sentence(
-        f"Points of guesses over the best noise, “{sheet.scale}”: {'; '.join(first.values()) or nothing}.",
+        f"Points over the best noise (seeds): {'; '.join(first.values()) or nothing}.",
         known=bool(first),
     )
     told = f"points over the best noise, and our data: {'; '.join(said.values()) or nothing}"

@@ -10,7 +10,7 @@ from reproduce.cells import catalogue, networks
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import judge, means, points, reported
+from reproduce.show.compare import bounded, judge, means, reported
 from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, method, table, words
 
@@ -33,9 +33,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting = f"{sheet.described(network=True)}, {known.sized(sheet.example.image_size) if known.text else patches}"
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
-    said = [f"{points(gaps[k, methods.PETRA.name])} with k = {k}" for k in ks]
-    known_any = any(gaps[k, methods.PETRA.name].values for k in ks)
-    yield Sentence(f"{title}: PETRA less backpropagation, points of accuracy: {', '.join(said)}.", known=known_any)
+    of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}
+    yield Sentence(
+        f"{title}: PETRA less backpropagation, points: "
+        f"{', '.join(f'k = {k} {bounded(gap)}' for k, gap in of_petra.items())}.",
+        known=any(gap.values for gap in of_petra.values()),
+    )
     yield facets.facet(
         sheet.done,
         [facets.line(), facets.dots(apart=0.02)],

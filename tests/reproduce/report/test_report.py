@@ -173,6 +173,13 @@ def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 
 
+def test_what_the_words_of_cards_and_the_family_of_a_dagger_are_is_said(tree: Element) -> None:
+    text = " ".join(tree.all("main")[0].text.split())
+    assert ": all that was compared with the paper agrees;" in text
+    assert "The family is that table" in text
+    assert "length and recipe" not in text, "Training length has runs of all lengths in one table"
+
+
 def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
     (alerts,) = (e for e in tree.all("ul") if e.attributes.get("class") == "attention")
     text = "\n".join(item.text for item in alerts.children)
