@@ -65,9 +65,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"width {cell.width}, k = {cell.accumulation}"
     )
     rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
-    beside = {row["model"]: f" ({row[SPEEDUP]}{TIMES} {row.mark.value})" for row in rows}.get(cell.model, "")
-    said = f"{first.title} {first.speedup:.1f}{TIMES} with J = {len(first.costs)}{beside}"
-    yield Sentence(f"Speed over that without overlap, modelled, not measured: {said}.")
+    beside = {row["model"]: f" ({row[SPEEDUP]}{TIMES} {row.mark.value})" for row in rows}
+    said = [
+        f"{m.title} {m.speedup:.1f}{TIMES} with J = {len(m.costs)}{beside.get(m.run.cell.model, '')}"
+        for m in timed
+        if m is first or m.run.cell.model in beside
+    ]
+    yield Sentence(f"Speed over that without overlap, modelled, not measured: {', '.join(said)}.")
     parts = sheet.parts()
     yield facets.facet(
         parts.assign(ms=1e3 * parts["value"]),

@@ -103,13 +103,16 @@ def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]
     return costs
 
 
-def front(points: Sequence[tuple[float, ...]]) -> list[bool]:
-    """Which points are not beaten: none is at least as good in everything and better in something; less is better."""
+def front(points: Sequence[tuple[float, ...]], stands: Callable[[int, int], bool]) -> list[bool]:
+    """Which points are not beaten: none is at least as good in everything and better in something; less is better.
 
-    def beaten(point: tuple[float, ...]) -> bool:
-        return any(
-            other != point and all(theirs <= ours for theirs, ours in zip(other, point, strict=True))
-            for other in points
-        )
+    The first of each point is a mean of a few runs: to be better in it alone counts only if `stands` says, of the
+    places of the better and of the other, that it is no chance.
+    """
 
-    return [not beaten(point) for point in points]
+    def beats(place: int, other: int) -> bool:
+        ours, theirs = points[place], points[other]
+        at_least = all(our <= their for our, their in zip(ours, theirs, strict=True))
+        return at_least and (ours[1:] != theirs[1:] or stands(place, other))
+
+    return [not any(beats(other, place) for other in range(len(points))) for place in range(len(points))]

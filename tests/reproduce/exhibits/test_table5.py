@@ -88,6 +88,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     section = read(tmp_path)
+    assert section.standing is Standing.SMALL_SCALE, "modelled is not measured"
     assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.sentence
     assert section.count == "2 of 8 cells"
     first, second = tables(section)["table5"].rows
@@ -95,6 +96,8 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     assert first[3].text == "not run"  # on J devices
     assert first[4].text == "10.00"
     assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
+    fake_records.begin(cells("paper")[1], tmp_path).finish(made_up([0.1] * 18))
+    assert f"second-hand), RevNet-34 18.0{TIMES} with J = 18 (2.4{TIMES} second-hand)." in read(tmp_path).sentence
 
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:

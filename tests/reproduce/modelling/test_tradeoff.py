@@ -58,4 +58,7 @@ def test_only_what_reconstructs_sends_inputs_down() -> None:
 
 
 def test_the_front_is_what_nothing_beats_in_everything() -> None:
-    assert front([(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (1.0, 5.0)]) == [True, True, False, True]
+    points = [(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (1.0, 5.0), (3.0, 4.0)]
+    assert front(points, lambda better, other: points[better] != points[other]) == [True, True, False, True, False]
+    # To be better in the first alone may be chance.
+    assert front(points, lambda better, other: False) == [True, True, False, True, True]
