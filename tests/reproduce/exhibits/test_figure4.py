@@ -16,6 +16,7 @@ from reproduce.show.statistics import estimate
 from tests import fake_records, sections
 
 KEY = "figure4-small-cifar10"
+AGREE, DISAGREE, CANNOT_TELL = Outcome.AGREE, Outcome.DISAGREE, Outcome.CANNOT_TELL
 
 
 def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseline: float | None = 60.0) -> None:
@@ -33,18 +34,22 @@ def section(root: Path) -> Section:
     return sections.made(figure4.EXHIBIT, root)
 
 
-def statement(root: Path) -> dict[str, list[Entry]]:
-    """The change of the gap and what our data say, by what PETRA is compared with."""
+def claims(root: Path, name: str) -> list[tuple[Entry, Entry]]:
+    """Of each claim the difference that it is about and what our data say, where PETRA is compared with this."""
     table = sections.table(section(root), KEY)
-    last = list(zip(table.columns, table.rows[-1], strict=True))
-    return {name: [entry for head, entry in last if head.group == name][1:] for name in (MATCHED, FIXED)}
+    places = [place for place, column in enumerate(table.columns) if column.group == name][1:]
+    return [(row[places[0]], row[places[1]]) for row in table.rows[-3:]]
+
+
+def said(root: Path, name: str) -> list[str]:
+    return [outcome.text for _, outcome in claims(root, name)]
 
 
 def test_a_gap_that_closes_agrees_with_the_paper_and_only_at_the_batch_where_it_does(tmp_path: Path) -> None:
     level = dict.fromkeys(ACCUMULATIONS, 60.0)
     write(tmp_path, {k: 60.0 - 3.0 / k**2 for k in ACCUMULATIONS}, level, baseline=64.0)
-    said = {name: entries[-1].text for name, entries in statement(tmp_path).items()}
-    assert said == {MATCHED: "agree", FIXED: "disagree"}  # at the fixed batch 4 points below at k = 32
+    assert said(tmp_path, MATCHED) == ["agree"] * 3
+    assert said(tmp_path, FIXED) == ["agree", "agree", "disagree"]  # at the fixed batch 4 points below at k = 32
     (finding,) = section(tmp_path).findings
     assert finding.tone is Tone.PLAIN  # the paper's statement is about another scale
     assert f"same effective batch, our data agree with it ({MINUS}3.0 at k = 1" in finding.text
@@ -53,28 +58,28 @@ def test_a_gap_that_closes_agrees_with_the_paper_and_only_at_the_batch_where_it_
 
 
 @pytest.mark.parametrize(
-    ("at_1", "at_32", "outcome"),
+    ("at_1", "at_32", "outcomes"),
     [
-        (57.0, 59.99, Outcome.AGREE),
-        (57.0, 57.5, Outcome.DISAGREE),  # not gone
-        (60.0, 60.0, Outcome.DISAGREE),  # there never was one
-        (58.0, 57.0, Outcome.DISAGREE),  # it grows
-        (57.0, None, Outcome.CANNOT_TELL),
-        (None, 60.0, Outcome.CANNOT_TELL),
+        (57.0, 59.99, (AGREE, AGREE, AGREE)),
+        (57.0, 57.5, (AGREE, AGREE, DISAGREE)),  # not gone
+        (60.0, 60.0, (DISAGREE, DISAGREE, AGREE)),  # there never was one
+        (58.0, 57.0, (AGREE, DISAGREE, DISAGREE)),  # it grows
+        (57.0, None, (AGREE, CANNOT_TELL, CANNOT_TELL)),
+        (None, 60.0, (CANNOT_TELL, CANNOT_TELL, AGREE)),
     ],
 )
 def test_the_statement_is_three_claims(
-    tmp_path: Path, at_1: float | None, at_32: float | None, outcome: Outcome
+    tmp_path: Path, at_1: float | None, at_32: float | None, outcomes: tuple[Outcome, ...]
 ) -> None:
     petra = {k: reached for k, reached in ((1, at_1), (32, at_32)) if reached is not None}
     write(tmp_path, petra, {1: 60.0, 32: 60.0}, baseline=None)
-    said = {name: entries[-1].text for name, entries in statement(tmp_path).items()}
-    assert said == {MATCHED: outcome.value, FIXED: "cannot tell"}
+    assert said(tmp_path, MATCHED) == [outcome.value for outcome in outcomes]
+    assert said(tmp_path, FIXED) == ["cannot tell"] * 3
 
 
 def test_the_change_is_paired_over_seeds(tmp_path: Path) -> None:
     write(tmp_path, {1: 57.0, 32: 59.0}, {1: 60.0, 32: 60.0})
-    change, _ = statement(tmp_path)[MATCHED]
+    change, _ = claims(tmp_path, MATCHED)[1]
     assert change.raw == pytest.approx(-2.0 + 0.02 * (1 - 1 / 32))
     assert float(change.text.rpartition("±")[2]) < 0.1  # though each run is one point off
 
@@ -104,5 +109,5 @@ def test_the_narrow_scale_has_its_own_k_and_cannot_tell(tmp_path: Path) -> None:
     for method in (methods.PETRA, methods.BACKPROPAGATION):
         fake_records.train(NARROW.cell("cifar10", "revnet18", method, 1), tmp_path, 80.0)
     rows = sections.table(section(tmp_path), "figure4-narrow-cifar10").rows
-    assert [row[0].text for row in rows] == ["1", "4", "1 less 32"]
+    assert [row[0].text for row in rows] == ["1", "4", "1: below", "1 less 32: below", "32: not below"]
     assert rows[-1][-1].text == "cannot tell"
