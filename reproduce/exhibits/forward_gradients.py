@@ -16,7 +16,7 @@ from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import Sample, bounded, judge, means, measured
-from reproduce.show.content import Entry
+from reproduce.show.content import Entry, missing
 from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
@@ -105,11 +105,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=sorted(accuracy, key=lambda place: place[1] == FORWARD_GRADIENT),
         fields=[
             words("network", lambda place: place[0]),
-            words("target", lambda place: place[3] or _way(place)),
-            words("guess", lambda place: _way(place) * bool(place[4])),
+            words("guess", _way),
+            words("target", lambda place: place[3]),
             words("space", lambda place: place[5].replace("_", " ")),
             mean("accuracy, %", lambda place: accuracy[place]),
-            judged("points", lambda place: less.get(place), group="less backpropagation"),
+            judged("points", lambda p: less.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"),
             estimated("lowest", lambda place: cosines[place, 0].estimate, 3, group="cosine, block"),
             estimated("highest", lambda place: cosines[place, last].estimate, 3, group="cosine, block"),
             amount("memory", lambda place: costs.get((_costing(place), ALLOCATED)), 2, group=STEP, without="not run"),
@@ -165,8 +165,10 @@ def _way(place: tuple[str, ...]) -> str:
 
 
 def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
-    """The value, unknown where none was at hand, and whose it is."""
-    row = published.forward_gradient_row(*place[3:7]) if place[1] in (FORWARD_GRADIENT, EXACT[0]) else None
+    """The value, unknown where none was at hand, and whose it is; nothing of methods that this field does not have."""
+    if place[1] not in (FORWARD_GRADIENT, EXACT[0]):
+        return missing(""), ""
+    row = published.forward_gradient_row(*place[3:7])
     if row is None:
         return statements.UNKNOWN, ""
     return published_value(row, "test_accuracy_percent"), f"{row['work']} {row['name']}"

@@ -4,9 +4,9 @@ The obvious place for a published number is the line of code that compares with 
 separated from where it came from. Here the numbers live in CSV files beside this module, one file a table, and come out
 as `Row`s that carry a `Mark`:
 
-    paper          read in the text of the paper
-    second-hand    quoted from version 2 of the paper by others; the table itself was not at hand
-    unknown        the paper reports it, its values were not at hand; shown as unknown, never invented
+    paper          read in the text of its paper
+    second-hand    quoted from its paper (of PETRA, version 2) by others; the table itself was not at hand
+    unknown        its paper reports it, its values were not at hand; shown as unknown, never invented
 
 A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists
 every table and figure of the paper, those of unknown values too. `pareprop.csv` and `bdia.csv` are of other papers
@@ -57,9 +57,9 @@ class Mark(enum.Enum):
     def meaning(self) -> str:
         """What a reader is told."""
         meanings = {
-            Mark.PAPER: "read in the text of the paper",
-            Mark.SECOND_HAND: "quoted from version 2 of the paper by others",
-            Mark.UNKNOWN: "reported by the paper, but the values were not at hand",
+            Mark.PAPER: "read in the text of its paper",
+            Mark.SECOND_HAND: "quoted from its paper by others",
+            Mark.UNKNOWN: "reported by its paper, but the values were not at hand",
         }
         return meanings[self]
 
