@@ -13,7 +13,7 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means
-from reproduce.show.content import Finding, OfK, Tone, short_title
+from reproduce.show.content import Finding, Tone, short_title
 from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import count, some
 
@@ -68,11 +68,11 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     )
 
     def of_k(k: int) -> list[Field]:
-        difference = judged("difference", lambda row: less.get((*row, k), ""), digits=1, group=OfK(k))
-        return [mean("accuracy, %", lambda row: accuracy.get((*row, k)), 1, group=OfK(k)), difference]
+        difference = judged("difference", lambda row: less.get((*row, k), ""), digits=1, group=f"k = {k}")
+        return [mean("accuracy, %", lambda row: accuracy.get((*row, k)), 1, group=f"k = {k}"), difference]
 
     def less_rival(k: int) -> Field:
-        return judged("PETRA less it", lambda row: beside[*row, k], digits=1, group=OfK(k))
+        return judged("PETRA less it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
 
     head = [words("network", lambda row: row[0]), method("method", lambda row: methods.by_name(row[1]))]
     yield table(

@@ -17,7 +17,7 @@ from reproduce.show.compare import Samples, judge, means, points
 from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.facets import facet
-from reproduce.show.tables import amount, judged, mean, published, published_value, table, words
+from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
 
 Stated = Mapping[str, published_tables.Row]  # published accuracies on a data set by network
 
@@ -46,7 +46,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         fields=[
             words("data set", lambda key: catalogue.by_name(key[0]).title),
             words("network", lambda key: key[1]),
-            published("published", lambda key: published_value(stated[key], "value")),
+            entry("published", lambda key: published_value(stated[key], "value")),
             mean("ours", lambda key: ours[key]),
             judged("difference", lambda key: less.get(key, "")),
         ],
@@ -77,7 +77,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         rows=memory,
         fields=[
             words("network", lambda row: row["network"]),
-            published("published", lambda row: published_value(row, "value")),
+            entry("published", lambda row: published_value(row, "value")),
             amount("ours", lambda row: measured(row["network"], ALLOCATED), 1, without="not run"),
             amount("side bits", lambda row: measured(row["network"], SIDE_BITS), 2, without="not run"),
             amount("their share, %", lambda row: share(row["network"]), 2, without="not run"),
@@ -116,7 +116,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("accuracy, %", lambda c: accuracy[c.title]),
             words("compared with", lambda c: c.against and c.against.title),
             judged("points", lambda c: less.get(c, "")),
-            published("published points", lambda c: _published_points(c, stated)),
+            entry("published points", lambda c: _published_points(c, stated)),
         ],
         notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser beside ViT."],
     )

@@ -16,7 +16,7 @@ from reproduce.show.compare import Sample, Samples, judge, points
 from reproduce.show.content import Entry, none, text
 from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
 from reproduce.show.statistics import Estimate, Judgement
-from reproduce.show.tables import Field, judged, mean, number, published, table
+from reproduce.show.tables import Field, entry, judged, mean, number, table
 
 FIRST, LAST = ACCUMULATIONS[0], ACCUMULATIONS[-1]
 STATEMENT = statements.of("figure4")
@@ -95,7 +95,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             number("k", lambda k: text(k, sort=1e3) if k in CLAIMS else k),
             number("images an update", lambda k: none("") if k in CLAIMS else k * example.batch_size),
-            published("published", lambda k: STATEMENT.entry if k == first else none("") if k in CLAIMS else UNKNOWN),
+            entry("published", lambda k: STATEMENT.entry if k == first else none("") if k in CLAIMS else UNKNOWN),
             mean("PETRA, %", petra.get),
             *beside(MATCHED),
             *beside(FIXED),

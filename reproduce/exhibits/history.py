@@ -28,7 +28,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for machine, rows in every.groupby("machine"):
         commits, figures = rows["commit"].nunique(), rows["figure"].nunique()
         changes = rows[(rows["value"] / rows["before"] - 1).abs() > CHANGED]
-        moved = list(dict.fromkeys(changes["figure"]))
+        drifted = rows[(rows["ratio"] - 1).abs() > CHANGED]  # in small steps, perhaps, of which none is a change
+        moved = list(dict.fromkeys([*changes["figure"], *drifted["figure"]]))
         said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
         latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()
         now = "".join(f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved)

@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
 from reproduce.records.frames import Sheet
-from reproduce.show import facets
+from reproduce.show import facets, plots
 from reproduce.show.compare import Sample, judge, means, points
 from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, number, table, words
@@ -62,7 +62,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
                 {
                     arm.title: {epochs: gap[of, epochs].estimate for of, epochs in places if of == arm}
                     for arm in dict.fromkeys(arm for arm, _ in places)
-                }
+                },
+                {arm.title: plots.COLOURS[arm.method] for arm in ARMS},
             )
         ],
         beside_label="less backpropagation, points",

@@ -22,7 +22,7 @@ from reproduce.show.compare import NOT_RUN, Sample, judge, means, points, report
 from reproduce.show.content import Finding, Tone, none
 from reproduce.show.facets import facet
 from reproduce.show.statements import Outcome
-from reproduce.show.tables import entry, judged, mean, mean_entry, number, published, published_value, table, words
+from reproduce.show.tables import entry, judged, mean, mean_entry, number, published_value, table, words
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
 #: which nobody chose by the test set.
@@ -74,8 +74,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title),
                 words("network", lambda line: _title(line[0]["model"])),
                 words("method", lambda line: methods.by_name(line[0]["method"]).title),
-                published("parameters, M", lambda line: published_value(line[0], "params_million")),
-                published("published", lambda line: published_value(line[0], "top1_percent")),
+                entry("parameters, M", lambda line: published_value(line[0], "params_million")),
+                entry("published", lambda line: published_value(line[0], "top1_percent")),
                 entry("ours", lambda line: mean_entry(line[2]) if line[2] else none("torchvision's own weights")),
                 words("our k", lambda line: line[1]),
                 judged("difference", lambda line: line[3]),

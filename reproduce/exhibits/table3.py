@@ -19,7 +19,7 @@ from reproduce.show.compare import DONE, NOT_RUN, agreement
 from reproduce.show.content import GIGABYTE, MEGABYTE, Entry, Finding, Tone, missing, short_title
 from reproduce.show.facets import KIND_LOOKS, facet
 from reproduce.show.statements import combine
-from reproduce.show.tables import amount, difference, method, published, published_value, table, words
+from reproduce.show.tables import amount, difference, entry, method, published_value, table, words
 
 INTRODUCTION = (
     "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics, one "
@@ -64,8 +64,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
             method("method", lambda row: methods.by_name(row[0].method)),
             words("input buffer", lambda row: row[1]["input_buffer"]),
             words("parameter buffer", lambda row: row[1]["parameter_buffer"]),
-            published("GB", lambda row: published_value(row[1], "memory_gb"), group="published"),
-            published("saving, %", lambda row: published_value(row[1], "saving_percent"), group="published"),
+            entry("GB", lambda row: published_value(row[1], "memory_gb"), group="published"),
+            entry("saving, %", lambda row: published_value(row[1], "saving_percent"), group="published"),
             amount("GB", lambda row: row[0].published_rule, 2, group=BY_RULE),
             difference("difference", less, 1, group=BY_RULE, hint="after rounding to the published digits"),
             amount("saving, %", lambda row: row[0].published_rule_saved, 1, group=BY_RULE),

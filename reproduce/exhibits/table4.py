@@ -17,7 +17,7 @@ from reproduce.show.compare import judge, means, points
 from reproduce.show.content import Entry, estimate
 from reproduce.show.statements import UNKNOWN, combine, is_below, judged_entries
 from reproduce.show.statistics import Judgement
-from reproduce.show.tables import judged, mean, published, table, words
+from reproduce.show.tables import entry, judged, mean, table, words
 
 STATEMENT = statements.of("table4")
 FULL, INPUTS, WEIGHTS, PETRA = (
@@ -76,7 +76,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("method", lambda row: row[1].title if row[1] else "inputs reconstructed less weights current"),
             words("inputs", lambda row: row[1] and ("reconstructed" if row[1].reconstructs else "kept")),
             words("weights", lambda row: row[1] and ("kept" if row[1].stashes_weights else "current")),
-            published("published", lambda row: UNKNOWN if row[1] else STATEMENT.entry),
+            entry("published", lambda row: UNKNOWN if row[1] else STATEMENT.entry),
             mean("ours, %", lambda row: accuracy[row[0], row[1].name] if row[1] else None),
             judged("less both kept", difference),
         ],

@@ -15,7 +15,7 @@ from reproduce.modelling.modelled import timed_networks
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, TIMES, Table, missing
-from reproduce.show.tables import amount, number, published, published_value, table, words
+from reproduce.show.tables import amount, entry, number, published_value, table, words
 
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
@@ -45,7 +45,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         fields=[
             words("network", lambda row: row["model"].replace("revnet", "RevNet-")),
             number("J", lambda row: row.number("devices")),
-            published("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
+            entry("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
             amount("measured on J devices", lambda _: None, 2, group="speed-up", without="not run"),
             amount("modelled", lambda r: speedups.get(r["model"], missing(states[r["model"]])), 2, group="speed-up"),
         ],

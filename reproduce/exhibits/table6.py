@@ -15,7 +15,7 @@ from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import GIGABYTE, MEGABYTE
-from reproduce.show.tables import amount, amounts, difference, number, published, published_value, table, words
+from reproduce.show.tables import amount, amounts, difference, entry, number, published_value, table, words
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
 SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
@@ -55,7 +55,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         rows=ours,
         fields=[
             words("fragment", lambda line: line[0]["fragment"]),
-            published("published, GB", lambda line: published_value(line[0], "memory_gb")),
+            entry("published, GB", lambda line: published_value(line[0], "memory_gb")),
             amount("ours, least such stage, GB", lambda line: line[1][0], 2),
             amount("ours, largest such stage, GB", lambda line: line[1][-1], 2),
         ],

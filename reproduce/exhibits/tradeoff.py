@@ -13,7 +13,7 @@ from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import PIPELINES, WAYS, Way, front, taken
 from reproduce.records.frames import Frame, Sheet
-from reproduce.show import facets, plots
+from reproduce.show import facets
 from reproduce.show.compare import Samples, bounded, judge, means
 from reproduce.show.content import MEGABYTE
 from reproduce.show.tables import amount, mean, table, words
@@ -26,10 +26,7 @@ INTRODUCTION = (
     "backpropagation and empties at every update of k micro-batches."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
-LOOKS = {m.title: facets.Look(m.title, plots.COLOURS[m]) for m in methods.PAPER} | {
-    way.title: facets.Look(way.title, colour, marker="s")
-    for way, colour in zip(PIPELINES, ("#7a5195", "#bc5090", "#003f5c", "#2f7ed8"), strict=True)
-}
+LOOKS = facets.TITLE_LOOKS | facets.PIPELINE_LOOKS
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:

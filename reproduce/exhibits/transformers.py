@@ -15,7 +15,6 @@ from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, method, table, words
 
 EXACT = methods.BACKPROPAGATION.name
-BOTTOM = 1  # the lowest stage that reconstructs its input
 INTRODUCTION = (
     "Transformers of two streams, reversible between embedding and head, trained by AdamW under PETRA and under "
     "backpropagation with the same seeds, data and learning rates: RevViT on images, RevRoBERTa on text, of which it "

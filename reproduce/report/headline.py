@@ -18,10 +18,10 @@ from reproduce.modelling.held import by_kind, held
 from reproduce.modelling.modelled import timed_networks
 from reproduce.modelling.tradeoff import WAYS, taken
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets, plots
+from reproduce.show import facets
 from reproduce.show.compare import bounded, means
 from reproduce.show.content import GIGABYTE, Figure, short_title
-from reproduce.show.facets import KIND_LOOKS, Look, facet
+from reproduce.show.facets import KIND_LOOKS, PIPELINE_LOOKS, TITLE_LOOKS, facet
 
 __all__ = ["Headline", "claim", "headlines"]
 
@@ -136,11 +136,8 @@ def _memory(frames: Frames) -> Iterator[Headline]:
 
 SPEED_K = 16
 SPEED_LOOKS = {
-    "PETRA": Look("PETRA", plots.COLOURS[methods.PETRA]),
-    "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
-    "1F1B, checkpointing": Look("1F1B, checkpointing", "#0072b2", (1, 1), "s"),
-    "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "^"),
-    "Reversible backpropagation": Look("Reversible backpropagation", plots.COLOURS[methods.REVERSIBLE_BACKPROPAGATION]),
+    way: (TITLE_LOOKS | PIPELINE_LOOKS)[way]
+    for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
 }
 
 

@@ -2,8 +2,8 @@
 
 People look before they read. So of a section its sentence, the first picture and the first table are shown, and all
 else is folded; so are rows of which nothing has been run, where they are most of a table. What a reader may choose to
-see alone (one k, one scale) every part carries as data: a table or picture its scale, a column the k of its head
-(`reproduce.show.content.OfK`), a row that of its column "k".
+see alone (one k, one scale) every part carries as data: a table or picture its scale, a column the k of its head,
+rows that of their heading, or a row that of its column "k".
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from reproduce.grids.paper import ACCUMULATIONS
-from reproduce.show.content import Block, Column, Entry, Figure, OfK, Section, Table, Tone
+from reproduce.show.content import Block, Column, Entry, Figure, Section, Table, Tone
 
 __all__ = [
     "Picture",
@@ -96,7 +96,8 @@ def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:
 
 def k_of_head(head: str) -> str:
     """The k that a head of columns or rows is of; empty: it is of none or of several."""
-    return str(head.k) if isinstance(head, OfK) else ""
+    match = re.fullmatch(r"k = (\d+)", head)
+    return match[1] if match else ""
 
 
 def raw_differs(entry: Entry) -> bool:

@@ -6,6 +6,7 @@ a download and an alternative text in one place, and all tables look alike.
 """
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,6 @@ class Entry:
     hint: str = ""  # explanation of a few words, shown on hovering and read by screen readers
     mark: Mark | None = None  # of a published value, how well it is known
     code: bool = False  # whether it is a command, a hash or a file name
-    anchor: str = ""  # key of the section of the page that the text leads to; empty: it leads nowhere
 
     @property
     def raw(self) -> float | str:
@@ -48,25 +48,9 @@ class Entry:
         return self.text if self.value is None else self.value
 
 
-class OfK(str):
-    """The common head "k = 4" of columns that are of one k: what a reader can choose to see alone."""
-
-    k: int
-
-    def __new__(cls, k: int) -> "OfK":
-        """The head of columns with this k."""
-        head = super().__new__(cls, f"k = {k}")
-        head.k = k
-        return head
-
-    def __reduce__(self) -> tuple[type["OfK"], tuple[int]]:
-        """What a copy in another process is made of."""
-        return OfK, (self.k,)
-
-
 @dataclass(frozen=True)
 class Column:
-    """Head of a column; columns of one `group` stand under a common head, which may be an `OfK`."""
+    """Head of a column; columns of one `group` stand under a common head."""
 
     name: str
     numeric: bool = True
@@ -218,10 +202,15 @@ def estimate(value: Estimate, digits: int, *, sign: bool = False, tone: Tone = T
     return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, tone)
 
 
-def relative_error(estimate: Estimate) -> Entry:
-    """A relative error ± half the 95 % interval, both to two digits, however small or large: 1.6e-07, 0.062, 1005."""
-    half = "" if estimate.half_width is None else f" ± {two_digits(estimate.half_width)}"
-    return Entry(two_digits(estimate.mean) + half, estimate.mean, Tone.OURS, "" if half else "one seed: no interval")
+def relative_error(values: Sequence[float]) -> Entry:
+    """The mean of relative errors and their range, to two digits, however small or large: 1.6e-07, 0.062, 1005.
+
+    An interval around the mean would reach below 0 where one seed is far off, which no norm does.
+    """
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Entry(two_digits(mean), mean, Tone.OURS, "one seed: no range")
+    return Entry(f"{two_digits(mean)}, {two_digits(min(values))} to {two_digits(max(values))}", mean, Tone.OURS)
 
 
 def verdict(value: Verdict) -> Entry:

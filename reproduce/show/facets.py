@@ -69,6 +69,13 @@ class Look:
 METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
 #: By their titles.
 TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL}
+#: Of synchronous pipelines by their titles (`reproduce.modelling`).
+PIPELINE_LOOKS = {
+    "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "s"),
+    "GPipe, checkpointing": Look("GPipe, checkpointing", "#bc5090", (2, 1), "s"),
+    "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
+    "1F1B, checkpointing": Look("1F1B, checkpointing", "#6f8fd6", (1, 1), "s"),
+}
 #: By the kinds of tensors that a stage holds.
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
 #: By the measures of reconstructed inputs (`reproduce.measures.reconstruction`).
@@ -279,16 +286,22 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
 def seen(panel: Panel) -> str:
     """What a panel shows, in words.
 
-    Bars by their sums, rows by their means ("PETRA 59.2; DSP 58.4"), lines by their means at both ends ("PETRA from
-    0.7 to 0.99").
+    Bars by their sums, rows by their means, hue by hue ("PETRA 59.2; DSP 58.4"), lines by their means at both ends
+    ("PETRA from 0.7 to 0.99").
     """
     part, x, y = panel.part, panel.x, panel.y
     for names, values in ((x, y), (y, x)):
         if names in part and not is_numeric_dtype(part[names]):
-            by_name = part.groupby(names, sort=False)[values]
-            amounts = by_name.sum() if names == x else by_name.mean()
-            labels = {name: look.label for name, look in panel.looks.items()} if names == panel.hue else {}
-            return "; ".join(f"{labels.get(name, name)} {value:.4g}" for name, value in amounts.items())
+            labels = {value: look.label for value, look in panel.looks.items()}
+            mixed = names == y and (part.groupby(names)[panel.hue].nunique() > 1).any()  # a mean over hues is of none
+            by = [names, panel.hue] if mixed else [names]
+            grouped = part.groupby(by, sort=False)[values]
+            amounts = grouped.sum() if names == x else grouped.mean()
+            places = [
+                ", ".join(str(labels.get(name, name)) for name in (place if mixed else [place]))
+                for place in amounts.index
+            ]
+            return "; ".join(f"{place} {value:.4g}" for place, value in zip(places, amounts, strict=True))
     said = []
     for look, of_hue in panel.by_hue():
         means = of_hue.groupby(x)[y].mean()
@@ -541,8 +554,11 @@ def _field(
     axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
 
 
-def differences(by: Mapping[str, Mapping[Any, Estimate | None]]) -> Layer:
-    """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x."""
+def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mapping[str, str] | None = None) -> Layer:
+    """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x.
+
+    `colours`: of the labels that are not of PETRA.
+    """
 
     def differences(panel: Panel) -> None:
         axes = panel.axes
@@ -555,7 +571,7 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]]) -> Layer:
                 [estimate.mean for estimate in known.values()],
                 yerr=[estimate.half_width or 0.0 for estimate in known.values()],
                 fmt="os^v"[number % 4],
-                color=plots.COLOURS[methods.PETRA],
+                color=(colours or {}).get(label, plots.COLOURS[methods.PETRA]),
                 markerfacecolor=None if number == 0 else "white",
                 markersize=4.5,
                 linewidth=1.2,
@@ -589,22 +605,13 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
 
     def labelled(panel: Panel) -> None:
         words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
-        shades([place for place, word in words.items() if word in shaded])(panel)
+        for place in [place for place, word in words.items() if word in shaded]:
+            panel.axes.axvspan(place - 0.5, place + 0.5, color=plots.RULE, alpha=0.45, linewidth=0, zorder=0)
         places = sorted(words)[:: 1 + len(words) // 20]
         panel.axes.set_xlim(min(words) - 0.5, max(words) + 0.5)
         panel.axes.set_xticks(places, [f"{place}\n{words[place]}" for place in places], fontsize=7.5)
 
     return labelled
-
-
-def shades(places: Sequence[float]) -> Layer:
-    """Shade half a step to both sides of these places of the x-axis, such as stages that keep their input."""
-
-    def shades(panel: Panel) -> None:
-        for place in places:
-            panel.axes.axvspan(place - 0.5, place + 0.5, color=plots.RULE, alpha=0.45, linewidth=0, zorder=0)
-
-    return shades
 
 
 def around(values: Sequence[float]) -> tuple[float, float]:

@@ -42,8 +42,8 @@ class Estimate:
         return None if self.high is None else self.high - self.mean
 
 
-def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Mean and two-sided interval of independent values by Student's t.
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and two-sided 95 % interval of independent values by Student's t.
 
     Raises: ValueError: there are no values, or one is not finite.
     """
@@ -58,7 +58,7 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     if n == 1:
         return Estimate(mean, None, None, 1)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = _factor(n - 1, confidence) * spread / math.sqrt(n)
+    half = _factor(n - 1) * spread / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -70,7 +70,7 @@ class Verdict(enum.Enum):
     CANNOT_TELL = "cannot tell"
 
 
-def verdict(difference: Estimate | None, margin: float = MARGIN_POINTS) -> Verdict:
+def verdict(difference: Estimate | None) -> Verdict:
     """Judge a difference by its 95 % interval.
 
     - agree: the whole interval lies within ±margin. The difference is shown to be small; that a difference was not
@@ -79,44 +79,40 @@ def verdict(difference: Estimate | None, margin: float = MARGIN_POINTS) -> Verdi
     - cannot tell: everything else. That is an interval that contains 0 and reaches beyond the margin (more seeds
       would help), a single seed (there is no interval), no shared seed, and values without any spread outside
       the margin: a test set counts in steps of whole images, so equal differences are no measure of the spread.
-
-    Raises: ValueError: the margin is not positive.
     """
-    if not margin > 0:
-        raise ValueError(f"the margin must be above 0, got {margin}")
     if difference is None or difference.low is None or difference.high is None:
         return Verdict.CANNOT_TELL
-    if -margin <= difference.low and difference.high <= margin:
+    if difference.low >= -MARGIN_POINTS and difference.high <= MARGIN_POINTS:
         return Verdict.AGREE
-    if without_spread(difference, margin) or difference.low <= 0 <= difference.high:
+    if without_spread(difference) or difference.low <= 0 <= difference.high:
         return Verdict.CANNOT_TELL
     return Verdict.DIFFER
 
 
-def without_spread(difference: Estimate, margin: float = MARGIN_POINTS) -> bool:
+def without_spread(difference: Estimate) -> bool:
     """Whether the values were equal, up to the rounding of a subtraction: then their spread is not known."""
-    return difference.half_width is not None and 2 * difference.half_width <= 1e-9 * margin
+    return difference.half_width is not None and 2 * difference.half_width <= 1e-9 * MARGIN_POINTS
 
 
-def p_value(difference: Estimate, confidence: float = CONFIDENCE) -> float:
+def p_value(difference: Estimate) -> float:
     """Two-sided p of Student's t-test that the mean is 0; 1 where nothing is known of the spread.
 
-    Below 1 - confidence, that of the interval, exactly where this excludes 0.
+    Below 5 % exactly where the interval excludes 0.
     """
     if difference.half_width is None or without_spread(difference):
         return 1.0
     from scipy import special
 
     freedom = difference.n - 1
-    error = difference.half_width / _factor(freedom, confidence)
+    error = difference.half_width / _factor(freedom)
     return float(2 * special.stdtr(freedom, -abs(difference.mean) / error))
 
 
-def _factor(freedom: int, confidence: float) -> float:
+def _factor(freedom: int) -> float:
     """Student's: half the width of an interval in units of the mean's standard error."""
     from scipy import special  # not scipy.stats, which takes seconds to import, and only where something is estimated
 
-    return float(special.stdtrit(freedom, (1 + confidence) / 2))
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

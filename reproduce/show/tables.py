@@ -33,8 +33,9 @@ from reproduce.show.statistics import Estimate, Judgement, Verdict
 Of = Callable[[Any], Any]
 
 RECONSTRUCTION = (
-    "Error: norm of reconstructed less true over that of the true. Training: the engine's own inversion, 2(J-2) ticks "
-    "after the forward. Rounding: the forward inverted with its own weights; the engine has no streams of bfloat16."
+    "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
+    "own inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with its own weights; the engine "
+    "has no streams of bfloat16."
 )
 
 
@@ -166,13 +167,13 @@ def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> En
 
 
 def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
-    """A column of mean relative errors ± half the 95 % interval (seeds); see `content.relative_error`."""
+    """A column of mean relative errors with their range (seeds); see `content.relative_error`."""
 
     def shown(row: Any) -> Entry:
         sample = of(row)
         if sample.estimate is None:
             return missing(sample.summary, sample.unfinished)
-        shown_error = relative_error(sample.estimate)
+        shown_error = relative_error(list(sample.values.values()))
         return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
 
     return entry(name, shown, group=group)
@@ -208,11 +209,6 @@ def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
         shown = Entry(shown.text + ("" if judgement.stands else f" {CHANCE}"), shown.text, shown.tone, hint)
     points = estimate_entry(judgement.difference, digits, sign=True)
     return [Entry(points.text, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
-
-
-def published(name: str, of: Callable[[Any], Entry], *, group: str = "") -> Field:
-    """A column of published values; see `published_value`."""
-    return entry(name, of, group=group)
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from reproduce.published import Mark
-from reproduce.report.layout import split
+from reproduce.report.layout import k_of_head, split
 from reproduce.show.content import Column, Entry, Table, Tone, missing, number, published
 
 BEGUN, WAITING = [Entry("a"), number(1.0, 1)], [Entry("b"), missing("not run")]
@@ -15,6 +15,10 @@ STATED = [Entry("c"), missing("not run"), published("94.9", Mark.PAPER)]
 def some_table(*rows: Sequence[Entry]) -> Table:
     columns = [Column("way"), *[Column("accuracy, %")] * (len(rows[0]) - 1)]
     return Table("t", "Accuracy of the ways.", columns, rows, notes=["One note."], scale="small")
+
+
+def test_a_head_or_a_heading_says_which_k_it_is_of() -> None:
+    assert [k_of_head(head) for head in ("k = 4", "k = 16", "", "k", "RevNet-18, k = 4")] == ["4", "16", "", "", ""]
 
 
 def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others() -> None:

@@ -59,6 +59,8 @@ def test_a_figure_says_what_is_in_it() -> None:
     bars = [("S", 2.0, "a"), ("S", 3.0, "b"), ("T", 1.0, "b")]
     assert said(facets.stack(), bars) == "1 panel, % against k. S 5; T 1."
     assert said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "a")]) == "1 panel, % against k. S 1.5."
+    hues = said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "b")])
+    assert hues == "1 panel, % against k. S, the first 1; S, the second 2.", "a mean over hues is of none"
     assert said(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
 
 

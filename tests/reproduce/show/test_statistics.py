@@ -10,12 +10,12 @@ from reproduce.show.compare import Sample
 from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate, holm, judge, p_value, verdict
 
 
-@pytest.mark.parametrize(("n", "confidence", "mean"), [(2, 0.95, 94.0), (3, 0.99, 0.0), (8, 0.5, -0.1)])
-def test_interval_and_p_are_those_of_scipys_one_sample_t_test(n: int, confidence: float, mean: float) -> None:
+@pytest.mark.parametrize(("n", "mean"), [(2, 94.0), (3, 0.0), (8, -0.1)])
+def test_interval_and_p_are_those_of_scipys_one_sample_t_test(n: int, mean: float) -> None:
     values = np.random.default_rng(n).normal(mean, 0.3, size=n)
-    ours = estimate(values.tolist(), confidence)
+    ours = estimate(values.tolist())
     theirs = stats.ttest_1samp(values, popmean=0.0)
-    interval = theirs.confidence_interval(confidence)
+    interval = theirs.confidence_interval(0.95)
     assert ours.mean == pytest.approx(values.mean(), rel=1e-12)
     assert (ours.low, ours.high, ours.n) == pytest.approx((interval.low, interval.high, n), rel=1e-12)
     assert p_value(estimate(values.tolist())) == pytest.approx(theirs.pvalue, rel=1e-9)
@@ -55,8 +55,6 @@ def test_verdict() -> None:
     ):
         assert verdict(Estimate((low + high) / 2, low, high, 3)) is expected, (low, high)
     assert verdict(Estimate(0.0, None, None, 1)) is verdict(None) is Verdict.CANNOT_TELL
-    with pytest.raises(ValueError, match="margin must be above 0, got 0"):
-        verdict(Estimate(0.0, 0.0, 0.0, 2), margin=0)
 
 
 def test_holm_by_hand() -> None:
