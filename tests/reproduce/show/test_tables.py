@@ -4,7 +4,7 @@ from reproduce.published import Mark
 from reproduce.show import content
 from reproduce.show.compare import Sample, judge
 from reproduce.show.content import Tone
-from reproduce.show.tables import amount, difference, judged, mean, published, table, words
+from reproduce.show.tables import amount, difference, entry, judged, mean, table, words
 
 GAPS = judge({1: Sample({0: -2.0, 1: -2.1}), 4: Sample()})
 
@@ -20,7 +20,7 @@ def test_every_kind_of_field_stands_under_its_head() -> None:
             amount("bytes", lambda k: 1e3 * k if k < 9 else None, 1, without="not held"),
             difference("less", lambda k: -k, 0),
             judged("gap", lambda k: GAPS.get(k, ""), group="runs"),
-            published("published", lambda _: content.published("95.3", Mark.PAPER)),
+            entry("published", lambda _: content.published("95.3", Mark.PAPER)),
         ],
         notes=("first", ""),
     )
