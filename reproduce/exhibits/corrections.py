@@ -225,7 +225,7 @@ def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
             f"(n = {len(gain.values)}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
             f"for {runs.share(best):.2f} times PETRA's bytes."
         )
-    return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).")
+    return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
 
 
 def _told(less: Less, where: str) -> Iterator[Finding]:
