@@ -52,7 +52,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
         yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
         yield from _aims(benchmark)
-        yield from (Finding(f"Benchmarks: {finding}") for finding in benchmark.findings)
+        yield from (Finding(f"Benchmarks: {benchmark.name}: {finding}") for finding in benchmark.findings)
         yield from _shown(benchmark, series[series["benchmark"] == benchmark.name])
 
 

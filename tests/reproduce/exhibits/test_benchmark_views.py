@@ -73,7 +73,7 @@ def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said(
     first, second = shown(record).findings
     assert first.tone is Tone.ALERT
     assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.000 instead of at least 5." in first.text
-    assert second.text == "Benchmarks: Ahead of ours: a horse."
+    assert second.text == "Benchmarks: race: Ahead of ours: a horse."
 
 
 def test_a_value_itself_may_have_an_aim() -> None:

@@ -47,6 +47,17 @@ def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
     )
 
 
+def test_a_drift_in_steps_too_small_to_be_listed_is_said(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        write(tmp_path, number, [100.0 * 1.006**number] * 4)
+    made = section(exhibit.EXHIBIT, frames(tmp_path))
+    assert not any(block.rows for block in made.blocks if isinstance(block, Table))
+    assert (
+        made.sentence
+        == "Over 5 commits 0 of 1 figure stayed within 1%; cost.track_bytes is at 1.02 of its first value."
+    )
+
+
 def test_values_of_an_older_version_of_a_benchmark_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0], version="0")
     write(tmp_path, 2, None)

@@ -92,9 +92,10 @@ def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> No
         x="k",
         y="y",
         xlog=True,
-        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}})],
+        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}}, {"gap": "#123456"})],
         finish=drawn.append,
     )
+    assert drawn[1].containers[0].lines[0].get_color() == "#123456"
     limits = [axes.get_xlim() for axes in drawn]
     assert limits[0] == limits[1]
     assert 0.5 < limits[1][0] < 1
