@@ -72,6 +72,8 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("chain16", 1, "PETRA", "predicted, linear"): 4.0,
     ("chain16", 1, "PETRA", "rate by delay"): 0.25,
     ("chain16", 1, "PETRA", "averaged weights"): 0.25,
+    ("chain16", 1, "PETRA", "spike compensation"): 0.25,
+    ("chain16", 1, "PETRA", "delay compensation"): 4.0,
     ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
 }
 #: Titles of the cures that won most there on the network of the study of length at k = 1: these are trained longer too.
