@@ -152,6 +152,9 @@ def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.Monke
     check(None)  # the system does not say
 
 
+DIFFERENCES = {"engine.Overhead.track_per_action"}  # of two times, which one short round may bring below 0
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAST])
 def test_it_runs_once_and_gives_a_number(
     name: str,
@@ -175,7 +178,7 @@ def test_it_runs_once_and_gives_a_number(
             value = chosen.do_run()
             value = value["samples"][0] if chosen.type == "time" else value
             assert math.isfinite(value)
-            assert value >= 0
+            assert value >= 0 or name in DIFFERENCES
         finally:
             chosen.do_teardown()
 
