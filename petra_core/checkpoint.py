@@ -76,9 +76,10 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
-    # The last three are of damaged tables of contents: of names, of flags that say "encrypted", of places before the
-    # beginning, which a file calls an invalid argument. Other errors of the file system are none of a checkpoint.
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, ValueError, RuntimeError, OSError) as error:
+    # The last three are of damaged tables of contents: of names, of flags that say "encrypted" or name an unknown
+    # compression, of places before the beginning, which a file calls an invalid argument. Other errors of the file
+    # system are none of a checkpoint.
+    except (zipfile.BadZipFile, EOFError, zlib.error, ValueError, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise CheckpointError(f"{name} is damaged or no checkpoint ({error}); {ADVICE}") from error

@@ -205,11 +205,10 @@ def corrector(correction: Correction, optimizer: Optimizer) -> Corrector:
             f"{' without momentum' if isinstance(optimizer, torch.optim.SGD) else ''}; choose 'rate', 'average' or "
             f"'compensation'"
         )
-    for setting in ("dampening", "maximize"):
-        values = [group.get(setting) for group in optimizer.param_groups]
-        if correction.momentum and any(values):
+    for setting in ("dampening", "maximize") if correction.momentum else ():
+        if values := [group[setting] for group in optimizer.param_groups if group[setting]]:
             raise ValueError(
                 f"the correction {correction.name!r} is a rule for SGD that minimizes, without dampening; got "
-                f"{setting}={next(filter(None, values))}: leave it out"
+                f"{setting}={values[0]}: leave it out"
             )
     return _RULES[correction.name](correction, optimizer)

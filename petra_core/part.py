@@ -32,7 +32,7 @@ from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
 from petra_core.randomness import RandomState, RandomStream, loaded, replay
 from petra_core.stages import HeadStage, Stage, StageWeights
-from petra_core.tape import Streams, Tape, as_streams, as_value, detached
+from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 
 
 @dataclass
@@ -438,8 +438,8 @@ class Part:
                 terms.append(gradient)
                 continue
             storage = storage_of(gradient)
-            is_whole = gradient.untyped_storage().nbytes() == gradient.nbytes
-            parameter.grad = gradient if is_whole and storage not in taken else gradient.clone()
+            is_its_own = fills_its_storage(gradient) and storage not in taken
+            parameter.grad = gradient if is_its_own else gradient.clone()
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
         if sums:

@@ -63,6 +63,11 @@ def leaf(stream: Tensor) -> Tensor:
     return stream.detach().requires_grad_(stream.is_floating_point() or stream.is_complex())
 
 
+def fills_its_storage(tensor: Tensor) -> bool:
+    """Whether a tensor is no view: neither of more than itself nor of fewer numbers, expanded."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
@@ -138,7 +143,7 @@ def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
     alive than it is accounted for, and after a resume it would have other strides, and with them other kernels that
     round differently.
     """
-    if gradient.untyped_storage().nbytes() == gradient.nbytes:
+    if fills_its_storage(gradient):
         return gradient
     return torch.empty_like(leaf, dtype=gradient.dtype).copy_(gradient)
 

@@ -17,7 +17,7 @@ from reproduce.show import facets
 from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
 from reproduce.show.content import Entry, Finding, with_sign
 from reproduce.show.facets import facet
-from reproduce.show.statistics import Judgement, Verdict
+from reproduce.show.statistics import Estimate, Judgement, Verdict
 from reproduce.show.tables import Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
 
@@ -43,8 +43,7 @@ class _Runs:
     accuracy: Samples
     kept: Samples  # megabytes
     rates: Mapping[Place, Entry]  # times the recipe's
-    chosen: Mapping[Place, float]  # accuracy with the seed of the choice
-    where: str  # in words; empty: at the recipe's rate
+    chosen: Mapping[Place, float]  # accuracy with the seed of the choice; both empty at the recipe's rate
 
     def share(self, place: Place) -> float | None:
         """Bytes kept, relative to the method alone."""
@@ -63,7 +62,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = every[every["epochs"] == every["epochs"].min()]
     recipes = runs[runs["rate"] == 1]
     by = ["network", "k", "method", "cure"]
-    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, "")
+    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
     less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
     yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)))
@@ -193,7 +192,7 @@ def _differences(less: Less) -> list[Field]:
 
 def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
     """The other seeds at the rate that was best with the seed of the choice, where rates were tried with that."""
-    best = _Runs(Samples(), Samples(), rates := {}, chosen := {}, ", at best rates")
+    reached, held, rates, chosen = Samples(), Samples(), {}, {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(cure.rates for cure in CURES if cure.title == place[-1])
         tried = {rate: value for rate in planned if (value := accuracy[*place, rate].values.get(CHOICE)) is not None}
@@ -202,27 +201,31 @@ def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
         rate = max(tried, key=lambda rate: tried[rate])
         chosen[place] = tried[rate]
         rates[place] = Entry(f"{rate:g}{'*' * (len(tried) < len(planned))}", rate)
-        best.accuracy[place] = accuracy[*place, rate].without(CHOICE)
-        best.kept[place] = kept[*place, rate]
-    return best
+        reached[place] = accuracy[*place, rate].without(CHOICE)
+        held[place] = kept[*place, rate]
+    return _Runs(reached, held, rates, chosen)
+
+
+def _of_petra(less: Less, kind: str) -> list[tuple[Place, Judgement, Estimate]]:
+    """The comparisons of a kind under PETRA that have a pair."""
+    return [
+        (place, judgement, judgement.difference)
+        for (of, place), judgement in less.items()
+        if of == kind and place[-2] == PETRA.name and judgement.difference
+    ]
 
 
 def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
     """The cure that wins most under PETRA: at best rates, if any is shown on other seeds, else at the recipe's."""
     for runs, less in views:
-        won = {
-            place: judgement
-            for (kind, place), judgement in less.items()
-            if kind == "alone" and place[-2] == PETRA.name and judgement.difference
-        }
+        won = _of_petra(less, "alone")
         if not won:
             continue
-        best = max(won, key=lambda place: (won[place].difference.n, won[place].difference.mean))  # type: ignore[union-attr]  # they have one
+        best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
         loss = points(runs.accuracy[_exact(best)] - runs.accuracy[_alone(best)]).removeprefix("+")
-        gain, judgement = runs.accuracy[best] - runs.accuracy[_alone(best)], won[best]
         return Sentence(
-            f"{best[0]}, k = {best[1]}{runs.where}: {best[3]} {points(gain)} of {loss} points lost "
-            f"(n = {len(gain.values)}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
+            f"{best[0]}, k = {best[1]}{', at best rates' * bool(runs.rates)}: {best[3]} {with_sign(gain.mean, 1)} of "
+            f"{loss} points lost (n = {gain.n}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
             f"for {runs.share(best):.2f} times PETRA's bytes."
         )
     return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
@@ -230,29 +233,21 @@ def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
 
 def _told(less: Less, where: str) -> Iterator[Finding]:
     """Of the cures under PETRA that were tried with several seeds, which win and which lose."""
-    of_petra = {
-        place: judgement
-        for (kind, place), judgement in less.items()
-        if kind == "alone" and place[-2] == PETRA.name and judgement.difference and judgement.difference.n > 1
-    }
-    for said, sign in (("win", 1), ("lose", -1)):
+    several = [of for of in _of_petra(less, "alone") if of[2].n > 1]
+    for said, sign in (("win", 1), ("lose", -1)) if several else ():
         named = [
-            f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(judgement.difference.mean, 1)})"
-            f"{CHANCE * (not judgement.survives)}"
-            for place, judgement in of_petra.items()
-            if judgement.verdict is Verdict.DIFFER and judgement.difference and sign * judgement.difference.mean > 0
+            f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(gain.mean, 1)}){CHANCE * (not judgement.survives)}"
+            for place, judgement, gain in several
+            if judgement.verdict is Verdict.DIFFER and sign * gain.mean > 0
         ]
-        if of_petra:
-            trials_made = count(len(of_petra), "trial")
-            yield Finding(
-                f"Corrections {where}: of {trials_made} under PETRA with several seeds these {said} points: "
-                f"{conjunction(named) or 'none'}."
-            )
+        yield Finding(
+            f"Corrections {where}: of {count(len(several), 'trial')} under PETRA with several seeds these {said} "
+            f"points: {conjunction(named) or 'none'}."
+        )
     alike = [
-        f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(judgement.difference.mean, 1)}, "
-        f"n = {judgement.difference.n}, {judgement.verdict.value})"
-        for (kind, place), judgement in less.items()
-        if kind == "same optimizer" and place[-2] == PETRA.name and judgement.difference
+        f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, "
+        f"{judgement.verdict.value})"
+        for place, judgement, less_exact in _of_petra(less, "same optimizer")
     ]
     if alike:
         yield Finding(f"Corrections {where}: PETRA less backpropagation by the same optimizer: {conjunction(alike)}.")

@@ -38,7 +38,7 @@ def train(tmp_path, monkeypatch):
     return call
 
 
-def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine):  # noqa: F811
+def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine):  # noqa: F811  # fixtures, imported above
     """Every new process saw the lease for the first time, and refused for ever."""
     left, _ = machine("beta")
     left.kill()
@@ -53,7 +53,7 @@ def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine
 @pytest.mark.parametrize(
     ("name", "message"), [("beta", "on beta"), ("alpha", "another process is working on this cell")]
 )
-def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811
+def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
     """And for one of this machine nobody waits. The clock of the file server may be ahead."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0))
     left, _ = machine(name)
