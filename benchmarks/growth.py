@@ -1,8 +1,8 @@
 """Time and bytes against the number of stages J, against k, width and batch: the curves from which exponents are read.
 
 What is claimed of PETRA is about growth: a tick takes time in proportion to the depth, and what a stage of a reversible
-chain holds does not grow with the delay 2(J-1-j), which is what delayed gradients pay for. One network at one size can
-show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
+chain holds does not grow with the staleness 2(J-1-j), which is what delayed gradients pay for. One network at one size
+can show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
 
 Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes alone.
 Every method at every size has its turn in every round, the methods of a size one after the other. Bytes of an inner
@@ -11,7 +11,7 @@ weights, messages and graph, each at its largest moment): the same in every run.
 
 Two claims, which may fail. A tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the
 variance of its time over J, and the exponent's interval ends at 1.1 at most. What an inner stage holds under PETRA does
-not grow with the delay: the interval of the exponent of its bytes lies within ±0.02.
+not grow with the staleness: the interval of the exponent of its bytes lies within ±0.02.
 
 Usage, with the defaults:
 

@@ -18,7 +18,7 @@ from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.running import devices
-from reproduce.teams.sharing import Shares
+from reproduce.teams.partitioning import Shares
 
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")

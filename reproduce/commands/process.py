@@ -25,7 +25,7 @@ from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
-from reproduce.teams import sharing
+from reproduce.teams import launched, partitioning
 from reproduce.teams.launch import LOST, Failure, first_to_report, launcher_gone
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
@@ -52,10 +52,10 @@ def train_here(
     Raises: click.UsageError: a setting does not fit this machine, or the processes that were started. Failure: the cell
     failed, or cannot be trained as things are.
     """
-    where = checked(lambda: devices.take(sharing.local_device(device)))
+    where = checked(lambda: devices.take(launched.local_device(device)))
     torch.set_num_threads(threads)
     shares = checked(lambda: _shares(cell, processes, partition))
-    cell = checked(lambda: sharing.replicated(cell, shares))
+    cell = checked(lambda: partitioning.replicated(cell, shares))
     team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
@@ -100,16 +100,16 @@ def _how(team: Team, threads: int) -> str:
     return "; ".join(filter(None, [many, team.notice]))
 
 
-def _shares(cell: TrainedCell, asked: int, partition: str) -> sharing.Shares:
+def _shares(cell: TrainedCell, asked: int, partition: str) -> partitioning.Shares:
     """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
-    alone = not sharing.launched()
+    alone = not launched.in_a_team()
     if alone and partition == "balanced":
         partition = "even"  # of one process both are all
-    return sharing.shares(cell, partition, 1 if alone else sharing.processes_of_replica(asked, cell.replicas))
+    return partitioning.shares(cell, partition, 1 if alone else launched.processes_of_replica(asked, cell.replicas))
 
 
-def _join(cell: TrainedCell, shares: sharing.Shares, device: torch.device, patience: timedelta) -> Team:
-    if not sharing.launched():
+def _join(cell: TrainedCell, shares: partitioning.Shares, device: torch.device, patience: timedelta) -> Team:
+    if not launched.in_a_team():
         return ALONE
     from reproduce.teams import processes
 

@@ -32,7 +32,7 @@ from reproduce.grids import smoke
 from reproduce.measures.how import How
 from reproduce.modelling import balance
 from reproduce.running import devices
-from reproduce.teams import sharing
+from reproduce.teams import launched, partitioning
 from reproduce.teams.launch import launch
 
 NETWORK, DATA, METHOD, GUESSES, RECIPE, RUN = (
@@ -214,18 +214,18 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     checked(lambda: devices.check_graphs(how.cuda_graphs, [device]))
     if processes > 1 and isinstance(cell, ForwardGradientCell):
         raise click.UsageError(f"--processes {processes}: forward gradients are trained by one process")
-    if processes * cell.replicas > 1 and not sharing.launched():
+    if processes * cell.replicas > 1 and not launched.in_a_team():
         arguments = sys.argv[1:]
         if partition == "balanced":
             partition = checked(lambda: _balanced(cell, processes, device, threads))
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
-        shared = checked(lambda: sharing.replicated(cell, sharing.shares(cell, partition, processes)))
+        shared = checked(lambda: partitioning.replicated(cell, partitioning.shares(cell, partition, processes)))
         check_files(options["output"] or Path("runs") / shared.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
-    how = shared_by(how, sharing.local_team_size())
+    how = shared_by(how, launched.local_team_size())
     train_here(cell, how, device=device, threads=threads, processes=processes, partition=partition, **options)
 
 

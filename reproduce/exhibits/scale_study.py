@@ -45,9 +45,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
     )
     for devices, of in list(ways.groupby("devices"))[:1]:
-        both = of.iloc[0], of[of["delay"] == 0].nlargest(1, "efficiency").iloc[0]
+        both = of.iloc[0], of[of["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
         petra, best = (f"{w['title']} {w['efficiency']:.0%} in {w['peak'] / MEGABYTE:,.0f} MB" for w in both)
-        yield Sentence(f"Efficiency modelled on {devices} devices: {petra}; the best without delay, {best}.")
+        yield Sentence(f"Efficiency modelled on {devices} devices: {petra}; the best without staleness, {best}.")
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
         f"{timed[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "
@@ -88,7 +88,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             efficiency("4P", "with_4p", ideal),
             *(efficiency(name, name, with_batch) for name in SIMULATED),
             amount("peak memory, MB", lambda way: way["peak"] / MEGABYTE, 0, hint="of the device that holds most"),
-            amount("delay", lambda way: way["delay"], 0, hint="micro-batches, at device 0"),
+            amount("staleness", lambda way: way["staleness"], 0, hint="micro-batches, at device 0"),
         ],
         notes=[
             "Efficiency: speed over that of one device which keeps its graphs, divided by P; PETRA evaluates every "

@@ -123,7 +123,7 @@ def _arrangements(sheet: Sheet) -> Table:
             words("stages of each part", parts, hint="4 on 2: four stages, replicated over two devices"),
             number("devices", lambda way: way.plan.devices),
             number("k", lambda way: way.accumulation),
-            amount("delay", lambda way: way.delay, 0, hint="micro-batches between forward and backward at stage 0"),
+            amount("staleness", lambda way: way.staleness, 0, hint="micro-batches from forward to backward at stage 0"),
             amount("speed-up", lambda way: way.speedup, 2),
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),

@@ -93,7 +93,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
-            amount("delay", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
+            amount("staleness", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
             amounts(SHOWN, lambda row: {kind: of / MEGABYTE for kind, of in row[2].peak.items()}, 1, group=PREDICTED),
             amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
         ],

@@ -37,7 +37,7 @@ class Arrangement:
     merges: bool = False  # whether the stages of a part are merged into one
 
     @property
-    def delay(self) -> int:
+    def staleness(self) -> int:
         """Micro-batches between forward and backward at stage 0."""
         return staleness(self._stages[2], self.plan.replicas)[0]
 

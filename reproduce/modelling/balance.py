@@ -101,7 +101,7 @@ class Balance:
     def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Cut:
         """The cut whose slowest part is fastest, with heavy stages replicated over several devices that take turns.
 
-        Replicas add up their gradients over `exchange`. They make the delays of the stages below longer, and so what
+        Replicas add up their gradients over `exchange`. The staleness of the stages below grows with them, and so what
         these hold, which the search for a plan does not know. If the fastest plan is beyond the limit of bytes for
         that, the fastest that is not comes of fewer replicas; with one each nothing is longer.
 

@@ -49,7 +49,7 @@ class RivalOutcome:
     with_4p: float | None  # at four times as many micro-batches an update as there are devices; None: not simulated
     over_links: Mapping[str, float | None]  # the efficiency at `BATCH` over each of `SIMULATED`
     peak: int  # bytes on the device that holds most
-    delay: int  # micro-batches between forward and backward at device 0 that see another version of the weights
+    staleness: int  # micro-batches between forward and backward at device 0 that see another version of the weights
 
 
 class RivalChain:
@@ -94,7 +94,7 @@ class RivalChain:
         ]
 
     def _outcome(
-        self, title: str, efficiency: Efficiency, peak: int, delay: int = 0, *, with_4p: bool, over_links: bool
+        self, title: str, efficiency: Efficiency, peak: int, staleness: int = 0, *, with_4p: bool, over_links: bool
     ) -> RivalOutcome:
         return RivalOutcome(
             title,
@@ -102,7 +102,7 @@ class RivalChain:
             efficiency(4 * self.devices, INSTANT) if with_4p else None,
             {name: efficiency(BATCH, link) if over_links else None for name, link in SIMULATED.items()},
             peak,
-            delay,
+            staleness,
         )
 
     def _synchronous(self, rival: Way) -> RivalOutcome:
@@ -130,8 +130,8 @@ class RivalChain:
         def efficiency(batch: int, link: Link) -> float:
             return self._efficiency(batch, seconds_when_full(costs, link, batch))
 
-        peak, delay = max(stage.total for stage in stages), rival.method.staleness(0, self.devices)
-        return self._outcome(rival.title, efficiency, peak, delay, with_4p=self.devices < MANY, over_links=True)
+        peak, staleness = max(stage.total for stage in stages), rival.method.staleness(0, self.devices)
+        return self._outcome(rival.title, efficiency, peak, staleness, with_4p=self.devices < MANY, over_links=True)
 
     def _data_parallel(self) -> RivalOutcome:
         """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""

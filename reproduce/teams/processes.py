@@ -41,7 +41,7 @@ from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.launch import meeting_place
-from reproduce.teams.sharing import Shares
+from reproduce.teams.partitioning import Shares
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved

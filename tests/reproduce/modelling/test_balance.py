@@ -15,7 +15,7 @@ from reproduce.commands.cli import main
 from reproduce.grids.smoke import digits_cell
 from reproduce.measures import stage_costs
 from reproduce.modelling import balance
-from reproduce.teams.sharing import Shares
+from reproduce.teams.partitioning import Shares
 from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)

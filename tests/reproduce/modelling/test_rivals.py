@@ -62,7 +62,7 @@ def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
     assert (
         by_title["PETRA"].peak < by_title["1F1B, checkpointing"].peak < by_title["1F1B"].peak < by_title["GPipe"].peak
     )
-    assert by_title["PETRA"].delay == 18
+    assert by_title["PETRA"].staleness == 18
     for outcome in by_title.values():
         assert outcome.with_4p is not None
         assert outcome.with_4p >= outcome.efficiency - 1e-6

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from reproduce.teams import processes
+from reproduce.teams.partitioning import Shares
 from reproduce.teams.processes import Processes, wiring
-from reproduce.teams.sharing import Shares
 from tests import toys
 from tests.petra_core.distributed.test_distributed import in_processes
 

@@ -1,10 +1,9 @@
-"""The sharing of one cell's stages among processes, as the command line says it.
+"""The partition of one cell's stages among processes, as the command line says it.
 
 Stages too heavy for one process can be replicated: `4x2,6` are four stages over two processes, which take their
 micro-batches in turn (`petra_core.ages`), and six on a third. An even or a balanced partition has no such parts.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,48 +41,6 @@ class Shares:
     def __str__(self) -> str:
         parts = zip(self.partition, self.replicas, strict=True)
         return ",".join(f"{size}x{count}" if count > 1 else f"{size}" for size, count in parts)
-
-
-def launched() -> bool:
-    """Whether this process is one of several, by the environment that torchrun or `reproduce.teams.launch` gave it."""
-    return team_size() > 1
-
-
-def team_size() -> int:
-    """The number of processes of the run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def processes_of_replica(processes: int, replicas: int) -> int:
-    """P, the processes that share the stages of one of R replicas, in a process that is one of P·R.
-
-    As asked for; 1 leaves it to those who started the processes, such as torchrun.
-
-    Raises: CellError: as many processes as there are cannot be P·R.
-    """
-    size = team_size()
-    if size % replicas or (processes > 1 and processes * replicas != size):
-        raise CellError(
-            f"{size} processes were started, which is not --processes {processes} times --replicas {replicas}; start "
-            f"{processes * replicas}, or another multiple of {replicas} without --processes"
-        )
-    return size // replicas
-
-
-def local_team_size() -> int:
-    """The number of processes of the run on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def local_device(name: str) -> str:
-    """The device of that name for this process: of `cuda` the GPU of its number on this machine, or one it shares."""
-    if name != "cuda" or not launched():
-        return name
-    import torch
-
-    if not torch.cuda.is_available():
-        return name
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
 def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:

@@ -1,0 +1,31 @@
+"""What the launcher says of the processes that compute together, by the environment it gives them."""
+
+import pytest
+
+from reproduce.cells.kinds import CellError
+from reproduce.teams import launched
+
+
+def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for started, asked, replicas, each in [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]:
+        monkeypatch.setenv("WORLD_SIZE", str(started))
+        assert launched.processes_of_replica(asked, replicas) == each
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for asked, replicas in [(1, 3), (3, 2), (2, 1)]:
+        message = f"4 processes were started, .* start {asked * replicas}, or another multiple"
+        with pytest.raises(CellError, match=message):
+            launched.processes_of_replica(asked, replicas)
+
+
+def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not launched.in_a_team()
+    assert launched.local_device("cuda") == "cuda"
+    for name, value in (("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
+        monkeypatch.setenv(name, value)
+    assert launched.in_a_team()
+    assert (launched.team_size(), launched.local_team_size()) == (4, 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert launched.local_device("cuda") == "cuda:1"  # two processes share a GPU
+    assert launched.local_device("cuda:0") == "cuda:0"
+    assert launched.local_device("cpu") == "cpu"
