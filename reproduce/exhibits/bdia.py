@@ -13,7 +13,7 @@ from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, Transform
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frame, Frames, Sheet, settings_key
 from reproduce.show import facets, statements
-from reproduce.show.compare import Samples, judge, means, points
+from reproduce.show.compare import Samples, bounded, judge, means
 from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.facets import facet
@@ -136,7 +136,7 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     for sheet, accuracy in every:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.values for gain in gains.values()):
-            said = ", ".join(f"{title} {points(gain)}" for title, gain in gains.items())
+            said = ", ".join(f"{title} {bounded(gain)}" for title, gain in gains.items())
             return f"Points of accuracy above a plain ViT (scale “{sheet.scale}”): {said}."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 

@@ -43,7 +43,8 @@ class _Runs:
     accuracy: Samples
     kept: Samples  # megabytes
     rates: Mapping[Place, Entry]  # times the recipe's
-    chosen: Mapping[Place, float]  # accuracy with the seed of the choice; both empty at the recipe's rate
+    chosen: Mapping[Place, float]  # accuracy with the seed of the choice
+    leads: Mapping[Place, float]  # its points above the next best rate; all three empty at the recipe's rate
 
     def share(self, place: Place) -> float | None:
         """Bytes kept, relative to the method alone."""
@@ -62,13 +63,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = every[every["epochs"] == every["epochs"].min()]
     recipes = runs[runs["rate"] == 1]
     by = ["network", "k", "method", "cure"]
-    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {})
+    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
     less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
     yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)))
     yield from _told(less, "at the recipe's rate")
     yield from _told(less_at_best, "at best rates")
-    setting = sheet.described(width=False, rate=False)
+    setting = sheet.described(recipes, width=False, rate=False)
     yield facet(
         [
             {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3], "points": value}
@@ -122,33 +123,38 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     if best.accuracy:
         yield table(
             key=f"corrections-{sheet.key}-rates",
-            caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach ({setting}).",
+            caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach "
+            f"({sheet.described(runs, width=False, rate=False)}).",
             rows=list(best.accuracy),
             fields=[
                 *place,
                 entry("rate", best.rates.get),
                 amount(f"seed {CHOICE}, %", best.chosen.get, 2),
+                amount("lead", best.leads.get, 2, hint=f"points above the next best rate with seed {CHOICE}"),
                 mean("other seeds, %", best.accuracy.get),
                 *_differences(less_at_best),
                 amount("held, relative", best.share, 2, without="not run"),
             ],
             notes=(
                 "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
-                "highest of them was best, a better one may lie beyond.",
+                "highest of them was best, a better one may lie beyond; a small lead is a choice by chance, also of "
+                "the method alone.",
             ),
             grouped=True,
         )
-    yield from _longer(sheet, every[every["epochs"] > every["epochs"].min()])
+    yield from _longer(sheet, every)
 
 
-def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
+def _longer(sheet: Sheet, every: Frame) -> Iterator[Shown]:
     """What is left of a gain after more epochs."""
+    shortest = every["epochs"].min()
+    runs = every[every["epochs"] > shortest]
     accuracy = means(runs, "test_accuracy", ["epochs", "method", "cure"])
     if any(sample.values for sample in accuracy.values()):
         yield table(
             key=f"corrections-{sheet.key}-longer",
             caption="The cures that won most, for longer, each at its rate of the table before, PETRA alone and "
-            f"backpropagation at the recipe's ({sheet.described(length=False, rate=False)}; k = 1).",
+            f"backpropagation at the recipe's ({sheet.described(runs, length=False, rate=False)}; k = 1).",
             rows=[place for place in accuracy if place[1] == PETRA.name],
             fields=[
                 words("cure", lambda place: place[2]),
@@ -156,6 +162,10 @@ def _longer(sheet: Sheet, runs: Frame) -> Iterator[Shown]:
                 mean("accuracy, %", accuracy.get),
                 *_differences(_compared(accuracy)),
             ],
+            notes=(
+                f"Which cures and at which rates was chosen after {count(shortest, 'epoch')}, with seed {CHOICE} among "
+                "others: these seeds had a part in the choice, and PETRA alone is at the recipe's rate.",
+            ),
             grouped=True,
         )
 
@@ -192,7 +202,7 @@ def _differences(less: Less) -> list[Field]:
 
 def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
     """The other seeds at the rate that was best with the seed of the choice, where rates were tried with that."""
-    reached, held, rates, chosen = Samples(), Samples(), {}, {}
+    reached, held, rates, chosen, leads = Samples(), Samples(), {}, {}, {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(cure.rates for cure in CURES if cure.title == place[-1])
         tried = {rate: value for rate in planned if (value := accuracy[*place, rate].values.get(CHOICE)) is not None}
@@ -200,10 +210,11 @@ def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
             continue
         rate = max(tried, key=lambda rate: tried[rate])
         chosen[place] = tried[rate]
+        leads[place] = tried[rate] - max(value for other, value in tried.items() if other != rate)
         rates[place] = Entry(f"{rate:g}{'*' * (len(tried) < len(planned))}", rate)
         reached[place] = accuracy[*place, rate].without(CHOICE)
         held[place] = kept[*place, rate]
-    return _Runs(reached, held, rates, chosen)
+    return _Runs(reached, held, rates, chosen, leads)
 
 
 def _of_petra(less: Less, kind: str) -> list[tuple[Place, Judgement, Estimate]]:
@@ -223,10 +234,13 @@ def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
             continue
         best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
         loss = points(runs.accuracy[_exact(best)] - runs.accuracy[_alone(best)]).removeprefix("+")
+        alike = less.get(("same optimizer", best))
+        left = f", {with_sign(alike.difference.mean, 1)} to backpropagation by it" if alike and alike.difference else ""
         return Sentence(
-            f"{best[0]}, k = {best[1]}{', at best rates' * bool(runs.rates)}: {best[3]} {with_sign(gain.mean, 1)} of "
-            f"{loss} points lost (n = {gain.n}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
-            f"for {runs.share(best):.2f} times PETRA's bytes."
+            f"{best[0]}, k = {best[1]}{', best rates' * bool(runs.rates)}: {best[3]} {with_sign(gain.mean, 1)}"
+            f"{f' of {loss} points lost' if not left else ' points'} "
+            f"(n = {gain.n}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
+            f"for {runs.share(best):.2f} times PETRA's bytes{left}."
         )
     return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
 

@@ -59,7 +59,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         known=bool(said),
     )
     if wrecks:
-        yield Finding(f"Couplings: {setting}. {broken} are broken: their errors are of a network that does not learn.")
+        yield Finding(
+            f"Couplings: {setting}. {broken} are broken: their errors are of a network that learns little or nothing."
+        )
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],

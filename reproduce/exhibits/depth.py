@@ -103,9 +103,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         and gap.mean < -BEHIND
         and (gap.high or 0.0) < 0
     ]
+    wrecks = [
+        f"{short_title(m)} at J = {stages} with k = {k} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
+        for m in COMPARED
+        for k, stages in places
+        if (broken := accuracy[k, stages, m.name].broken)
+    ]
     yield Finding(
         f"Depth and delay: scale “{sheet.scale}”. More than {BEHIND:g} points behind backpropagation, with an interval "
-        f"that excludes 0: {'; '.join(behind) or 'none'}."
+        f"that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
     )
     costs = {name: reported(judgement for place, judgement in less.items() if place[-1] == name) for name in STEPS}
     said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())

@@ -1,12 +1,12 @@
 """Beyond the paper: which guess trains a network when nothing but its product with the gradient is known."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import AXES, ForwardGradient
+from petra_core.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
@@ -21,6 +21,7 @@ from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 
+LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative of what that program reports
 STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
 BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation"
 SETTINGS = ["auxiliary", *AXES]
@@ -47,7 +48,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
     accuracy = means(runs, "test_accuracy", by)
     less = judge({p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT})
-    gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy)).values}
+    gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy, NOISE)).values}
     outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
     said = {p: f"{_way(p)} in {p[5]} {bounded(gain)} ({gain.seeds}), {outcomes[p].value}" for p, gain in gains.items()}
     first: dict[str, str] = {}  # of each space
@@ -58,7 +59,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"Points over the best noise (seeds): {'; '.join(first.values()) or nothing}.",
         known=bool(first),
     )
+    untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in said}
+    beside = "; ".join(f"{_way(p)} in {p[5]} {bounded(gain)}" for p, gain in untrained.items() if gain.values)
     told = f"points over the best noise, and our data: {'; '.join(said.values()) or nothing}"
+    told += f". Over auxiliary networks drawn anew, whose cosine is that of noise: {beside}" * bool(beside)
     made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
     yield from statements.answer(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
@@ -147,11 +151,11 @@ def _costing(place: tuple[str, ...]) -> str:
     return str(ForwardGradient(**axes))
 
 
-def _gain(place: tuple[str, ...], accuracy: Any) -> Sample:
-    """What a guess wins over the best noise with the same settings otherwise; empty where there is no noise yet."""
-    noises = {(*place[:2], place[3], noise.value, *place[5:7]) for noise in NOISE}
-    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in noises and sample.values]
-    return accuracy[place] - max(known, key=lambda noise: fmean(noise.values.values())) if known else Sample()
+def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Sample:
+    """What a guess wins over the best of others with the same settings otherwise; empty where none of them is run."""
+    places = {(*place[:2], place[3], other.value, *place[5:7]) for other in others}
+    known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in places and sample.values]
+    return accuracy[place] - max(known, key=lambda other: fmean(other.values.values())) if known else Sample()
 
 
 def _way(place: tuple[str, ...]) -> str:
@@ -169,7 +173,7 @@ def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
     if place[1] not in (FORWARD_GRADIENT, EXACT[0]):
         return missing(""), ""
     row = published.forward_gradient_row(*place[3:7])
-    if row is None:
+    if row is None or (row["work"] == "LocalFG" and (place[2], place[-1]) != LOCAL_FG):
         return statements.UNKNOWN, ""
     return published_value(row, "test_accuracy_percent"), f"{row['work']} {row['name']}"
 

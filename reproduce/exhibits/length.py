@@ -12,7 +12,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, plots
-from reproduce.show.compare import Sample, judge, means, points
+from reproduce.show.compare import Sample, bounded, judge, means
 from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, number, table, words
 from reproduce.words import count
@@ -42,10 +42,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, sample) for (arm, epochs), sample in gap.items()}
     setting, where = sheet.described(network=True, length=False), f"(k = {PETRA.k}, scale “{sheet.scale}”)"
     pairs = {epochs: sample for (arm, epochs), sample in gap.items() if arm == PETRA and sample.values}
-    said = [
-        f"{points(pair)} after {epochs}{' epochs' * (epochs == min(pairs))}{' (one seed)' * (len(pair.values) == 1)}"
-        for epochs, pair in pairs.items()
-    ]
+    said = [f"{bounded(pair)} after {epochs}{' epochs' * (epochs == min(pairs))}" for epochs, pair in pairs.items()]
     yield Sentence(f"PETRA less backpropagation, points {where}: {', '.join(said) or 'no pair yet'}.", known=bool(said))
     runs = sheet.done[sheet.done["k"] == PETRA.k]
     yield facets.facet(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from reproduce.cells.kinds import TrainedCell
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
@@ -131,7 +132,10 @@ def _findings(results: Results) -> Iterator[Finding]:
     data = [run.result["data"] for run in results.runs if not run.result.get("data", {}).get("official", True)]
     if data:
         reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))
-        yield Finding(f"{count(len(data), 'cell')} used data that are not the official ones. {reasons}", Tone.ALERT)
+        untold = sum("data" not in run.result for run in of(Status.FAILED) if isinstance(run.cell, TrainedCell))
+        besides = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
+        text = f"{count(len(data), 'cell')} used data that are not the official ones{besides}. {reasons}"
+        yield Finding(text, Tone.ALERT)
     if partial := [f"{run.cell.name}: {run.state}" for run in of(Status.PARTIAL)]:
         yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Tone.MISSING)
     if not_run := Counter(run.cell.scale for run in of(Status.NOT_RUN)):

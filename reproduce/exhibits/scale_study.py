@@ -93,7 +93,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         notes=[
             "Efficiency: speed over that of one device which keeps its graphs, divided by P; PETRA evaluates every "
             "function twice and cannot reach 100 %. Interleaving and data parallelism take a multiple of P "
-            "micro-batches. A batch of 4P micro-batches needs another learning rate."
+            "micro-batches. A batch of 4P micro-batches needs another learning rate.",
+            "Peak memory: of PETRA and PipeDream every kind of tensors at its own largest moment, summed up, which is "
+            "more than they hold at any one; of the others the most at one moment.",
         ],
         grouped=True,
     )

@@ -117,6 +117,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             amount("of the rules", _counted, 1, group=HELD, hint="of the kinds they count"),
             difference("less the published rule", lambda run: run.counted - run.published_rule, 1, group=HELD),
             amount("all", lambda run: run.held, 1, group=HELD),
+            amount("at one moment", lambda run: run.at_once, 1, group=HELD, hint="each stage at its fullest"),
+            amount("process", lambda run: run.process, 1, group=HELD, hint="by how much its memory grew at most"),
             amount("saving, %", lambda run: run.held_saved, 1, group=HELD, hint="against delayed gradients"),
             difference("less predicted", lambda run: run.held - run.predicted, 1, group=HELD, exact=True),
         ],
@@ -125,6 +127,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             "every method, a reversible stage that reconstructs its input keeps none (it waits as a message), the head "
             "keeps both streams, and BatchNorm has a counter of batches. Delayed gradients keep whole graphs, of which "
             "the rule counts the inputs.",
+            "All: each kind of tensors at its own largest moment, an upper sum. At one moment: of each stage the most "
+            "of all kinds together. Process: what the system says, which knows nothing of tensors; with temporaries.",
         ),
         grouped=True,
     )

@@ -13,7 +13,7 @@ from reproduce.grids.plans.table4 import CONFIGURATIONS
 from reproduce.modelling.gradients import kinds_of
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
-from reproduce.show.compare import judge, means, points
+from reproduce.show.compare import bounded, judge, means
 from reproduce.show.content import Entry, estimate
 from reproduce.show.statements import UNKNOWN, combine, is_below, judged_entries
 from reproduce.show.statistics import Judgement
@@ -43,10 +43,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     key, recipe = f"table4-{sheet.key}-{sheet.dataset}", sheet.described(width=False)
     first, structure = next(iter(networks.items()))
     gaps = [accuracy[first, m] - accuracy[first, FULL] for m in (INPUTS, WEIGHTS, PETRA)]
-    inputs, weights, both = map(points, gaps)
+    inputs, weights, both = map(bounded, gaps)
     yield Sentence(
-        f"{first.partition(',')[0]}, {structure}: reconstructed inputs {inputs} points, current weights {weights}, "
-        f"both {both}.",
+        f"{first.partition(',')[0]}, {structure}: approximate inputs {inputs}, weights {weights}, both {both} points.",
         known=any(gap.values for gap in gaps),
     )
     yield facets.facet(

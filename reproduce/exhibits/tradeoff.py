@@ -23,7 +23,8 @@ INTRODUCTION = (
     "Accuracy is as trained here; bytes are of the device that holds most, time is for a micro-batch in the steady "
     "state. Both are simulated event by event from the stages' costs as measured on one device, over links that take "
     "no time, neighbouring stages sharing a device by the best cut. A synchronous pipeline has the accuracy of "
-    "backpropagation and empties at every update of k micro-batches."
+    "backpropagation and empties at every update of k micro-batches. Modelled devices run freely, so that what waits "
+    "for a slow stage is held beside it; measured is the fullest stage of the run in one process, tick by tick."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
 LOOKS = facets.TITLE_LOOKS | facets.PIPELINE_LOOKS
@@ -40,6 +41,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         yield f"At the scale “{sheet.scale}” stage costs and accuracies are not both there yet."
         return
     points = _points(timed[0], ways, accuracy, k)
+    totals = sheet.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
+    stages = {(way.method.name, len(timed[0].costs)): way.title for way in ways if way.order is None}
+    in_process = {(stages[m, n], n): totals.get(m) for m, n in stages}
     yield _worth(points, accuracy, DEVICES[-1])
     yield facets.facet(
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
@@ -70,6 +74,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("way", lambda point: point.way),
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
+            amount("in one process, MB", lambda point: in_process.get((point.way, point.devices)), 1, group="measured"),
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],

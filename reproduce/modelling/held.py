@@ -34,7 +34,7 @@ def held(sheet: Sheet, unit: float) -> Frame:
 
     Returns:
         The columns of the runs and images, subject (network and images), counted (held of what the rules count), held,
-        predicted.
+        predicted, at_once (of every stage the largest total at one moment), process (by how much its memory grew).
 
     """
     place = sheet.runs["method"].map([m.name for m in METHODS].index)
@@ -46,6 +46,9 @@ def held(sheet: Sheet, unit: float) -> Frame:
     for name, of, kinds in (("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)):
         chosen = parts[(parts["of"] == of) & parts["kind"].isin(kinds)]
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
+    results = {cell: sheet.frames.by_name[cell].result for cell in sheet.done["cell"]}
+    runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
+    runs["process"] = runs["cell"].map({cell: result["process"]["peak"] / unit for cell, result in results.items()})
     return runs
 
 

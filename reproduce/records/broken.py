@@ -26,4 +26,4 @@ def broken(run: Run[Cell]) -> str:
     if not run.done:
         return ""
     assert isinstance(run.cell, TrainedCell)
-    return "at chance" if run.result["test_accuracy"] <= 2 * chance(run.cell) else ""
+    return "below twice chance" if run.result["test_accuracy"] <= 2 * chance(run.cell) else ""

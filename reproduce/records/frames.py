@@ -206,19 +206,21 @@ class Sheet:
     def example(self) -> TrainedCell:
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
 
-    def described(self, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True) -> str:
-        """Scale, data set and recipe in words, less method and k (see `described`), and which runs used a GPU."""
-        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
-        return f"{recipe}, {self.arithmetic}{self._on_gpus()}"
+    def described(
+        self,
+        runs: DataFrame | None = None,
+        *,
+        network: bool = False,
+        width: bool = True,
+        length: bool = True,
+        rate: bool = True,
+    ) -> str:
+        """Scale, data set and recipe in words, less method and k (see `described`), and which runs used a GPU.
 
-    def _on_gpus(self) -> str:
-        used = Counter(gpus for gpus in self.done["gpus"] if gpus)
-        if not used:
-            return ""
-        alike = self.done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
-        across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
-        said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
-        return f", of {count(len(self.done), 'run')} {said}{across}"
+        `runs`: those that are shown, all unless given.
+        """
+        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
+        return f"{recipe}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -275,6 +277,17 @@ def described(
         f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
         f"{epochs}{learning}"
     )
+
+
+def _on_gpus(runs: DataFrame) -> str:
+    done = runs[runs["status"] == _ORDER[-1]]
+    used = Counter(gpus for gpus in done["gpus"] if gpus)
+    if not used:
+        return ""
+    alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
+    across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
+    said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
+    return f", of {count(len(done), 'run')} {said}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:

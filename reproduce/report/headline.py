@@ -1,6 +1,7 @@
 """The three pictures on top of the report: what PETRA reaches, what it holds, how fast it is.
 
-Each is of the largest scale that has data, and says so. They show nothing that the exhibits below do not.
+Each is of the largest scale that has data, and says so. What is modelled of speed follows from the stage costs of
+Table 5; the other numbers stand in exhibits too.
 """
 
 from collections.abc import Iterator
@@ -154,10 +155,12 @@ def _speed(frames: Frames) -> Iterator[Headline]:
     speeds = {(title, p): alone / seconds(title, p) for title in SPEED_LOOKS for p in range(1, most + 1)}
     measured, where = _measured_speeds(frames)
     slower = max((p for p in range(1, most + 1) if speeds["PETRA", p] < speeds["1F1B", p]), default=0)
+    pair = [f"{measured[way]:.2f}" for way in ("PETRA", "1F1B") if way in measured]
+    by_two = f"; measured with two processes: {' and '.join(pair)}" * bool(pair)
+    network_title = sheet.done["network"].iloc[0]
     yield Headline(
-        f"On {most} devices PETRA is modelled at {speeds['PETRA', most]:.1f} times the speed of one that "
-        f"backpropagates, the synchronous 1F1B at {speeds['1F1B', most]:.1f} times"
-        f"{f'; on up to {slower} devices 1F1B is ahead' * bool(slower)} (scale “{sheet.scale}”).",
+        f"{network_title} on {most} devices, modelled: PETRA {speeds['PETRA', most]:.1f} times as fast as one device "
+        f"that backpropagates, the synchronous 1F1B {speeds['1F1B', most]:.1f}{by_two} (scale “{sheet.scale}”).",
         facet(
             [
                 {"way": title, "devices": p, "modelled": speed, "measured": measured.get(title) if p == 2 else None}
@@ -166,8 +169,9 @@ def _speed(frames: Frames) -> Iterator[Headline]:
             [facets.line(), facets.also("measured", facets.dots(size=6))],
             key="headline-speed",
             caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
-            f"({sheet.done['network'].iloc[0]}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
-            f"scale “{sheet.scale}”; links take no time).{where}",
+            f"({network_title}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
+            f"scale “{sheet.scale}”; links take no time)."
+            f"{f' 1F1B is ahead on up to {slower} devices.' * bool(slower)}{where}",
             x="devices",
             y="modelled",
             hue="way",

@@ -171,22 +171,22 @@ def points(difference: Sample) -> str:
 
 
 def bounded(difference: Sample) -> str:
-    """Likewise with half the 95 % interval, or that it is of one seed."""
+    """Likewise with half the 95 % interval; fewer seeds than three are said."""
     estimate = difference.estimate
     if estimate is None:
         return NOT_RUN
-    return estimate_entry(estimate, 1, sign=True).text + " (one seed)" * (estimate.n == 1)
+    return estimate_entry(estimate, 1, sign=True).text + {1: " (one seed)", 2: " (two seeds)"}.get(estimate.n, "")
 
 
 def counted(judgements: Iterable[Judgement]) -> str:
-    """How many comparisons, how many of each verdict, and how many survive; empty if there are none."""
+    """How many comparisons, how many of each verdict, and how many survive in their family; empty if there are none."""
     made = [judgement for judgement in judgements if judgement.difference is not None]
     if not made:
         return ""
     verdicts = [judgement.verdict for judgement in made]
     words = ", ".join(f"{v.value} {verdicts.count(v)}" for v in Verdict if v in verdicts)
-    differ = verdicts.count(Verdict.DIFFER)
-    stand = f" ({sum(j.stands for j in made)} after Holm's correction)" if differ and len(made) > 1 else ""
+    differ, family = verdicts.count(Verdict.DIFFER), made[0].family
+    stand = f" ({sum(j.stands for j in made)} after Holm's correction for {family})" if differ and family > 1 else ""
     return f"{count(len(made), 'comparison')}: {words}{stand}"
 
 
@@ -202,10 +202,13 @@ def reported(judgements: Iterable[Judgement]) -> str:
 
 def family_note(judgements: Iterable[Judgement]) -> str:
     """What the number of comparisons in a table means for its verdicts."""
+    judgements = list(judgements)
     words = counted(judgements)
     if not words:
         return "No comparison can be made yet."
+    family = judgements[0].family
     return (
         f"{words}. A verdict is of one comparison by itself, and one in twenty such intervals excludes 0 though "
-        f"nothing differs; {CHANCE}: does not survive Holm's correction for all comparisons of the table."
+        f"nothing differs; {CHANCE}: does not survive Holm's correction for the {family} of the table that have an "
+        "interval."
     )

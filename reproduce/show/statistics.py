@@ -135,6 +135,7 @@ class Judgement:
     difference: Estimate | None  # None if there are no shared seeds
     verdict: Verdict  # of the difference on its own
     corrected: float  # its p after Holm's correction over the family; 1 without an interval
+    family: int  # comparisons with an interval, for which it is corrected
 
     @property
     def survives(self) -> bool:
@@ -150,4 +151,4 @@ def judge(differences: Mapping[KeyT, Estimate | None]) -> dict[KeyT, Judgement]:
     """Judge a family of comparisons, such as those of one table; those without an interval do not count as one."""
     made = {key: p_value(d) for key, d in differences.items() if d is not None and d.half_width is not None}
     corrected = dict(zip(made, holm(list(made.values())), strict=True))
-    return {key: Judgement(d, verdict(d), corrected.get(key, 1.0)) for key, d in differences.items()}
+    return {key: Judgement(d, verdict(d), corrected.get(key, 1.0), len(made)) for key, d in differences.items()}

@@ -116,7 +116,7 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
-        "RevNet-18, width 8, k = 1, at best rates: predicted weights +4.1 of 9.8 points lost (n = 2, differ), for 1.00 "
+        "RevNet-18, width 8, k = 1, best rates: predicted weights +4.1 of 9.8 points lost (n = 2, differ), for 1.00 "
         "times PETRA's bytes."
     )
     assert [finding.text for finding in section.findings] == [

@@ -64,7 +64,7 @@ def test_what_is_behind_is_said_as_that_and_not_as_broken(
     write(tmp_path, (8,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
     said = made(depth.EXHIBIT, tmp_path).findings[0].text
     assert "More than 5 points behind backpropagation" in said
-    assert said.endswith("excludes 0: PETRA at J = 10 with k = 1." if behind else "excludes 0: none.")
+    assert f"excludes 0: {'PETRA at J = 10 with k = 1' if behind else 'none'}. Broken runs: none." in said
 
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> Non
     row = entries(table(section, "depth-small"), "k = 1", "50")
     assert row["reconstruction: PETRA less DSP", "difference"].text == "both broken"
     assert row["delay: DSP less Backpropagation", "verdict"].text == "differ"
-    assert row["", "broken runs"].text == "PETRA: 3 at chance; DSP: 3 at chance"
+    assert row["", "broken runs"].text == "PETRA: 3 below twice chance; DSP: 3 below twice chance"
     assert "reconstruction (PETRA less DSP), nothing to compare yet" in section.findings[1].text
 
 

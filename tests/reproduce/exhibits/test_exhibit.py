@@ -53,7 +53,7 @@ def test_a_run_that_has_begun_does_not_take_the_place_of_an_answer(tmp_path: Pat
     for method in (PETRA, EXACT):
         fake_records.train(small.cell("revnet18", method, 1), tmp_path, 60.0)
     fake_records.train(paper.cell("cifar10", "revnet18", PETRA, 1), tmp_path, 60.0, epochs=1)
-    known = "PETRA less backpropagation, points (k = 1, scale “small”): 0.0 after 3 epochs (one seed)."
+    known = "PETRA less backpropagation, points (k = 1, scale “small”): 0.0 (one seed) after 3 epochs."
     assert sections.made(length.EXHIBIT, tmp_path).sentence == known
     assert known in claim(Frames(read(tmp_path)))
     assert "(scale “small”)" in sections.made(table2.EXHIBIT, tmp_path).sentence

@@ -72,7 +72,8 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert long["accuracy, %"].text == "not run"
     assert long["change since 3 epochs points"].text == "no pair"
     assert short["less backpropagation points"].text.replace(NARROW, " ") == f"{MINUS}11.97 ± 0.07"
-    assert shown.sentence.endswith(f"points (k = 1, scale “small”): {MINUS}12.0 after 3 epochs, {MINUS}4.9 after 9.")
+    said = f"points (k = 1, scale “small”): {MINUS}12.0 ± 0.1 after 3 epochs, {MINUS}4.9 ± 0.2 after 9."
+    assert shown.sentence.replace(NARROW, " ").endswith(said)
     assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
@@ -100,7 +101,8 @@ def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: 
     shown = section(tmp_path)
     short, middle = table(shown).rows[:2]
     assert [row[4].hint for row in (short, middle)] == ["n = 3", "n = 2"]
-    assert shown.sentence.endswith(f"after 3 epochs, {MINUS}2.0 after 9, {MINUS}1.0 after 81 (one seed).")
+    said = f"after 3 epochs, {MINUS}2.0 ± 0.6 (two seeds) after 9, {MINUS}1.0 (one seed) after 81."
+    assert shown.sentence.replace(NARROW, " ").endswith(said)
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_one_lucky_comparison_of_many_is_marked(tmp_path: Path) -> None:
     section = read(tmp_path)
     assert at(section, 2, 64)["verdict"].text == "differ †"
     assert at(section, 4, 128)["verdict"].text == "cannot tell"
-    told = "differ 1, cannot tell 5 (0 after Holm's correction)"
+    told = "differ 1, cannot tell 5 (0 after Holm's correction for 6)"
     assert f"6 comparisons: {told}" in sections.table(section, SMALL).notes[-1]
     assert told in section.findings[-1].text
 

@@ -1,5 +1,6 @@
 """The three pictures on top: of the largest scale that has data, and nothing where there are none."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -36,7 +37,7 @@ def test_accuracy_needs_a_pair_and_says_the_scale_and_both_ends(tmp_path: Path) 
         fake_records.train(SWEEPS["small"].baseline("cifar10", "revnet18", seed), tmp_path, 62.0)
     (only,) = headlines(Frames(read(tmp_path)))
     said = only.sentence.replace(NARROW, " ")
-    assert f"; at a fixed batch, as in the paper, {MINUS}6.9 ± 0.6, {MINUS}3.0 (one seed) (scale" in said
+    assert f"; at a fixed batch, as in the paper, {MINUS}6.9 ± 0.6 (two seeds), {MINUS}3.0 (one seed) (scale" in said
 
 
 def test_measured_speeds_are_ratios_within_a_round_and_say_their_setting(tmp_path: Path) -> None:
@@ -59,7 +60,9 @@ def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
     assert [one.anchor for one in shown] == ["figure4", "table3", "tradeoff"]
     for one in shown:
         assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
-        assert len(one.sentence.split()) <= 40
+        assert len(one.sentence.split(" ")) <= 40
     assert "scale “paper”" in shown[1].sentence
-    assert "measured" in shown[2].figure.caption
-    assert shown[2].sentence.endswith("; on up to 8 devices 1F1B is ahead (scale “small”).")
+    assert "1F1B is ahead on up to 8 devices. Marks: two processes, measured" in shown[2].figure.caption
+    assert re.search(
+        r"the synchronous 1F1B [\d.]+; measured with two processes: [\d.]+ and [\d.]+ \(", shown[2].sentence
+    )

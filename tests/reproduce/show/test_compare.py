@@ -36,7 +36,7 @@ def test_verdicts_of_a_family_are_counted_and_marked() -> None:
     assert shown["none"] == ["no pair", ""]
     assert judged_entries(less["chance"])[1].tone is Tone.ALERT
     assert "after Holm's correction" in judged_entries(less["chance"])[1].hint
-    assert counted(less.values()) == "3 comparisons: agree 1, differ 2 (1 after Holm's correction)"
+    assert counted(less.values()) == "3 comparisons: agree 1, differ 2 (1 after Holm's correction for 3)"
     assert family_note(less.values()).startswith(counted(less.values()))
     assert family_note([]) == "No comparison can be made yet."
     assert reported(less.values()) == f"{counted(less.values())}, means from {MINUS}3.0 to +0.1 points"

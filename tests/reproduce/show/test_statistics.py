@@ -74,7 +74,7 @@ def test_a_difference_stands_only_if_it_survives_its_table() -> None:
     assert table["clear"].stands
     assert table["chance"].verdict is Verdict.DIFFER
     assert not table["chance"].stands
-    assert table["none"] == Judgement(None, Verdict.CANNOT_TELL, 1.0)
+    assert table["none"] == Judgement(None, Verdict.CANNOT_TELL, 1.0, family=5)
     # A single seed is no comparison that could have come out by chance.
     chance = estimate([1.0, 1.5, 1.9])
     assert judge({"chance": chance, **dict.fromkeys("abc", estimate([1.0]))})["chance"].stands
