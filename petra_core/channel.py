@@ -10,7 +10,7 @@ import contextlib
 
 from torch import nn
 
-from petra_core.schedule import Tick, Turn
+from petra_core.schedule import Action, Tick
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.worker import Message
@@ -50,8 +50,8 @@ class Channel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
-        """Wait for the messages that `stage`, of this rank, needs from others for the actions of `turn`, oldest first.
+    def collect(self, stage: int, action: Action | None) -> list[Message]:
+        """Wait for the messages that `stage`, of this rank, needs from others for `action`, oldest first.
 
         None: for all messages that were sent in the ticks begun so far.
         """

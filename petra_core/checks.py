@@ -107,7 +107,7 @@ def _is_leaf(module: nn.Module) -> bool:
 def check_settings(
     method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: torch.dtype | None
 ) -> None:
-    """Check that what makes a pipeline is of the right kind, which a name in place of a value is not.
+    """Check the types of a pipeline's settings; a name in place of a value is refused.
 
     Raises:
         TypeError: something is of another kind.
@@ -172,6 +172,8 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         said = state.get(key, UNCORRECTED if key == "delay" else value)
         if said != value:
             raise CheckpointError(f"the state has {key} {said!r}, this pipeline has {value!r}")
+    if absent := {"workers", "random"} - state.keys():
+        raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     missing = [index for index in own_stages if state["workers"][index] is None]

@@ -8,7 +8,7 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-__all__ = ["PendingLosses", "check_weights", "non_finite"]
+__all__ = ["PendingLosses", "check_weights"]
 
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
 LOOKED_AT_TOGETHER = 32
@@ -31,34 +31,6 @@ def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
             )
 
 
-def non_finite(micro_batch: int, loss: float, workers: Sequence[Worker], *, late: bool) -> NonFiniteError:
-    """The error that says where a loss that is not finite comes from, as far as these workers show.
-
-    Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards carry it
-    up to running statistics and messages, so the origin is the highest stage with such weights, if any has, and else
-    the lowest in which anything is. That holds before the head's own backward; `late`, after it, all weights from the
-    head down may be broken, whatever the origin.
-    """
-    if late:
-        return NonFiniteError(
-            f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some ticks later, since the losses of "
-            f"a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
-            micro_batch=micro_batch,
-            stage=None,
-        )
-    weights = {worker.index: name for worker in workers if (name := worker.non_finite_weight())}
-    others = {worker.index: name for worker in workers if (name := worker.non_finite_value())}
-    stage = max(weights, default=min(others, default=workers[-1].index))
-    what = weights.get(stage) or others.get(stage) or "the loss itself"
-    updates = next(worker.version for worker in workers if worker.index == stage)
-    return NonFiniteError(
-        f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
-        f"finite, after {updates} updates); {REMEDY}",
-        micro_batch=micro_batch,
-        stage=stage,
-    )
-
-
 class PendingLosses:
     """Losses that nobody has looked at yet.
 
@@ -71,8 +43,10 @@ class PendingLosses:
         self._workers = workers
         self._waiting: list[tuple[int, Tensor]] = []
 
-    def add(self, micro_batch: int, loss: Tensor, *, at_once: bool = True) -> None:
-        """Take in the loss of a micro-batch, in its forward or later (`at_once`: in it), and look at all if it is time.
+    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
+        """Note the loss of a micro-batch, and look at all that are pending once these are enough.
+
+        `in_forward`: this is called within that micro-batch's forward, so that its stage can still be named.
 
         Raises:
             NonFiniteError: one is not finite.
@@ -80,10 +54,10 @@ class PendingLosses:
         """
         self._waiting.append((micro_batch, loss))
         if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
-            self.look(at_once=micro_batch if at_once else None)
+            self.look(current=micro_batch if in_forward else None)
 
-    def look(self, *, at_once: int | None = None) -> None:
-        """See that all pending losses are finite; `at_once` is the micro-batch in whose forward it is done.
+    def look(self, *, current: int | None = None) -> None:
+        """See that all pending losses are finite; `current` is the micro-batch in whose forward it is done.
 
         Raises:
             NonFiniteError: one is not.
@@ -92,11 +66,34 @@ class PendingLosses:
         losses, self._waiting = self._waiting, []
         if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
-            raise self.error(micro_batch, float(loss), late=micro_batch != at_once)
+            raise self.error(micro_batch, float(loss), late=micro_batch != current)
 
     def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
-        """What to raise for a loss that is not finite; see `non_finite`."""
-        return non_finite(micro_batch, loss, self._workers, late=late)
+        """The error that says where a loss that is not finite comes from, as far as the workers show.
+
+        Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards
+        carry it up to running statistics and messages, so the origin is the highest stage with such weights, if any
+        has, and else the lowest in which anything is. That holds before the head's own backward; `late`, after it, all
+        weights from the head down may be broken, whatever the origin.
+        """
+        if late:
+            return NonFiniteError(
+                f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some ticks later, since the losses "
+                f"of a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=None,
+            )
+        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
+        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
+        stage = max(weights, default=min(others, default=self._workers[-1].index))
+        what = weights.get(stage) or others.get(stage) or "the loss itself"
+        updates = next(worker.version for worker in self._workers if worker.index == stage)
+        return NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
+            f"finite, after {updates} updates); {REMEDY}",
+            micro_batch=micro_batch,
+            stage=stage,
+        )
 
     def clear(self) -> None:
         """Forget the pending losses."""

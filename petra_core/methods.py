@@ -1,6 +1,6 @@
 """The methods of the paper as values of one engine.
 
-Every method is the same machine with three settings, and two of the last have one more each. When the gradient of a
+Every method is the same machine with three settings; the last two methods have one more each. When the gradient of a
 micro-batch comes back to a stage, the stage needs the *input* of its forward and the *weights* to differentiate with;
 and micro-batches either pass one at a time or follow each other at every tick:
 
@@ -102,8 +102,8 @@ class Method:
         staleness = self.staleness(0, stages)
         return (2 * staleness if self.stashes_weights else staleness) + accumulation
 
-    def check_depth(self, staleness: int, accumulation: int) -> None:
-        """Raise ValueError if that of the first stage, in micro-batches, is too much for this method at this k."""
+    def check_staleness(self, staleness: int, accumulation: int) -> None:
+        """Raise ValueError if the first stage's staleness is more than this method allows at this k."""
         if self.double_buffered and accumulation < staleness:
             k_can_be = staleness <= MAX_ACCUMULATION
             raise_k = f"raise k to {staleness} or more (up to {MAX_ACCUMULATION}), or " if k_can_be else ""

@@ -14,7 +14,7 @@ happened since. The obvious way, a copy at every forward, holds one copy too man
 change. Here the forward uses the current weights, and only an update that would overwrite weights still needed moves
 the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a staleness
 of s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
-Weights that a forward predicted for itself are no version, so what needs them again keeps them with the micro-batch.
+Predicted weights belong to no version; where the backward needs them again, they are kept with the micro-batch.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class Part:
         is_head = isinstance(stage, HeadStage)
         self.stage = stage
         self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the tick
-        self.reconstructs = method.reconstructs and stage.invertible and not is_head
+        self.reconstructs = method.reconstructs and stage.invertible
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self._double_buffered = method.double_buffered
         self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
@@ -373,18 +373,18 @@ class Part:
 
     def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
         """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""
-        last = self._memory[-1] if self._memory else None
-        if last is not None and last.predicted is not None and (last.version, last.ahead) == (version, ahead.how):
-            return last.predicted
-        return ahead.predict(self._trainable)
+        return self._shared(version, ahead.how) or ahead.predict(self._trainable)
 
     def _keep_predicted(self, entry: _Entry, how: tuple[float, ...], weights: StageWeights) -> None:
         """Keep the weights of a forward with its entry, the next to come; neighbours share what is alike."""
-        last = self._memory[-1] if self._memory else None
-        alike = last is not None and last.predicted is not None and (last.version, last.ahead) == (entry.version, how)
-        entry.ahead, entry.predicted = how, last.predicted if alike and last is not None else weights
-        if not alike:
+        shared = self._shared(entry.version, how)
+        entry.ahead, entry.predicted = how, shared or weights
+        if shared is None:
             self._ledger.add("stashed_weights", payload(weights.values()))
+
+    def _shared(self, version: int, how: tuple[float, ...]) -> StageWeights | None:
+        last = self._memory[-1] if self._memory else None
+        return last.predicted if last is not None and (last.version, last.ahead) == (version, how) else None
 
     def _corrected(
         self, corrector: Corrector, entry: _Entry, gradients: Sequence[Tensor | None]

@@ -38,7 +38,7 @@ from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import check_messages
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
-from petra_core.schedule import Action, Clock, Kind, Recording, Turn
+from petra_core.schedule import Action, Clock, Kind, Recording
 from petra_core.shares import in_turn
 from petra_core.stages import Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
@@ -124,7 +124,7 @@ class Pipeline:
         self._clock = clock = Clock(
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
-        method.check_depth(clock.depth, accumulation)
+        method.check_staleness(clock.depth, accumulation)
         self._settings = {
             "method": method.name,
             "accumulation": accumulation,
@@ -231,7 +231,7 @@ class Pipeline:
     def drain(self) -> list[Tensor]:
         """Finish what is in flight, without new micro-batches. Returns the losses that came out, oldest first.
 
-        Gradients of less than k micro-batches stay accumulated: they enter the next update if training goes on.
+        Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
         """
         losses = []
         while self._clock.in_flight:
@@ -272,9 +272,9 @@ class Pipeline:
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
         """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
 
-        With the weights that it would use, in the stage's present mode, and with a seed with the random numbers that it
-        would draw: for who looks on. Without one, dropout draws anew. BatchNorm in training mode counts it in its
-        running statistics, unless it is called inside `petra_core.buffers.FrozenBuffers`.
+        For observers. It has the weights that the forward would use, in the stage's present mode, and with a seed the
+        random numbers that it would draw; without one, dropout draws new ones. BatchNorm in training mode counts it in
+        its running statistics, unless it is called inside `petra_core.buffers.FrozenBuffers`.
 
         Args:
             stage: its number j.
@@ -317,8 +317,7 @@ class Pipeline:
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
         """Record the ticks executed inside the context; `recording.schedule` can be printed, validated and drawn."""
-        clock = self._clock
-        recording = Recording(self.method, len(self.stages), self.accumulation, clock.tick_number, clock.replicas)
+        recording = Recording(self._clock)
         self._recordings.append(recording)
         try:
             yield recording
@@ -425,7 +424,7 @@ class Pipeline:
                     # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
                     if action.kind is not Kind.UPDATE and not self._is_own(action.number):
                         continue
-                    self._collect(worker, number, (action,))  # a forward does not wait for its turn's backward
+                    self._collect(worker, number, action)  # a forward does not wait for its turn's backward
                     new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
                     loss = new_loss if new_loss is not None else loss
         if self._channel is not None:
@@ -470,13 +469,13 @@ class Pipeline:
         """Whether a micro-batch is this process's, of those that have the same stages."""
         return micro_batch % self._count == self._replica
 
-    def _collect(self, worker: Worker, tick: int, turn: Turn | None) -> None:
-        """Deliver what these actions of a worker need from other processes; without any, all that they have sent."""
+    def _collect(self, worker: Worker, tick: int, action: Action | None) -> None:
+        """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
         if self._channel is None:
             return
         trace = self.trace
         with contextlib.nullcontext() if trace is None else trace.waiting(worker.index, tick, worker.device):
-            for message in self._channel.collect(worker.index, turn):
+            for message in self._channel.collect(worker.index, action):
                 self._deliver(worker, message)
 
     def _collect_all(self) -> None:

@@ -66,16 +66,15 @@ def _different(devices: Iterable[torch.device]) -> list[torch.device]:
     return [torch.device("cpu"), *sorted(cuda, key=str)]
 
 
-def replay(state: RandomState | None, device: torch.device) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
     """Context in which is drawn again what was drawn from `state` on (None: nothing was).
 
     Afterwards the generators are as they were before.
     """
-    return contextlib.nullcontext() if state is None else _from(state, device)
-
-
-@contextlib.contextmanager
-def _from(state: RandomState, device: torch.device) -> Iterator[None]:
+    if state is None:
+        yield
+        return
     outside = capture(device)
     restore(state, device)
     try:

@@ -102,7 +102,9 @@ def sgd(
     if nesterov and momentum == 0:
         raise ValueError("Nesterov's method needs a momentum above 0, got 0; set nesterov=False for plain SGD")
     # A partial and not a closure: processes that are spawned receive it pickled.
-    return functools.partial(_sgd, lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    return functools.partial(
+        _made, kind="SGD", lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+    )
 
 
 def adamw(
@@ -121,7 +123,7 @@ def adamw(
     check_number("learning_rate", learning_rate)
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
     check_number("weight_decay", weight_decay)
-    return functools.partial(_adamw, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+    return functools.partial(_made, kind="AdamW", lr=learning_rate, betas=betas, weight_decay=weight_decay)
 
 
 def nadam(
@@ -147,7 +149,13 @@ def nadam(
     check_number("momentum_decay", momentum_decay)
     check_number("weight_decay", weight_decay)
     return functools.partial(
-        _nadam, lr=learning_rate, betas=betas, momentum_decay=momentum_decay, weight_decay=weight_decay
+        _made,
+        kind="NAdam",
+        lr=learning_rate,
+        betas=betas,
+        momentum_decay=momentum_decay,
+        decoupled_weight_decay=True,
+        weight_decay=weight_decay,
     )
 
 
@@ -167,39 +175,13 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
             group["lr_written"] = learning_rate
 
 
-def _sgd(
-    parameters: "Iterable[Tensor]", *, lr: float, momentum: float, nesterov: bool, weight_decay: float
-) -> "torch.optim.SGD":
+def _made(
+    parameters: "Iterable[Tensor]", *, kind: str, weight_decay: float, **settings: Any
+) -> "torch.optim.Optimizer":
     import torch
 
-    return torch.optim.SGD(_groups(parameters, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov)
-
-
-def _adamw(
-    parameters: "Iterable[Tensor]", *, lr: float, betas: tuple[float, float], weight_decay: float
-) -> "torch.optim.AdamW":
-    import torch
-
-    return torch.optim.AdamW(_groups(parameters, weight_decay), lr=lr, betas=betas)
-
-
-def _nadam(
-    parameters: "Iterable[Tensor]",
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    momentum_decay: float,
-    weight_decay: float,
-) -> "torch.optim.NAdam":
-    import torch
-
-    return torch.optim.NAdam(
-        _groups(parameters, weight_decay),
-        lr=lr,
-        betas=betas,
-        momentum_decay=momentum_decay,
-        decoupled_weight_decay=True,
-    )
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, kind)(_groups(parameters, weight_decay), **settings)
+    return optimizer
 
 
 def _groups(parameters: "Iterable[Tensor]", weight_decay: float) -> list[dict[str, Any]]:

@@ -28,15 +28,15 @@ The alphabet: J stages, j a stage (0 = stem, J-1 = head), t a tick, m a micro-ba
 """
 
 import enum
-import re
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from petra_core.ages import ages, check_replicas
+from petra_core.arguments import check_int
 from petra_core.errors import CheckpointError
-from petra_core.methods import Method, by_name, check_accumulation
+from petra_core.methods import Method, check_accumulation
 
 __all__ = [
     "Action",
@@ -99,12 +99,8 @@ class Clock:
     """
 
     def __init__(self, method: Method, stages: int, accumulation: int, replicas: Sequence[int] | None = None) -> None:
-        if isinstance(stages, bool) or not isinstance(stages, int):
-            raise TypeError(f"the number of stages J must be an int, got {stages!r}")
-        if stages < 1:
-            raise ValueError(f"a pipeline needs at least one stage (the head), got J={stages}")
         self.method = method
-        self.stages = stages
+        self.stages = check_int("the number of stages J", stages, 1)
         self.accumulation = check_accumulation(accumulation)
         self.replicas = check_replicas(method, stages, accumulation, replicas)
         self.tick_number = 0
@@ -285,92 +281,21 @@ class Schedule:
             lines.append(f"tick {number:>{digits}} | {cells}".rstrip())
         return "\n".join(lines)
 
-    @classmethod
-    def parse(cls, text: str) -> "Schedule":
-        """Read the text form; indentation, blank lines and the widths of columns do not matter.
 
-        Only the form is read: whether the schedule is a possible one is for `petra_core.validation.validate` to say.
-
-        Raises:
-            ValueError: the text is not of this form; the message has the line's number, what was found and what
-                was expected.
-
-        """
-        lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if not lines:
-            raise ValueError(f"an empty text is no schedule; expected a first line like {_HEADER_EXAMPLE!r}")
-        number, header = lines[0]
-        match = _HEADER.fullmatch(header)
-        if match is None:
-            raise ValueError(f"line {number}: found {header!r}, expected the header, like {_HEADER_EXAMPLE!r}")
-        try:
-            method, accumulation = by_name(match["method"]), check_accumulation(int(match["accumulation"]))
-            stages = int(match["stages"])
-            counts = [int(count) for count in match["replicas"].split(",")] if match["replicas"] else None
-            replicas = check_replicas(method, stages, accumulation, counts)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
-        if stages < 1:
-            raise ValueError(f"line {number}: found J={stages}, expected at least one stage")
-        first_tick, ticks = _parse_ticks(lines[1:], stages)
-        return cls(method, stages, accumulation, ticks, first_tick, replicas)
-
-
-@dataclass
 class Recording:
-    """A schedule under way: the ticks that a pipeline has executed since `first_tick`."""
+    """A schedule under way: the ticks of a pipeline, by its clock, since the recording began."""
 
-    method: Method
-    stages: int
-    accumulation: int
-    first_tick: int
-    replicas: tuple[int, ...] = ()
-    ticks: list[Tick] = field(default_factory=list)
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._first_tick = clock, clock.tick_number
+        self.ticks: list[Tick] = []
 
     @property
     def schedule(self) -> Schedule:
         """The executed ticks as a schedule."""
-        return Schedule(self.method, self.stages, self.accumulation, tuple(self.ticks), self.first_tick, self.replicas)
-
-
-_HEADER_EXAMPLE = "PETRA J=4 k=1"
-_HEADER = re.compile(r"(?P<method>\w+)\s+J=(?P<stages>\d+)\s+k=(?P<accumulation>\d+)(\s+r=(?P<replicas>\d+(,\d+)*))?")
-_LABEL = re.compile(r"tick\s+(\d+)")
-_ACTION = re.compile(r"([FRBU])(\d+)")
-
-
-def _parse_ticks(lines: Iterable[tuple[int, str]], stages: int) -> tuple[int, tuple[Tick, ...]]:
-    first_tick = 0
-    ticks: list[Tick] = []
-    for number, line in lines:
-        label, *cells = (cell.strip() for cell in line.split("|"))
-        match = _LABEL.fullmatch(label)
-        if match is None:
-            raise ValueError(f"line {number}: found {label!r}, expected 'tick' and its number before the first '|'")
-        tick = int(match[1])
-        if not ticks:
-            first_tick = tick
-        elif tick != first_tick + len(ticks):
-            raise ValueError(f"line {number}: found tick {tick}, expected tick {first_tick + len(ticks)}")
-        if len(cells) != stages:
-            raise ValueError(f"line {number}: found the turns of {len(cells)} stages, expected J={stages}")
-        ticks.append(tuple(_parse_turn(cell, number, stage) for stage, cell in enumerate(cells)))
-    return first_tick, tuple(ticks)
-
-
-def _parse_turn(cell: str, line: int, stage: int) -> Turn:
-    if cell == "-":
-        return ()
-    actions = []
-    for word in cell.split() or [cell]:
-        match = _ACTION.fullmatch(word)
-        if match is None:
-            raise ValueError(
-                f"line {line}, stage {stage}: found {word!r}, expected actions like F3 (F, R, B or U and a number) "
-                f"or '-' for an idle turn"
-            )
-        actions.append(Action(Kind(match[1]), int(match[2])))
-    return tuple(actions)
+        clock = self._clock
+        return Schedule(
+            clock.method, clock.stages, clock.accumulation, tuple(self.ticks), self._first_tick, clock.replicas
+        )
 
 
 def generate(

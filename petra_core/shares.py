@@ -32,21 +32,22 @@ def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
     return tuple(share + (rank < rest) for rank in range(ranks))
 
 
-def owned(partition: Sequence[int], ranks: int, stages: int | None = None) -> list[range]:
+def owned(partition: Sequence[int], stages: int) -> list[range]:
     """The stages of each rank, from the number of stages of each, such as (4, 3, 3).
 
     Args:
         partition: the number of stages of each rank.
-        ranks: how many there are.
-        stages: J, the sum that the numbers must have; None: any.
+        stages: J, the sum that the numbers must have.
 
     Raises:
-        ValueError: there are not so many numbers, one is below 1, or the sum is another.
+        ValueError: there are no numbers, one is below 1, or the sum is another.
 
     """
-    if len(partition) != ranks or min(partition, default=0) < 1:
-        raise ValueError(f"a partition gives each of the {ranks} ranks at least one stage, got {tuple(partition)}")
-    if stages is not None and sum(partition) != stages:
+    if min(partition, default=0) < 1:
+        raise ValueError(
+            f"a partition gives each of the {len(partition)} ranks at least one stage, got {tuple(partition)}"
+        )
+    if sum(partition) != stages:
         raise ValueError(
             f"a partition of {stages} stages has that sum, got {tuple(partition)} with the sum {sum(partition)}"
         )

@@ -205,7 +205,7 @@ class BufferedStage(Stage):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = _check_module(module, "BufferedStage")
+        self.module = _check_module(module, type(self).__name__)
 
     @property
     def function(self) -> nn.Module:
@@ -222,7 +222,7 @@ class BufferedStage(Stage):
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class HeadStage(Stage):
+class HeadStage(BufferedStage):
     """The last stage: a module that returns the network's output, and the loss.
 
     As a module it computes the network's output (logits) without the loss.
@@ -234,21 +234,10 @@ class HeadStage(Stage):
     """
 
     def __init__(self, module: nn.Module, loss: Loss = F.cross_entropy) -> None:
-        super().__init__()
-        self.module = _check_module(module, "HeadStage")
+        super().__init__(module)
         if not callable(loss):
             raise TypeError(f"loss must be callable as loss(output, target), got {type(loss).__name__}")
         self.loss = loss
-
-    @property
-    def function(self) -> nn.Module:
-        return self.module
-
-    def forward(self, value: Value) -> Value:
-        return as_value(at_least_float32(self._call(value, None)))
-
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
-        raise TypeError("the head's graph ends in the loss: use record_loss(inputs, target)")
 
     def record_loss(self, inputs: Streams, target: Tensor, weights: StageWeights | None = None) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""

@@ -64,7 +64,7 @@ def leaf(stream: Tensor) -> Tensor:
 
 
 def fills_its_storage(tensor: Tensor) -> bool:
-    """Whether a tensor is no view: neither of more than itself nor of fewer numbers, expanded."""
+    """Whether a tensor covers exactly its storage: it is neither a slice nor an expanded view."""
     return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
@@ -72,8 +72,8 @@ class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
     Attributes:
-        inputs: the stage's whole input, outside the graph, given or reconstructed; None where a part of it was kept.
-        outputs: the stage's output, outside the graph; None if the tape was made from outputs or kept streams.
+        inputs: the stage's whole input, outside the graph, given or reconstructed; None where only part of it was kept.
+        outputs: the stage's output, outside the graph; None where nobody needs it.
 
     """
 

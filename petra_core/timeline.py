@@ -57,7 +57,7 @@ class Timeline:
             drop: micro-batches at the end that do not count, while it drains.
 
         Raises:
-            ValueError: there are less than two micro-batches between those.
+            ValueError: there are fewer than two micro-batches between those.
 
         """
         ends: dict[int, float] = {}

@@ -81,32 +81,24 @@ class Message:
     streams: Streams | None
     gradients: Streams | None = None
 
+    @property
+    def tensors(self) -> Streams:
+        """All that the message carries."""
+        return (*(self.streams or ()), *(self.gradients or ()))
+
     def bytes(self) -> int:
         """Payload of the message, in bytes."""
-        return payload((*(self.streams or ()), *(self.gradients or ())))
+        return payload(self.tensors)
 
     def to(self, device: torch.device) -> "Message":
         """The message on `device`; itself if it is there."""
-        for tensor in (*(self.streams or ()), *(self.gradients or ())):
-            if tensor.device != device:
-                break
-        else:
+        if all(tensor.device == device for tensor in self.tensors):
             return self
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
 
     def state_dict(self) -> dict[str, Any]:
         """The message as plain data."""
         return {"micro_batch": self.micro_batch, "streams": self.streams, "gradients": self.gradients}
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> "Message":
-        """The message that `state_dict` was taken of."""
-        streams, gradients = state["streams"], state["gradients"]
-        return cls(
-            state["micro_batch"],
-            None if streams is None else tuple(streams),
-            None if gradients is None else tuple(gradients),
-        )
 
 
 def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
@@ -201,8 +193,8 @@ class Worker:
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
         # The head's backward follows its forward at once: nothing to predict or to correct, unless double-buffering
         # makes it one update late as all stages are.
-        late = method.double_buffered or not self.is_head
-        keeps_weights = correction is not None and correction.keeps_weights and late
+        delayed = method.double_buffered or not self.is_head
+        keeps_weights = correction is not None and correction.keeps_weights and delayed
         self.parts = [
             Part(part, method, self.ledger, self.device, autocast, keeps_weights=keeps_weights)
             for part in stage.parts()
@@ -212,16 +204,16 @@ class Worker:
         self.from_above: deque[Message] = deque()
         self.targets: deque[Message] = deque()
         self._double_buffered = method.double_buffered
-        self._micro_batches = accumulation  # of an update
-        self._accumulation = accumulation // sharers  # of them here
+        self._accumulation = accumulation  # of an update
+        self._own_backwards = accumulation // sharers  # of them here
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
         if self.optimizer is not None:
             _check_optimizer(self.optimizer, index, self._parameters)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
-        self._late = 0  # updates between forward and backward, summed over the backwards since the last update
-        if self.optimizer is not None and late:
+        self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
+        if self.optimizer is not None and delayed:
             if forward_weights is not ForwardWeights.CURRENT:
                 check_predictable(self.optimizer)
                 self._forward_weights = forward_weights
@@ -230,7 +222,7 @@ class Worker:
                 for part in self.parts:
                     part.corrector = self.corrector
         self._streams = [RandomStream(self.device, seed, index, replica) for replica in replicas]
-        self._messages = messages
+        self._message_dtype = messages
         dtypes = (p.dtype for p in stage.parameters() if p.is_floating_point())
         self._widen = None if messages is None else next(dtypes, torch.float32)  # what arrives narrowed, to this
         self._hand_down = hand_down
@@ -255,18 +247,18 @@ class Worker:
     def forward(self, micro_batch: int) -> Message:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
         message = self._take(self.from_below, micro_batch)
-        target = self._take(self.targets, micro_batch) if self.is_head else None
+        target = self._take(self.targets, micro_batch).tensors[0] if self.is_head else None
         streams = widened(message.streams, self._widen)
         assert streams is not None
         stream = self._streams[micro_batch % len(self._streams)]
         version, ahead = self._weights_for(micro_batch)
         for part in self.parts:
-            goal = None if target is None or part is not self.parts[-1] else target.streams
-            streams = part.forward(micro_batch, streams, goal[0] if goal else None, version, stream, ahead)
+            goal = target if part is self.parts[-1] else None
+            streams = part.forward(micro_batch, streams, goal, version, stream, ahead)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
-        streams = narrowed(streams, self._messages)
+        streams = narrowed(streams, self._message_dtype)
         if self._hold_output:
             self.receive(Message(micro_batch, streams, ()), self.from_above)
         return Message(micro_batch, streams)
@@ -290,7 +282,7 @@ class Worker:
             streams = part.reconstruct(streams, part.delay(self.version))
         if not (self._overlapped and self._hand_down):
             return None
-        return Message(micro_batch, narrowed(streams, self._messages), ())
+        return Message(micro_batch, narrowed(streams, self._message_dtype), ())
 
     @property
     def predicts(self) -> bool:
@@ -321,7 +313,7 @@ class Worker:
         streams = message.streams  # the last part has its graph since R; to it they say nothing new
         by_parameter: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
         delay = self.parts[-1].delay(self.version)
-        self._late += delay
+        self._delays += delay
         for part in reversed(self.parts):
             part.reconstruct(streams, delay)
             streams, input_gradients = part.backward(
@@ -341,25 +333,25 @@ class Worker:
         if self.index == 0:
             return None
         below = streams if self._hand_down and not self._overlapped else None
-        return Message(micro_batch, narrowed(below, self._messages), narrowed(gradients, self._messages))
+        return Message(micro_batch, narrowed(below, self._message_dtype), narrowed(gradients, self._message_dtype))
 
     def update(self) -> None:
         """U: one optimizer step with the mean of the gradients accumulated since the last."""
         for part in self.parts:
             part.retire_weights(self.version)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        if self._accumulation > 1 and gradients:
-            torch._foreach_div_(gradients, self._accumulation)
+        if self._own_backwards > 1 and gradients:
+            torch._foreach_div_(gradients, self._own_backwards)
         for hook in self._before_update:
             hook(self.index, self.version, self.stage)
         if self.corrector is not None:
-            self.corrector.update(self._late / self._accumulation)
+            self.corrector.update(self._delays / self._own_backwards)
             self.ledger.set("optimizer", self._optimizer_bytes())
         elif self.optimizer is not None:
             self.optimizer.step()
             if self.version == 0:
                 self.ledger.set("optimizer", self._optimizer_bytes())
-        self._late = 0
+        self._delays = 0
         for parameter in self._parameters:
             parameter.grad = None
         self.ledger.set("gradients", 0)
@@ -392,7 +384,7 @@ class Worker:
                 return f"buffer {name}"
         for direction, inbox in (("below", self.from_below), ("above", self.from_above)):
             for message in inbox:
-                if not _is_finite((*(message.streams or ()), *(message.gradients or ()))):
+                if not _is_finite(message.tensors):
                     return f"the message from {direction} of micro-batch {message.micro_batch}"
         return None
 
@@ -406,7 +398,7 @@ class Worker:
             "parts": [part.state_dict() for part in self.parts],
             "random": [stream.state for stream in self._streams] if len(self._streams) > 1 else self._streams[0].state,
             **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
-            **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._late}),
+            **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -427,13 +419,13 @@ class Worker:
             self.ledger.set(kind, 0)
         if self.corrector is not None:
             self.corrector.load_state_dict(state["corrector"])
-            self._late = state["late"]
+            self._delays = state["late"]
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state)
         for name, inbox in self._inboxes():
             inbox.clear()
             for message in state[name]:
-                self.receive(Message.from_state_dict(message), inbox)
+                self.receive(Message(**message), inbox)
         self.ledger.set("gradients", payload(p.grad for p in self._parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
 
@@ -442,7 +434,7 @@ class Worker:
 
         Backwards come in the order of entry, so the backward of micro-batch m has the weights after m // k updates.
         """
-        due = micro_batch // self._micro_batches
+        due = micro_batch // self._accumulation
         if self._double_buffered:
             return max(due - 1, 0), None
         if not self.predicts or due == self.version:

@@ -21,8 +21,8 @@ against PETRA with neither waiting for the host. Graphs and stashed weights of s
 fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the
 state of the generator at its forward, for which Python has to ask.
 
-What records is given: `cuda` here, and an interpreter of single operations in the tests, which is how all of this but
-`cuda` itself is tested without a GPU.
+The recorder is an argument: `cuda` here, an interpreter of single operations in the tests. So everything but `cuda` is
+tested without a GPU.
 """
 
 import contextlib
@@ -175,7 +175,7 @@ class CapturedTicks:
             head = self._first(number)
         assert self._loss is not None
         loss = self._loss.clone()
-        pipeline._losses.add(head, loss, at_once=False)
+        pipeline._losses.add(head, loss, in_forward=False)
         return loss
 
     def _first(self, number: int) -> int:
@@ -209,7 +209,7 @@ class CapturedTicks:
         at_home = [
             (worker, worker.stage)
             for worker in pipeline._workers
-            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined and worker._messages is None
+            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined and worker._message_dtype is None
         ]
         for worker, stage in at_home:
             stage.combine = partial(self._combined, worker)
@@ -303,7 +303,7 @@ def _in_flight(pipeline: Pipeline) -> Iterator[Tensor]:
                 yield from entry.kept
         for _, inbox in worker._inboxes():
             for message in inbox:
-                yield from (*(message.streams or ()), *(message.gradients or ()))
+                yield from message.tensors
 
 
 def _as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
@@ -399,8 +399,8 @@ class _Unseen(PendingLosses):
         super().__init__(())
         self._numbers = numbers
 
-    def add(self, micro_batch: int, loss: Tensor, *, at_once: bool = True) -> None:
-        del loss, at_once
+    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
+        del loss, in_forward
         self._numbers.append(micro_batch)
 
 

@@ -21,7 +21,7 @@ __all__ = ["compile_functions"]
 
 #: More than a function has: forward, reconstructed graph with frozen buffers, recorded graph, evaluation mode, and with
 #: stashed weights.
-KINDS = 8
+VARIANTS = 8
 
 
 def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> None:
@@ -39,7 +39,7 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
 
     functions = [part.function for stage in stages for part in stage.parts()]
     # Beyond the limit torch goes on without compiling. It is counted by lines of code, and most blocks share theirs.
-    config.recompile_limit = max(config.recompile_limit, KINDS * len(functions))
+    config.recompile_limit = max(config.recompile_limit, VARIANTS * len(functions))
     # A reconstructed graph repeats the random numbers of its forward from the state of torch's generators (dropout);
     # inductor's own numbers are others in a function with a graph than in one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}

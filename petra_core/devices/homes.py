@@ -20,8 +20,8 @@ The sums of a reversible stage are computed into the home of the message of whic
 new messages are copied, beside the other stages' work. Counted on the CPU for RevNet-18 of width 64 and 64 images (with
 2, times 32), PETRA copies 203 MB a tick: 143 of messages, which have 415 MB, and 60 of kept inputs, which have 585.
 
-It takes as many recordings as there are places in any home, or a multiple (`period`), and memory: the homes have
-1.7 GB, where one home for each has 1.0 and as much as there are new messages beside it, 0.24.
+The price: as many recordings as the largest home has places, or a multiple (`period`), and memory: 1.7 GB of homes,
+where one place for each thing would take 1.0 GB, and 0.24 GB beside it for new messages.
 """
 
 import math

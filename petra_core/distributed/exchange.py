@@ -86,7 +86,7 @@ class Transfer:
         return self.work is not None and bool(self.work.is_completed())
 
     def wait(self) -> None:
-        """Wait, on a GPU what is enqueued from now on, until it has arrived. For Gloo's sake to be called only once.
+        """Wait until it has arrived; on a GPU only what is enqueued from now on waits. Gloo allows no second call.
 
         Raises:
             ChannelError: the neighbour has died, or has been silent for too long.

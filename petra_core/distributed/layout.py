@@ -47,7 +47,7 @@ def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
 
 
 def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
-    """The tensors on `device`, each in memory of its own without gaps, with the strides that it has if it can."""
+    """The tensors on `device`, each without gaps (a copy only if it has some), with its strides where that allows."""
     if tensors is None:
         return None
     return tuple(

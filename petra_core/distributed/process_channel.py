@@ -54,7 +54,7 @@ from petra_core.distributed.groups import CPU, PATIENCE, new_group
 from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.peers import Inlet, Outlet
 from petra_core.distributed.replicas import Replicas
-from petra_core.schedule import Kind, Tick, Turn
+from petra_core.schedule import Action, Kind, Tick
 from petra_core.shares import owned, places
 from petra_core.stages import Stage
 from petra_core.tape import Streams
@@ -100,7 +100,7 @@ class ProcessChannel(Channel):
         parts = places(partition, replicas, len(ranks))
         number = next(number for number, part in enumerate(parts) if place in part)
         self._part = parts[number]
-        self.stages, self.count = owned(partition, len(parts))[number], sum(partition)
+        self.stages, self.count = owned(partition, sum(partition))[number], sum(partition)
         counts = [len(part) for part in parts]
         self.replicas = of_stages(partition, counts) if max(counts) > 1 else ()
         self.replica = place - self._part.start
@@ -191,18 +191,15 @@ class ProcessChannel(Channel):
         else:
             self._to_above[_whose(message.micro_batch, self._above)].send(message)
 
-    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
-        """Wait for what `stage` needs for these actions, or for all that is on its way here."""
-        inlets: list[tuple[Mapping[int, Inlet], tuple[Kind, ...]]] = []
-        if stage == self.stages.start:
-            inlets.append((self._from_below, (Kind.FORWARD,)))
-        if stage == self.stages.stop - 1:
-            inlets.append((self._from_above, (Kind.RECONSTRUCT, Kind.BACKWARD)))  # one message is for both
+    def collect(self, stage: int, action: Action | None) -> list[Message]:
+        """Wait for what `stage` needs for this action, or for all that is on its way here."""
         messages = []
-        for inlet, kinds in inlets:
-            numbers = None if turn is None else [action.number for action in turn if action.kind in kinds]
-            if numbers is None or numbers:
-                messages += _taken(inlet, None if numbers is None else max(numbers))
+        for border, inlets, kinds in (
+            (self.stages.start, self._from_below, (Kind.FORWARD,)),
+            (self.stages.stop - 1, self._from_above, (Kind.RECONSTRUCT, Kind.BACKWARD)),  # one message is for both
+        ):
+            if stage == border and (action is None or action.kind in kinds):
+                messages += _taken(inlets, None if action is None else action.number)
         return messages
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:

@@ -76,4 +76,4 @@ def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:
         ValueError: a size below 1, or a sum that is not the number of stages.
 
     """
-    return [merge(stages[run.start : run.stop]) for run in owned(sizes, len(sizes), len(stages))]
+    return [merge(stages[run.start : run.stop]) for run in owned(sizes, len(stages))]

@@ -38,14 +38,12 @@ class StagePrediction:
     """Bytes of one stage in steady state, by kind.
 
     Attributes:
-        stage: its number.
         held: between ticks, at most (with k > 1 stashed weights come and go). Without "gradients", which between ticks
             are there or not, depending on k.
         peak: within a tick, each kind at its own largest moment.
 
     """
 
-    stage: int
     held: Mapping[str, int]
     peak: Mapping[str, int]
 
@@ -128,7 +126,6 @@ def of_footprints(
                 targets=forward[-1],
                 share=shares[index],
             ),
-            index,
             footprint,
             settings if index < count - 1 or method.double_buffered else _Settings(method, accumulation),
         )
@@ -223,7 +220,7 @@ class _Settings:
         )
 
 
-def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Settings) -> StagePrediction:
+def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> StagePrediction:
     mine, method = waiting.mine, settings.method
     stale, in_turn = mine(waiting.staleness), mine(waiting.staleness + 1)  # in a turn F comes before B
     buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
@@ -241,7 +238,7 @@ def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Se
         "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
         "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
     }
-    arriving = both + (0 if index else footprint.below) + mine(waiting.targets + 1) * footprint.target
+    arriving = both + (0 if waiting.below else footprint.below) + mine(waiting.targets + 1) * footprint.target
     peak = {
         **always,
         "gradients": footprint.trainable,
@@ -251,6 +248,4 @@ def _of_stage(waiting: _Waiting, index: int, footprint: Footprint, settings: _Se
         "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable,
         "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
     }
-    return StagePrediction(
-        index, {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}
-    )
+    return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})

@@ -65,7 +65,7 @@ def of_method(
             f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
-    parts = owned(partition, len(partition), len(costs))
+    parts = owned(partition, len(costs))
     replicas = replica_counts(partition, replicas)
     ticks = generate(method, len(costs), micro_batches, accumulation, of_stages(partition, replicas)).ticks
     return [
@@ -109,7 +109,7 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
             costs[part[0]].down,
             sum(costs[stage].weights for stage in part),
         )
-        for part in owned(partition, len(partition), len(costs))
+        for part in owned(partition, len(costs))
     ]
 
 
@@ -223,7 +223,7 @@ def _synchronous(
 ) -> Devices:
     """The steps of every device, then the updates; a chunk's stages one after the other."""
     check_int("micro_batches", micro_batches, 1)
-    parts = owned(partition, len(partition), len(costs))
+    parts = owned(partition, len(costs))
     devices = len(steps)
     split = any(kind == "W" for of_device in steps for kind, _, _ in of_device)
     result: Devices = []

@@ -79,7 +79,7 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
 
     """
     held = _same_stages(seconds, held)
-    parts = owned(partition, len(partition), len(seconds))
+    parts = owned(partition, len(seconds))
     times = tuple(sum(seconds[stage] for stage in part) for part in parts)
     sizes = tuple(sum(held[stage] for stage in part) for part in parts)
     return Cut(tuple(partition), times, sizes, sum(seconds), (1,) * len(parts))
@@ -142,8 +142,8 @@ def replicated_plan(
         devices: how many there are; not all need be used.
         accumulation: k; the replicas of a part divide it.
         exchange: over which replicas add up their gradients.
-        held: bytes of each stage, without replicas: with them staleness and bytes are others, and who knows the stages
-            has to look again (`petra_core.prediction.memory`).
+        held: bytes of each stage, without replicas. Replicas change staleness and so the bytes; the caller has to
+            compute them again for the cut (`petra_core.prediction.memory`).
         limit: bytes that a device may hold.
         most: replicas that a part may have; None: all devices.
 

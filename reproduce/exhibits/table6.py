@@ -66,9 +66,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     yield facets.facet(
         [
-            {"images": catalogue.by_name(name).title, "stage": stage.stage, "kind": kind, "GB": of / GIGABYTE}
+            {"images": catalogue.by_name(name).title, "stage": number, "kind": kind, "GB": of / GIGABYTE}
             for name, stages in every.items()
-            for stage in stages
+            for number, stage in enumerate(stages)
             for kind, of in stage.peak.items()
         ],
         [facets.stack(sideways=False)],

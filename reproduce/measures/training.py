@@ -143,7 +143,7 @@ class Trainer:
         how = context.how
         method = methods.by_name(cell.method)
         try:
-            method.check_depth(method.staleness(0, len(stages)), cell.accumulation)
+            method.check_staleness(method.staleness(0, len(stages)), cell.accumulation)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:

@@ -79,7 +79,7 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
     )
     try:
         places(given.partition, given.replicas, processes)
-        owned(given.partition, len(given.partition), count)
+        owned(given.partition, count)
     except ValueError as error:
         even = Shares.of(even_partition(count, min(processes, count)))
         raise CellError(

@@ -176,7 +176,7 @@ def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
         Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=9)
     Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=10)
     with pytest.raises(ValueError, match=r"got k=32: merge stages$"):  # 34 is more than k may be
-        methods.PIPEDREAM_2BW.check_depth(34, 32)
+        methods.PIPEDREAM_2BW.check_staleness(34, 32)
 
 
 def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:

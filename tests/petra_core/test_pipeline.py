@@ -1,5 +1,6 @@
 """The pipeline: what comes out when, whose memory it touches, and what it says about bad input."""
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,22 @@ def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
     sequential = toys.pipeline(toys.network(stages), methods.BACKPROPAGATION)
     assert all(sequential.step(x, y) is not None for x, y in data)
     assert sequential.drain() == []
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
+    """At the head it gives the network's output, without the loss."""
+    p, alone = (toys.pipeline(toys.network(4, norm=False), method, accumulation=8) for _ in range(2))
+    value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(16, seed=2)
+    before = copy.deepcopy(p.stages)
+    assert toys.train(p, later[:10], drain=False) == toys.train(alone, later[:10], drain=False)
+    for number, stage in enumerate(p.stages):
+        used = before[number] if method.double_buffered else stage  # the version before the only update
+        with torch.no_grad():
+            expected = used(value)
+        assert_bitwise_equal(p.forward_aside(number, p.micro_batches, value), expected)
+        value = expected
+    assert toys.train(p, later[10:]) == toys.train(alone, later[10:])
 
 
 @pytest.mark.parametrize("method", [*methods.PAPER, methods.PAREPROP], ids=str)

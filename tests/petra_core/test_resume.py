@@ -168,3 +168,8 @@ def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> N
         p.step(*toys.batches(1)[0])
     with pytest.raises(CheckpointError, match="no 'format' entry"):
         p.load_state_dict({"weights": 1})
+    for key in ("workers", "random"):
+        whole = toys.pipeline(toys.network(4)).state_dict()
+        del whole[key]
+        with pytest.raises(CheckpointError, match=f"no '{key}' entry"):
+            p.load_state_dict(whole)

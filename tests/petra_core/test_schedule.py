@@ -14,6 +14,7 @@ from petra_core import methods
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
 from petra_core.schedule import Action, Clock, Kind, Schedule, generate
+from tests.schedules import parse
 
 every_method = pytest.mark.parametrize("method", methods.PAPER, ids=str)
 
@@ -58,7 +59,7 @@ def test_three_stages_as_drawn_by_hand(method: Method) -> None:
     picture, micro_batches = (ALL_AT_ONCE, 5) if method.pipelined else (ONE_AT_A_TIME, 2)
     if method.keeps_graph:
         picture = re.sub(r"R\d ", "", picture)
-    assert generate(method, 3, micro_batches, 1) == Schedule.parse(f"{method} J=3 k=1\n{picture}")
+    assert generate(method, 3, micro_batches, 1) == parse(f"{method} J=3 k=1\n{picture}")
 
 
 @every_method
@@ -106,7 +107,7 @@ def test_a_tick_without_entry_leaves_a_gap_that_travels() -> None:
         tick 3 | -        | F1 B1 U1
         tick 4 | R1 B1 U1 | -
     """
-    assert Schedule(methods.PETRA, 2, 1, ticks) == Schedule.parse(picture)
+    assert Schedule(methods.PETRA, 2, 1, ticks) == parse(picture)
     clock = Clock(methods.BACKPROPAGATION, 2, 1)
     clock.tick(enter=True)
     with pytest.raises(ValueError, match=r"micro-batch 1 cannot enter at tick 1: .* 1 is in flight.*enter=False"):
@@ -154,8 +155,8 @@ def test_the_state_of_another_clock_is_refused(state: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((methods.PETRA, 0, 1), ValueError, "at least one stage .* got J=0"),
-        ((methods.PETRA, 2.0, 1), TypeError, "J must be an int, got 2.0"),
+        ((methods.PETRA, 0, 1), ValueError, "number of stages J must be at least 1, got 0"),
+        ((methods.PETRA, 2.0, 1), TypeError, "J must be an int of at least 1, got 2.0"),
         ((methods.PETRA, 2, "4"), TypeError, "1..32"),
         ((methods.PETRA, 2, 33), ValueError, "k=33 is outside 1..32"),
     ],
@@ -176,29 +177,11 @@ def test_text_parses_back(
     method: Method, stages: int, micro_batches: int, accumulation: int, data: st.DataObject
 ) -> None:
     schedule = generate(method, stages, micro_batches, accumulation)
-    assert Schedule.parse(str(schedule)) == schedule
+    assert parse(str(schedule)) == schedule
     assert len({tuple(at.start() for at in re.finditer("\\|", line)) for line in str(schedule).splitlines()[1:]}) <= 1
     start = data.draw(st.integers(0, len(schedule.ticks)))
     part = schedule.window(start, data.draw(st.integers(start, len(schedule.ticks))))
-    assert Schedule.parse(str(part)) == part
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "an empty text is no schedule; expected a first line like 'PETRA J=4 k=1'"),
-        ("\n\ntick 0 | F0", "line 3: found 'tick 0 | F0', expected the header"),
-        ("PETRO J=2 k=1", "line 1: there is no method 'PETRO'; did you mean PETRA"),
-        ("PETRA J=2 k=1\nF0 | -", "line 2: found 'F0', expected 'tick' and its number before the first '|'"),
-        ("PETRA J=2 k=1\ntick 0 | F0", "line 2: found the turns of 1 stages, expected J=2"),
-        ("PETRA J=1 k=1\ntick 0 | -\n\ntick 2 | -", "line 4: found tick 2, expected tick 1"),
-        ("PETRA J=2 k=1\ntick 0 | F0 | X1", "line 2, stage 1: found 'X1', expected actions like F3"),
-        ("PETRA J=2 k=1\ntick 0 | F0 |", "line 2, stage 1: found '', expected actions like F3 .* or '-'"),
-    ],
-)
-def test_what_cannot_be_parsed_is_shown_with_its_line(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Schedule.parse(text)
+    assert parse(str(part)) == part
 
 
 def test_a_stage_has_its_actions_in_order_and_a_window_the_numbers_of_its_ticks() -> None:

@@ -14,6 +14,7 @@ from petra_core.errors import ScheduleError
 from petra_core.methods import Method
 from petra_core.schedule import Action, Clock, Kind, Schedule, Turn, generate
 from petra_core.validation import validate
+from tests.schedules import parse
 
 every_method = pytest.mark.parametrize("method", methods.PAPER, ids=str)
 
@@ -73,7 +74,7 @@ def test_any_entries_and_any_window_of_them_are_valid(
 def test_slow_schedules_are_valid() -> None:
     """A message may wait; only coming early is wrong."""
     validate(
-        Schedule.parse("""
+        parse("""
             DELAYED_GRADIENTS J=2 k=1
             tick 0 | F0       | -
             tick 1 | -        | -
@@ -94,7 +95,7 @@ def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
     cells = lines[tick + 1].split("|")
     cells[stage + 1] = f" {turn} "
     lines[tick + 1] = "|".join(cells)
-    return Schedule.parse("\n".join(lines))
+    return parse("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_run_is_whole_unless_asked_otherwise_and_has_a_turn_for_each_stage() -
 )
 def test_a_record_from_the_middle_is_still_checked(text: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=re.escape(message)):
-        validate(Schedule.parse(text), complete=False)
+        validate(parse(text), complete=False)
 
 
 def mutations(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:

@@ -18,7 +18,7 @@ from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.exchange import OUTSIDE
 from petra_core.methods import Method
-from petra_core.schedule import Turn
+from petra_core.schedule import Action
 from petra_core.stages import Stage
 from petra_core.worker import Message
 from tests import toys
@@ -53,9 +53,9 @@ class Slow(ProcessChannel):
         time.sleep(random.uniform(0, 0.004))
         super().send(stage, message)
 
-    def collect(self, stage: int, turn: Turn | None) -> list[Message]:
+    def collect(self, stage: int, action: Action | None) -> list[Message]:
         time.sleep(random.uniform(0, 0.004))
-        return super().collect(stage, turn)
+        return super().collect(stage, action)
 
 
 def network(stages: int) -> list[Stage]:

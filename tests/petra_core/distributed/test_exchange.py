@@ -283,7 +283,7 @@ def disagree(rank: int) -> None:
             with pytest.raises(ChannelError, match=answer):
                 channel.end()
         else:
-            [message] = channel.collect(1, (Action(Kind.FORWARD, 0),))
+            [message] = channel.collect(1, Action(Kind.FORWARD, 0))
             assert_bitwise_equal(message.streams, (first,))
             channel.send(0, Message(0, (first,), (other,)))
             channel.end()

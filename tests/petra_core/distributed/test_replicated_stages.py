@@ -23,6 +23,7 @@ from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
+from tests.schedules import parse
 
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
 
@@ -46,8 +47,8 @@ HEAVY_MIDDLE = """
 
 def test_two_devices_in_turn_have_two_ticks_for_a_turn_and_wait_one_for_each_other() -> None:
     schedule = generate(methods.PETRA, 3, 4, 2, (1, 2, 1))
-    assert schedule == Schedule.parse(HEAVY_MIDDLE)
-    assert Schedule.parse(str(schedule)) == schedule
+    assert schedule == parse(HEAVY_MIDDLE)
+    assert parse(str(schedule)) == schedule
     validate(schedule)
     assert ages(3, (1, 2, 1)) == ([0, 1, 4], [8, 5, 4])
     assert of_stages((2, 1), (3, 1)) == (3, 3, 1)

@@ -14,10 +14,11 @@ from petra_core.prediction.memory import footprints
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost
 from petra_core.prediction.units import units_per_micro_batch
-from petra_core.schedule import Schedule, generate
+from petra_core.schedule import generate
 from petra_core.validation import validate
 from tests import toys
 from tests.petra_core.prediction.test_memory import NETWORKS, batch, sgd
+from tests.schedules import parse
 
 SCHEDULE = """
     PAREPROP J=4 k=1
@@ -32,11 +33,11 @@ SCHEDULE = """
 
 
 def test_every_reconstruction_is_in_the_tick_of_the_backward_above() -> None:
-    assert generate(PAREPROP, 4, 1, 1) == Schedule.parse(SCHEDULE)
+    assert generate(PAREPROP, 4, 1, 1) == parse(SCHEDULE)
     p = toys.pipeline(toys.network(4), PAREPROP)
     with p.recording() as recording:
         toys.train(p, toys.batches(1))
-    assert recording.schedule == Schedule.parse(SCHEDULE)
+    assert recording.schedule == parse(SCHEDULE)
     assert to_svg(recording.schedule).count("<title>") > 4
 
 
@@ -48,7 +49,7 @@ def test_other_schedules_are_refused() -> None:
     ):
         assert before in SCHEDULE
         with pytest.raises(ScheduleError, match=message):
-            validate(Schedule.parse(SCHEDULE.replace(before, after)))
+            validate(parse(SCHEDULE.replace(before, after)))
 
 
 def test_a_micro_batch_costs_what_backpropagation_costs_as_reconstructions_are_hidden() -> None:
