@@ -32,7 +32,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         moved = list(dict.fromkeys([*changes["figure"], *drifted["figure"]]))
         said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
         latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()
-        now = "".join(f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved)
+        now = "".join(
+            f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved if figure in latest
+        )
         yield Sentence(f"Over {count(commits, 'commit')} {said}{now}.")
         yield facet(
             rows.groupby(["figure", "method", "at"], sort=False)["ratio"].mean().reset_index(),

@@ -37,7 +37,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     petra, exact = ({point for point in known if samples[*point, method].broken} for method in (PETRA, EXACT))
     done, tried = runs.dropna(subset=["test_accuracy"]), runs[runs["status"] != NOT_RUN].groupby(ROW)["reference_rate"]
     best = done.loc[done.groupby(ROW)["test_accuracy"].idxmax()].set_index(ROW)
-    lowest = (best["reference_rate"] == tried.min()) & (tried.nunique() > 1)
+    least, several = tried.min().reindex(best.index), tried.nunique().reindex(best.index) > 1  # rows with a best
+    lowest = (best["reference_rate"] == least) & several
     setting = sheet.described(network=True, rate=False)
 
     def of(name: str) -> list[Field]:

@@ -6,6 +6,7 @@ name of that and these two. Another is trained by hand, every setting written ou
 """
 
 from functools import cache
+from itertools import groupby
 
 from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import scales
@@ -28,6 +29,10 @@ def command(cell: Cell) -> str:
     if not isinstance(cell, TrainingCell | ForwardGradientCell):
         return ""
     settings = {name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale")}
+    if replicas := settings.pop("stage_replicas", ()):
+        parts = [(len([*stages]), count) for count, stages in groupby(replicas)]  # however it was cut, the same cell
+        settings["processes"] = sum(count for _, count in parts)
+        settings["partition"] = ",".join(f"{stages}x{count}" for stages, count in parts)
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
 

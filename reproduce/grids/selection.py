@@ -86,14 +86,22 @@ def _first(number: str, grid: Grid) -> list[str]:
 def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
     """The cells with another loader or precision, where they have one: then they are other cells.
 
-    Raises: CellError: there is no such loader for a data set, or no such precision.
+    Raises: CellError: there is no such loader for a data set, or no such precision, or a cell cannot have it.
     """
     given = {"loader": loader, "precision": precision}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changed = [
-        dataclasses.replace(cell, **changes) if isinstance(cell, TrainedCell) and changes else cell for cell in cells
-    ]
-    return list(dict.fromkeys(changed))
+    changed: dict[Cell, None] = {}
+    refused: dict[str, str] = {}  # by kind of cell
+    for cell in cells:
+        try:
+            changed[dataclasses.replace(cell, **changes) if isinstance(cell, TrainedCell) and changes else cell] = None
+        except CellError as error:
+            refused.setdefault(cell.kind, f"{cell.name}: {error}")
+    if refused:
+        others = sorted({cell.kind for cell in changed} - refused.keys())
+        rest = f"; --only kind={','.join(others)} leaves such cells out" * bool(others)
+        raise CellError(f"{next(iter(refused.values()))}{rest}")
+    return list(changed)
 
 
 def _narrowed(

@@ -127,7 +127,7 @@ class EventFiles(Observer):
 
             self._writer = SummaryWriter(str(self._folder))
         for name, value in metrics.items():
-            if name != "epoch" and value is not None:
+            if name != "epoch" and isinstance(value, int | float):  # what was measured stage by stage is no scalar
                 self._writer.add_scalar(name, value, metrics["epoch"])
         self._writer.flush()
 

@@ -17,7 +17,7 @@ from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
-from reproduce.running.progress import GridBar, TrainingBar
+from reproduce.running.progress import EventFiles, GridBar, TrainingBar
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, wait_for
 from tests.reproduce.measures.test_training import SMALL
@@ -143,6 +143,10 @@ def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_
     assert record.state().status is Status.DONE
     assert f"test accuracy {record.result()['test_accuracy']:.2f} %" in result.stdout
     assert torch.load(output / "model.pt", weights_only=True)
+    EventFiles(events / "of stages").epoch({"epoch": 1, "loss": 2.5, "measured": {"cosine": [0.1, 0.2]}, "best": None})
+    accumulator = EventAccumulator(str(events / "of stages"))
+    accumulator.Reload()
+    assert accumulator.Tags()["scalars"] == ["loss"]
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
     accuracies = [event.value for event in accumulator.Scalars("test_accuracy")]

@@ -51,6 +51,7 @@ def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the
     run(tmp_path, "PETRA", 1, [40.0, 10.0, 12.0, 11.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0, 30.0, 10.0])
     run(tmp_path, "PETRA", 2, [40.0])  # without its pair
+    fake_records.train(at("PETRA", 8)[0], tmp_path, 10.0, epochs=0).fail("diverged", "the loss is nan")  # no other
     section = made(stability.EXHIBIT, tmp_path)
     assert section.sentence == (
         "Of 4 points training breaks at 3 under PETRA and 1 under backpropagation: "

@@ -13,6 +13,7 @@ from reproduce.grids import rerun, scales, selection, small
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
 from reproduce.grids.smoke import digits_cell
+from reproduce.teams import partitioning
 from tests.reproduce.cells.test_cells import FORWARD
 
 
@@ -67,3 +68,11 @@ def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypat
     with pytest.raises(click.UsageError):
         training.train(words[4:], standalone_mode=False)
     assert made == [cell]
+
+
+def test_the_command_of_a_cell_with_stages_replicated_shares_them_alike() -> None:
+    cell = digits_cell(scale="custom", accumulation=4, stage_replicas=(2, 2, 2, 2, 1, 1, 1, 1, 1, 1))
+    words = shlex.split(rerun.command(cell))
+    partition, processes = (words[words.index(option) + 1] for option in ("--partition", "--processes"))
+    shares = partitioning.shares(cell, partition, int(processes))
+    assert partitioning.replicated(replace(cell, stage_replicas=()), shares) == cell

@@ -133,3 +133,8 @@ def test_another_loader_or_precision_makes_other_cells():
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
     with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):
         selection.with_settings(CELLS, loader="memory")
+    small = grid_of("small").cells
+    with pytest.raises(CellError, match=r"-forward-.*: the squares of guesses.*; --only kind=") as refused:
+        selection.with_settings(small, precision="bf16")
+    others = str(refused.value).partition("kind=")[2].partition(" ")[0].split(",")
+    assert selection.with_settings([cell for cell in small if cell.kind in others], precision="bf16")

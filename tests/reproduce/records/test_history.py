@@ -13,7 +13,9 @@ from reproduce.show.content import Figure, Table
 NAMES = [[f"'{methods.PETRA.name}'", f"'{methods.DSP.name}'"], ["10", "30"]]
 
 
-def write(root: Path, number: int, values: list[float | None] | None, version: str = "1") -> None:
+def write(
+    root: Path, number: int, values: list[float | None] | None, version: str = "1", name: str = "cost.track_bytes"
+) -> None:
     """The file of a commit, as asv writes it."""
     folder = root / "asv" / "machine"
     folder.mkdir(parents=True, exist_ok=True)
@@ -22,7 +24,7 @@ def write(root: Path, number: int, values: list[float | None] | None, version: s
         "commit_hash": f"{number:040}",
         "date": 1_000 * number,
         "result_columns": ["result", "params", "version"],
-        "results": {"cost.track_bytes": [values, NAMES, version]},
+        "results": {name: [values, NAMES, version]},
         "version": 2,
     }
     (folder / f"{99 - number}-env.json").write_text(json.dumps(run))
@@ -45,6 +47,14 @@ def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
         made.sentence
         == "Over 3 commits 0 of 1 figure stayed within 1%; cost.track_bytes is at 1.17 of its first value."
     )
+
+
+def test_a_figure_without_a_value_at_the_newest_commit_is_counted_and_has_no_present(tmp_path: Path) -> None:
+    write(tmp_path, 1, [100.0] * 4)
+    write(tmp_path, 2, [200.0] * 4)
+    write(tmp_path, 3, [1.0] * 4, name="cost.track_other")
+    made = section(exhibit.EXHIBIT, frames(tmp_path))
+    assert made.sentence == "Over 3 commits 1 of 2 figures stayed within 1%."
 
 
 def test_a_drift_in_steps_too_small_to_be_listed_is_said(tmp_path: Path) -> None:
