@@ -74,8 +74,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("way", lambda point: point.way),
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
-            amount("in one process, MB", lambda point: in_process.get((point.way, point.devices)), 1, group="measured"),
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
+            amount("in one process, MB", lambda point: in_process.get((point.way, point.devices)), 1, group="measured"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
         grouped=True,
@@ -113,7 +113,8 @@ def _worth(points: Frame, accuracy: Samples, devices: int) -> Sentence:
     shown = petra.iloc[0], exact.iloc[0], pipelines.nsmallest(1, "megabytes").iloc[0]
     ours, *others = (f"{way['way']} {way['milliseconds']:.1f} ms, {way['megabytes']:.1f} MB" for way in shown)
     lost = bounded(accuracy[methods.PETRA.name] - accuracy[methods.BACKPROPAGATION.name])
-    return Sentence(f"On {devices} devices: {ours}, {lost} points; without loss: {'; '.join(dict.fromkeys(others))}.")
+    rest = "; ".join(dict.fromkeys(others))
+    return Sentence(f"On {devices} devices, modelled: {ours}, {lost} points; synchronous: {rest}.")
 
 
 EXHIBIT = Exhibit("tradeoff", "The trade-off: accuracy, bytes and time", INTRODUCTION, each)
