@@ -28,7 +28,7 @@ from reproduce.cells.kinds import (
 )
 from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
-from reproduce.grids import smoke
+from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.modelling import balance
 from reproduce.running import devices
@@ -38,7 +38,7 @@ from reproduce.teams.launch import launch
 NETWORK, DATA, METHOD, GUESSES, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Forward gradients", "Recipe", "Where and how")
 )
-DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+DEFAULTS = recipes.cell("smoke", method=methods.PETRA, accumulation=4)
 BY_RULE = (
     *("model", "accumulation", "stem", "width", "image_size", "augmentation", "loader", "learning_rate"),
     *("weight_decay", "correction_value"),

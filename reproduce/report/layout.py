@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from reproduce.grids.paper import ACCUMULATIONS
+from reproduce.grids.recipes import ACCUMULATIONS
 from reproduce.show.content import Block, Column, Entry, Figure, Section, Table, Tone
 
 __all__ = [

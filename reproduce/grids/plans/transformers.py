@@ -9,7 +9,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainingCell
-from reproduce.grids import small, smoke
+from reproduce.grids import recipes
 
 ACCUMULATIONS = (1, 4, 16)
 COMPARED = (methods.BACKPROPAGATION, methods.PETRA)
@@ -25,7 +25,7 @@ class Study:
     samples: int
     compared: tuple[Method, ...] = COMPARED  # backpropagation first
     accumulations: tuple[int, ...] = ACCUMULATIONS
-    seeds: tuple[int, ...] = small.SEEDS
+    seeds: tuple[int, ...] = recipes.SEEDS["small"]
 
     def cell(self, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
         values = self.settings(method, accumulation, seed)
@@ -47,11 +47,13 @@ def _smoke_images(method: Method, accumulation: int, seed: int) -> dict[str, Any
     # only at rates that take longer than the seconds of this scale.
     model: dict[str, Any] = {"model": "revvit_micro2", "stem": "patch4", "width": 48, "weight_decay": 0.05}
     brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,)}
-    return smoke.digits_settings("revnet18", method, accumulation, seed, **model, **brief)
+    return recipes.settings("smoke", "revnet18", method, accumulation, seed, **model, **brief)
 
 
 def _small_images(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
-    return small.settings("revvit_tiny", method, accumulation, seed, stem="patch4", width=48, weight_decay=0.05)
+    return recipes.settings(
+        "small", "revvit_tiny", method, accumulation, seed, stem="patch4", width=48, weight_decay=0.05
+    )
 
 
 def _smoke_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
@@ -62,12 +64,12 @@ def _smoke_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
         "epochs": 1,
         "warmup_epochs": 0.1,
     }
-    return smoke.digits_settings("revnet18", method, accumulation, seed, **TEXT | brief, drops=())
+    return recipes.settings("smoke", "revnet18", method, accumulation, seed, **TEXT | brief, drops=())
 
 
 def _small_text(method: Method, accumulation: int, seed: int) -> dict[str, Any]:
     longer: dict[str, Any] = {"batch_size": 16, "epochs": 12, "warmup_epochs": 1.0, "drops": (10,)}
-    return small.settings("revnet18", method, accumulation, seed, **TEXT, **longer)
+    return recipes.settings("small", "revnet18", method, accumulation, seed, **TEXT, **longer)
 
 
 TEXT: dict[str, Any] = {

@@ -6,9 +6,8 @@ from click.testing import CliRunner
 
 from petra_core.methods import BACKPROPAGATION, PETRA
 from reproduce.commands.cli import main
-from reproduce.grids import scales
+from reproduce.grids import recipes, scales
 from reproduce.grids.grid import grid_of
-from reproduce.grids.smoke import digits_cell
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
@@ -17,7 +16,9 @@ from tests.reproduce.records.test_locks import _hold
 
 CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
-CELLS = [digits_cell(method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)]
+CELLS = [
+    recipes.cell("smoke", method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)
+]
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
-from reproduce.grids import rerun, scales, selection, small
+from reproduce.grids import recipes, rerun, scales, selection
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
-from reproduce.grids.smoke import digits_cell
 from tests.reproduce.cells.test_cells import FORWARD
 
 
@@ -29,7 +28,7 @@ def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
 
 
 def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:
-    planned = small.cell("revnet18", methods.PETRA, 4, 1)
+    planned = recipes.cell("small", "revnet18", methods.PETRA, 4, 1)
     run = replace(planned, precision="bf16", loader="ffcv")
     words = shlex.split(rerun.command(run))
     assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
@@ -38,7 +37,7 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
 
 
 def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:
-    assert "reproduce train" in rerun.command(digits_cell(epochs=7))
+    assert "reproduce train" in rerun.command(recipes.cell("smoke", epochs=7))
     left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
     assert rerun.command(left) == ""
 
@@ -46,9 +45,11 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
 @pytest.mark.parametrize(
     "cell",
     [
-        digits_cell(scale="custom"),
-        digits_cell("chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"),
-        digits_cell(scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
+        recipes.cell("smoke", scale="custom"),
+        recipes.cell(
+            "smoke", "chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"
+        ),
+        recipes.cell("smoke", scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
         replace(FORWARD, scale="custom", guess="gaussian", target="local", released=("auxiliary_untrained",)),
     ],
     ids=lambda cell: cell.slug,

@@ -4,18 +4,19 @@ import dataclasses
 
 import pytest
 
+from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
 from reproduce.exhibits._exhibit import commands
-from reproduce.grids import paper, scales, selection
+from reproduce.grids import recipes, scales, selection
 from reproduce.grids.grid import Grid, grid_of
 from reproduce.grids.plans import PLANS, figure4, table2
 
 CELLS = [
-    paper.cell(dataset, network, method, k, seed)
+    recipes.cell("paper", network, method, k, seed, dataset=dataset)
     for dataset, seeds in (("cifar10", (0, 1, 2)), ("imagenet", (0,)))
     for network in ("revnet18", "resnet50")
-    for method in (paper.methods.PETRA, paper.methods.DELAYED_GRADIENTS)
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS)
     for k in (1, 4, 32)
     for seed in seeds
 ]
