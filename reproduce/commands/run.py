@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
-from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, checked, how_options, shared_by
+from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.grids import selection
 from reproduce.measures.how import How
@@ -97,11 +97,11 @@ def run(
         raise click.UsageError("--verbose: --dry-run is missing, the plan of which it shows every cell")
     from reproduce.grids.grid import grid_of
 
-    grid = checked(lambda: grid_of(scale))
-    chosen = checked(lambda: selection.select(grid, conditions, tables=tables, seeds=seeds, only=only))
-    chosen = checked(lambda: selection.with_settings(chosen, loader=loader, precision=precision))
-    where = checked(lambda: devices.choose(device_names or ["cpu"]))
-    checked(lambda: devices.check_graphs(how.cuda_graphs, where))
+    grid = grid_of(scale)
+    chosen = selection.select(grid, conditions, tables=tables, seeds=seeds, only=only)
+    chosen = selection.with_settings(chosen, loader=loader, precision=precision)
+    where = devices.choose(device_names or ["cpu"])
+    devices.check_graphs(how.cuda_graphs, where)
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
         together = devices.sharing(where, workers)
