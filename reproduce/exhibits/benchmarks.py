@@ -14,7 +14,7 @@ from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frame, Frames
 from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none, text
+from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none
 from reproduce.show.facets import TITLE_LOOKS, Look
 from reproduce.show.tables import Field, entry, number, table, words
 from reproduce.words import conjunction, count, some
@@ -123,7 +123,7 @@ def _judged(benchmark: Benchmark) -> Table:
         if row[2] is None:
             return none("nothing was aimed at")
         verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.ALERT)
-        return text(f"{row[0].aim}: {verdict}", tone=tone)
+        return Entry(f"{row[0].aim}: {verdict}", tone=tone)
 
     return table(
         key=f"benchmark-{benchmark.name}",

@@ -13,7 +13,7 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA, 
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
 from reproduce.show.compare import Sample, Samples, judge, points
-from reproduce.show.content import Entry, none, text
+from reproduce.show.content import Entry, none
 from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
 from reproduce.show.statistics import Estimate, Judgement
 from reproduce.show.tables import Field, entry, judged, mean, number, table
@@ -93,7 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         caption=f"Accuracy by k, {measure} ({setting}); last, the claims of the paper's statement.",
         rows=[*ks, *CLAIMS],
         fields=[
-            number("k", lambda k: text(k, sort=1e3) if k in CLAIMS else k),
+            number("k", lambda k: Entry(str(k), 1e3) if k in CLAIMS else k),
             number("images an update", lambda k: none("") if k in CLAIMS else k * example.batch_size),
             entry("published", lambda k: STATEMENT.entry if k == first else none("") if k in CLAIMS else UNKNOWN),
             mean("PETRA, %", petra.get),

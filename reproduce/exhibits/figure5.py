@@ -13,7 +13,7 @@ from reproduce.modelling.gradients import CLOSENESS
 from reproduce.records.frames import Sheet, together
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import judge, measured
-from reproduce.show.content import none, text
+from reproduce.show.content import Entry, none
 from reproduce.show.tables import number, table, words
 
 INTRODUCTION = (
@@ -66,7 +66,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         looks={**LOOKS, **MARKS},
         row="study",
         col="panel",
-        titles=lambda _, panel: str(panel),
         margins=lambda study: str(study).replace(", ", "\n", 1),
         share=(False, False),
         height=2.3,
@@ -78,7 +77,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=sorted(places, key=lambda place: list(of).index(place[0])),
         fields=[
             words("study", lambda place: f"{place[0]}: {of[place[0]]}"),
-            number("stage", lambda place: text("mean", sort=1e3) if place[1] == "mean" else place[1]),
+            number("stage", lambda place: Entry("mean", 1e3) if place[1] == "mean" else place[1]),
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],

@@ -14,7 +14,7 @@ from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import judge, measured
-from reproduce.show.content import text
+from reproduce.show.content import Entry
 from reproduce.show.tables import entry, table, words
 from reproduce.words import count
 
@@ -70,7 +70,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
             words("study", lambda part: f"{part[0]}: {of[part[0]]}"),
-            entry("epochs", lambda part: text(f"{part[1]:.3g} to {part[2]:.3g}", sort=part[1])),
+            entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
             *quality(values, PLACE, judged),
         ],
         notes=[f"{CLOSER} {len(judged)} comparisons of the table."],

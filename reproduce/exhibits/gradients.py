@@ -68,7 +68,7 @@ def quality(values: Frame, by: Sequence[str], judged: Mapping[Any, Judgement]) -
 
 def _mean(of: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
     shown = LOOKS[pair].label
-    return estimated(name, lambda place: of[*place, pair, measure].estimate, 3, group=MEASURES[measure], hint=shown)
+    return estimated(name, lambda place: of[*place, pair, measure].estimate, group=MEASURES[measure], hint=shown)
 
 
 def _closer(judged: Mapping[Any, Judgement], measure: str, group: str) -> Field:
