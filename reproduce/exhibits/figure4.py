@@ -62,7 +62,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
-            facets.level(accuracy(fixed).values, f"Backpropagation, {fixed.batch_size} images an update"),
+            facets.level(accuracy(fixed).values.values(), f"Backpropagation, {fixed.batch_size} images an update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
             facets.cut_to(sheet.done, "final_accuracy"),

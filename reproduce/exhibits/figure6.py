@@ -47,7 +47,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         )
     yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
-        [facets.line("range", width=1.2, marked=True)],
+        [facets.line("range", width=1.2, marked=True), lambda panel: panel.axes.set_xlim(0, epochs)],
         key=f"figure6-{sheet.key}",
         caption=f"Cosine of gradients over training (scale “{sheet.scale}”) of the lowest stage of each kind. Line: "
         "mean over the seeds; band: their range.",
@@ -62,7 +62,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs}),
         share=(True, "row"),
         height=1.8,
-        finish=lambda axes: axes.set_xlim(0, epochs),
     )
     yield table(
         key=f"figure6-{sheet.key}",

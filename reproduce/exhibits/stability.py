@@ -60,7 +60,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     yield facets.facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
-        [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
+        [facets.heat_map(chance(sheet.example))],
         key=f"stability-{sheet.key}",
         caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
         "one of the two is; a cross: a loss was not finite; a dot: not run.",

@@ -27,7 +27,6 @@ INTRODUCTION = (
     "for a slow stage is held beside it; measured is the fullest stage of the run in one process, tick by tick."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
-LOOKS = facets.TITLE_LOOKS | facets.PIPELINE_LOOKS
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
@@ -54,7 +53,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         x="value",
         y="accuracy",
         hue="way",
-        looks=LOOKS,
+        looks=facets.TITLE_LOOKS,
         row="cost",
         col="devices",
         titles=lambda cost, devices: f"{devices} devices: {COSTS[cost]}",
