@@ -17,7 +17,6 @@ import argparse
 import itertools
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -287,4 +286,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

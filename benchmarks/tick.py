@@ -43,7 +43,6 @@ median of the ratios of neighbours. Usage, with the defaults that the project's 
 import argparse
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -417,4 +416,3 @@ def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) ->
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

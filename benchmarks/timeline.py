@@ -16,7 +16,6 @@ the project's claim is about:
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -288,4 +287,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

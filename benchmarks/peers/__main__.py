@@ -19,7 +19,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -193,4 +192,3 @@ def reversible_network(given: str) -> str:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)
