@@ -10,7 +10,8 @@ from petra_core import methods
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
-from reproduce.modelling.invertible import BATCH, DEPTHS, predicted
+from reproduce.grids.plans.table3 import BATCH
+from reproduce.modelling.invertible import DEPTHS, predicted
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, reported
