@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
-from reproduce.records.frames import Frame, Sheet, over_training, settings_key
+from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
 from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
 from reproduce.show.content import Entry, Finding, with_sign
@@ -145,7 +147,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield from _longer(sheet, every)
 
 
-def _longer(sheet: Sheet, every: Frame) -> Iterator[Shown]:
+def _longer(sheet: Sheet, every: DataFrame) -> Iterator[Shown]:
     """What is left of a gain after more epochs."""
     shortest = every["epochs"].min()
     runs = every[every["epochs"] > shortest]

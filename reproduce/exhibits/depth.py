@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
-from reproduce.records.frames import Frame, Sheet, over_training
+from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, measured, reported
 from reproduce.show.content import Finding, short_title
@@ -133,7 +135,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _stages(frame: Frame) -> Any:
+def _stages(frame: DataFrame) -> Any:
     """J of the chains of a frame."""
     return frame["model"].str.removeprefix("chain").astype(int) + 2
 

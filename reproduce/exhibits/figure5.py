@@ -6,11 +6,13 @@ smaller than what separates the seeds. So it is drawn too, run by run, and judge
 
 from collections.abc import Iterator
 
+from pandas import concat
+
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENT, corrected, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
-from reproduce.records.frames import Sheet, together
+from reproduce.records.frames import Sheet
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import judge, measured
 from reproduce.show.content import Entry, none
@@ -34,7 +36,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
     stages, overall = (judge(measured(frame, "value", [*PLACE, "measure"])) for frame in (gains, gain))
-    of, rows = extents(sheet, values), together(values, average)
+    of, rows = extents(sheet, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
         """At how many stages PETRA's gradient is the closer one: "9 of 9"."""
@@ -49,7 +51,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
     yield facets.facet(
-        together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
+        concat(
+            [curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)], ignore_index=True
+        ),
         [
             facets.only(facets.line("range"), marks=False),
             facets.only(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
 from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, rates
@@ -51,7 +51,6 @@ PARTS = ("cell", "stage", "kind", "of", "value")
 HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
-Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
 #: What runs of one recipe may differ in; the learning rate as it follows from k.
 _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
@@ -256,11 +255,6 @@ def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     sums = lines.assign(value=values * weights, weight=weights).groupby(list(by), sort=False, dropna=False)
     means = sums["value"].sum() / sums["weight"].sum()
     return means.rename("value").reset_index()
-
-
-def together(*frames: DataFrame) -> DataFrame:
-    """The rows of all of them, one after the other."""
-    return concat(frames, ignore_index=True)
 
 
 def described(
