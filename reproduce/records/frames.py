@@ -214,12 +214,19 @@ class Sheet:
         length: bool = True,
         rate: bool = True,
     ) -> str:
-        """Scale, data set and recipe in words, less method and k (see `described`), and which runs used a GPU.
+        """Scale, data set and the settings that matter to a reader, in words, less method and k; which runs used a GPU.
 
-        `runs`: those that are shown, all unless given.
+        `runs` are those that are shown, all unless given. `network` names the network with its width, `width` the width
+        where the network is not named.
         """
-        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
-        return f"{recipe}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
+        cell = self.example
+        title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
+        epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+        learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+        return (
+            f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+            f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
+        )
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -255,22 +262,6 @@ def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     sums = lines.assign(value=values * weights, weight=weights).groupby(list(by), sort=False, dropna=False)
     means = sums["value"].sum() / sums["weight"].sum()
     return means.rename("value").reset_index()
-
-
-def described(
-    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
-) -> str:
-    """The settings of a cell that matter to a reader, in words, less method and k.
-
-    `network` names the network with its width, `width` the width where the network is not named.
-    """
-    title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
-    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
-    return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
-        f"{epochs}{learning}"
-    )
 
 
 def _on_gpus(runs: DataFrame) -> str:

@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import recipes
 from reproduce.grids.plans.couplings import ADDITIVE, planned
-from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described, over_training
+from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
 from reproduce.records.results import read
 from reproduce.show.compare import means
 from tests import fake_records
@@ -96,7 +96,7 @@ def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
 
 
-def test_a_recipe_in_words() -> None:
+def test_a_recipe_in_words(tmp_path: Path) -> None:
     for cell, words in (
         (
             recipes.cell("small", accumulation=8),
@@ -108,8 +108,9 @@ def test_a_recipe_in_words() -> None:
             "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs",
         ),
     ):
-        assert words in described(cell)
-        assert "RevNet-" in described(cell, network=True)
+        (sheet,) = sheets(tmp_path, cell.scale, [cell])
+        assert words in sheet.described()
+        assert "RevNet-" in sheet.described(network=True)
 
 
 def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_device(tmp_path: Path) -> None:
