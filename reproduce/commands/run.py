@@ -15,7 +15,7 @@ from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, ho
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.grids import selection
 from reproduce.measures.how import How
-from reproduce.records import speed
+from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
 from reproduce.words import count
@@ -104,8 +104,14 @@ def run(
     devices.check_graphs(how.cuda_graphs, where)
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
-        together = devices.sharing(where, workers)
-        kind = speed.kind_of(where[0], threads, together, cuda_graphs=how.cuda_graphs, compiled=how.compiled)
+        kind = speed.Device(
+            provenance.device_name(where[0]),
+            provenance.processor(),
+            threads,
+            sharing=devices.sharing(where, workers),
+            cuda_graphs=how.cuda_graphs,
+            compiled=how.compiled,
+        )
         plan = planning.read(chosen, grid.name, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)
