@@ -10,7 +10,7 @@ from typing import Any
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.cells.transformers import OWN
 from reproduce.grids import recipes
 
@@ -48,6 +48,7 @@ CONTESTANTS = (
     TransformerContestant("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
     TransformerContestant("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
 )
+BY_SETTINGS = {(c.family, c.coupling, c.method.name): c for c in CONTESTANTS}
 
 
 def cells(scale: str) -> list[Cell]:
@@ -64,13 +65,6 @@ def cells(scale: str) -> list[Cell]:
             for c in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
         ]
     return []
-
-
-def contestant_of(cell: Cell) -> TransformerContestant:
-    """What a cell of this plan is of."""
-    assert isinstance(cell, TrainedCell)
-    of = cell.model.partition("_")[0], cell.coupling, cell.method
-    return next(c for c in CONTESTANTS if (c.family, c.coupling, c.method.name) == of)
 
 
 def _smoke(contestant: TransformerContestant) -> TrainingCell:
