@@ -168,7 +168,7 @@ class Frames:
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows:
-            if row["status"] != _ORDER[0]:
+            if row["status"] != Status.NOT_RUN.value:
                 rows.setdefault(row["settings"], []).append(row)
         return rows
 
@@ -189,11 +189,11 @@ class Sheet:
 
     @property
     def begun(self) -> bool:
-        return bool((self.runs["status"] != _ORDER[0]).any())
+        return bool((self.runs["status"] != Status.NOT_RUN.value).any())
 
     @property
     def done(self) -> DataFrame:
-        return self.runs[self.runs["status"] == _ORDER[-1]]
+        return self.runs[self.runs["status"] == Status.DONE.value]
 
     @property
     def key(self) -> str:
@@ -265,7 +265,7 @@ def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _on_gpus(runs: DataFrame) -> str:
-    done = runs[runs["status"] == _ORDER[-1]]
+    done = runs[runs["status"] == Status.DONE.value]
     used = Counter(gpus for gpus in done["gpus"] if gpus)
     if not used:
         return ""
