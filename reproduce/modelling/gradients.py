@@ -38,7 +38,7 @@ def kinds(cell: TrainedCell) -> str:
     at a reconstructed one. One stream of a reversible stage's output is a copy of the one that F took, so F is
     evaluated at an exact input wherever the stage above keeps its own.
     """
-    keeps = [not stage.invertible for stage in networks.outlined(cell, num_classes=10)]
+    keeps = [not stage.invertible for stage in networks.outlined(cell)]
     above = [*keeps[1:], True]
     return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
 
