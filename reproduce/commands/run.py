@@ -13,7 +13,7 @@ import click
 from reproduce.cells import catalogue
 from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
-from reproduce.grids import selection
+from reproduce.grids import scales, selection
 from reproduce.measures.how import How
 from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
@@ -112,7 +112,7 @@ def run(
             cuda_graphs=how.cuda_graphs,
             compiled=how.compiled,
         )
-        plan = planning.read(chosen, grid.name, root, kind, retry_failed=retry_failed)
+        plan = planning.read(chosen, scale, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)
     check_writable(root, "--records")
@@ -122,6 +122,6 @@ def run(
 
     settings = Settings(root=root, jobs=workers, threads=threads, devices=where, how=shared_by(how, workers))
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
-    click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
+    click.echo(f"{count(len(chosen), 'cell')} of the scale {scale} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
-    conclude(grid.scale, outcome, root)
+    conclude(scales.by_name(scale), outcome, root)

@@ -110,5 +110,5 @@ def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_pa
     headings = [line for line in text if line.endswith(":")]
     assert sum("learning rate 0.001414·√(batch·k/256)" in heading for heading in headings) == 1
     assert sum("learning rate 0.1·batch·k/256" in heading for heading in headings) == 1
-    headings = [line for line in lines(grid_of("small").cells, tmp_path) if line.endswith(":")]
+    headings = [line for line in lines(grid_of("small"), tmp_path) if line.endswith(":")]
     assert len(headings) == len(set(headings)) > 5

@@ -82,5 +82,5 @@ def test_every_cell_of_every_scale_has_a_place_in_the_plan(tmp_path):
         result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
         assert result.exit_code == 0
         [total] = [line for line in result.output.splitlines() if line.startswith("in all")]
-        assert int(total.split()[2]) == len(grid_of(name).cells)
+        assert int(total.split()[2]) == len(grid_of(name))
         assert len(result.output.splitlines()) < 120

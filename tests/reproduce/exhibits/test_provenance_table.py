@@ -73,12 +73,12 @@ def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
 
 def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
-    planned = [*grid_of("smoke").cells, *grid_of("paper").cells]
+    planned = [*grid_of("smoke"), *grid_of("paper")]
     section = section_of(provenance.EXHIBIT, Frames(results.read(tmp_path, planned)))
     (cells,) = (block for block in section.folded if isinstance(block, Table))
     assert [row[0].text for row in cells.rows] == [recipes.cell("smoke").name]
     (finding,) = section.findings
-    counts = f"{len(grid_of('smoke').cells) - 1} of “smoke”, {len(grid_of('paper').cells)} of “paper”"
+    counts = f"{len(grid_of('smoke')) - 1} of “smoke”, {len(grid_of('paper'))} of “paper”"
     assert finding.text == f"{len(planned) - 1} planned cells not run: {counts}."
 
 

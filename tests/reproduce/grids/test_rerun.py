@@ -20,11 +20,11 @@ def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
     """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
     grid = grid_of(scale)
     in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
-    for cell in [*grid.cells[:: max(1, len(grid.cells) // 25)], *in_two_precisions]:
+    for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
         words = shlex.split(rerun.command(cell))
         assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
         assert selection.select(grid, {}, only=words[6:]) == [cell]
-    assert len({rerun.command(cell) for cell in grid.cells}) == len(grid.cells)
+    assert len({rerun.command(cell) for cell in grid}) == len(grid)
 
 
 def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:

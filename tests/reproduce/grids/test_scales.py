@@ -119,7 +119,7 @@ def test_cells_that_have_been_run_keep_their_names() -> None:
 
 @pytest.mark.parametrize("name", scales.SCALES)
 def test_a_grid_has_every_cell_once_under_a_name_of_its_own_and_is_run_seed_by_seed(name: str) -> None:
-    cells = grid_of(name).cells
+    cells = grid_of(name)
     assert {cell.scale for cell in cells} == {name}
     assert len(set(cells)) == len({cell.name for cell in cells}) == len(cells)
     seeds = [cell.seed for cell in cells if isinstance(cell, TrainedCell)]

@@ -9,7 +9,7 @@ from reproduce import published
 from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
 from reproduce.exhibits._exhibit import commands
 from reproduce.grids import recipes, scales, selection
-from reproduce.grids.grid import Grid, grid_of
+from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import PLANS, figure4, table2
 
 CELLS = [
@@ -20,11 +20,10 @@ CELLS = [
     for k in (1, 4, 32)
     for seed in seeds
 ]
-SCALE = Grid(scales.by_name("paper"), tuple(CELLS))
 
 
 def choose(only=(), tables=(), seeds=(), **conditions):
-    return selection.select(SCALE, conditions, tables=tables, seeds=seeds, only=only)
+    return selection.select(CELLS, conditions, tables=tables, seeds=seeds, only=only)
 
 
 def values(cells, setting):
@@ -85,7 +84,7 @@ def test_tables_choose_the_cells_that_they_need():
     needed = {*table2.cells("paper"), *figure4.cells("paper")}
     assert chosen == [
         cell
-        for cell in scale.cells
+        for cell in scale
         if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
     ]
     assert chosen
@@ -105,7 +104,7 @@ def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
 
 def test_tuples_and_numbers_are_given_as_they_are_listed():
     small = grid_of("small")
-    for value in {cell.drops for cell in small.cells if isinstance(cell, TrainedCell)}:
+    for value in {cell.drops for cell in small if isinstance(cell, TrainedCell)}:
         text = "+".join(map(str, value)) or "none"
         assert {cell.drops for cell in selection.select(small, {}, only=[f"drops={text}"])} == {value}
     exact, rounded = (selection.select(small, {}, only=[f"warmup_epochs={text}"]) for text in ("0.0", "0"))
