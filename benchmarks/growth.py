@@ -37,10 +37,9 @@ from benchmarks.slopes import Growth, growth
 from benchmarks.tick import in_turn, rounds
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
-from petra_core.recipe import sgd
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import Benchmark, Goal, Series
 
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
 TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
 STRAIGHT, AT_MOST_LINEAR, FLAT = 0.99, 1.1, 0.02
@@ -73,7 +72,7 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
     torch.manual_seed(0)
     stages = models.chain(size.J - 2, num_classes=10, channels=size.width)
     images, labels = torch.randn(size.batch, 3, pixels, pixels), torch.randint(10, (size.batch,))
-    pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=OPTIMIZER, seed=0)
+    pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=SGD, seed=0)
     for _ in range(method.ticks_to_steady(size.J, size.k)):
         pipeline.step(images, labels)
     return pipeline, images, labels

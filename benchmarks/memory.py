@@ -33,13 +33,12 @@ from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
-from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
@@ -78,7 +77,7 @@ def train(run: MemoryRun) -> MemoryReport:
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=OPTIMIZER, seed=0)
+    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=SGD, seed=0)
     for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()
@@ -123,7 +122,7 @@ def predicted_peak(run: MemoryRun) -> int:
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
-        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=OPTIMIZER)
+        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=SGD)
     if method.pipelined:
         held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
         return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)

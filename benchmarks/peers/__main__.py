@@ -31,6 +31,7 @@ from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
 from reproduce.words import count as counted
 
@@ -136,7 +137,7 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
             continue
         try:
             values = once(contestant, task, setting, reference)
-            trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, measures.OPTIMIZER)
+            trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, SGD)
             for _ in range(trainer.ready):
                 trainer.step(task.images, task.labels)
         except Exception as error:  # whatever a package raises is its result

@@ -20,14 +20,13 @@ from reproduce.show import facets
 from reproduce.show.compare import judge, means, measured, reported
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, number, table, words
+from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
 PAIRS = {step: " less ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
-BOTTOM = 1  # the lowest stage that reconstructs its input
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
     "other, with a delay of 2(J-1) ticks at the bottom. PETRA less DSP, which has its delays and keeps its inputs, is "

@@ -13,7 +13,7 @@ from petra_core.prediction.simulation import Cost, Link
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.modelled import seconds_when_full, timed_networks
-from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, RIVALS, SIMULATED, RivalChain
+from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, RivalChain
 from reproduce.records.frames import Frames
 from reproduce.show import facets, plots
 from reproduce.show.content import GIGABYTE, MEGABYTE, Finding, Tone
@@ -22,7 +22,6 @@ from reproduce.show.tables import Field, amount, amounts, number, table, words
 
 __all__ = ["EXHIBIT", "LINKS"]
 
-GIGABIT = 1e9 / 8  # bytes
 #: What is assumed of each kind of link, in each direction; not measured.
 LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),
