@@ -42,7 +42,7 @@ from reproduce.running.execution import deterministic
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
-    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Foretold are "
+    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Predicted are "
     "tensors that are kept, not temporaries of operations: a smaller batch is found where these count, a larger one "
     "where stages do not hold all that they may at the same moment."
 )

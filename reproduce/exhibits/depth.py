@@ -29,8 +29,8 @@ EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
-    "other, with a delay of 2(J-1) ticks at the bottom. PETRA less DSP, which has its delays and keeps its inputs, is "
-    f"what reconstruction costs; DSP less backpropagation is what delay costs. {RULE}"
+    "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA less DSP, which has its delays and keeps its "
+    f"inputs, is what reconstruction costs; DSP less backpropagation is what delay costs. {RULE}"
 )
 Place = tuple[int, int]  # k, J
 

@@ -14,7 +14,7 @@ from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
 from reproduce.show.compare import Sample, Samples, judge, points
 from reproduce.show.content import Entry, none
-from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
+from reproduce.show.statements import UNKNOWN, claim_entries, combine, is_below, is_not_below
 from reproduce.show.statistics import Estimate, Judgement
 from reproduce.show.tables import Field, entry, judged, mean, number, table
 
@@ -81,7 +81,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
     def beside(name: str) -> list[Field]:
         def difference(k: int | str) -> Judgement | list[Entry]:
-            return judged_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else less[name, k]
+            return claim_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else less[name, k]
 
         return [
             mean("accuracy, %", lambda k: references[name].get(k), group=name),

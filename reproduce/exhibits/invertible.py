@@ -21,9 +21,9 @@ from reproduce.show.tables import amount, difference, judged, mean, method, tabl
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
     "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
-    "micro-batch of delay: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing anything, so "
-    "that a network with as many stages and about as many parameters keeps nothing between stem and head. The price: "
-    "the paper's streams shrink with the resolution, these do not."
+    "micro-batch of staleness: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing "
+    "anything, so that a network with as many stages and about as many parameters keeps nothing between stem and head. "
+    "The price: the paper's streams shrink with the resolution, these do not."
 )
 
 

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.convolutions
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
     theirs, ours = (predicted(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
-    stem = 4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)  # float32 images, one for each tick of delay
+    stem = (
+        4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)
+    )  # float32 images, one for each micro-batch of staleness
     assert ours == stem
     assert theirs > 3 * stem
 
