@@ -107,7 +107,7 @@ def _tried(scale: str) -> list[Trial]:
     return [
         _trial(scale, network, method, k, seed, cure, rate)
         for recipes_rate in (True, False)
-        for seed in recipes.SEEDS["small"]
+        for seed in recipes.seeds("small")
         for network in NETWORKS[scale]
         for k in KS
         for method in (methods.BACKPROPAGATION, *PIPELINED)
@@ -124,7 +124,7 @@ def _longer() -> list[Trial]:
     return [
         _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
         for epochs in LENGTHS
-        for seed in recipes.SEEDS["small"]
+        for seed in recipes.seeds("small")
         for method in (methods.BACKPROPAGATION, methods.PETRA)
         for cure in CURES
         if cure is NOTHING or (cure.title in BEST and cure.fits(method))

@@ -54,7 +54,7 @@ def cells(scale: str) -> list[Cell]:
         for coupling in COUPLINGS
         for blocks in BLOCKS
         for precision in coupling.precisions
-        for seed in recipes.SEEDS[SCALE]
+        for seed in recipes.seeds(SCALE)
     ]
 
 

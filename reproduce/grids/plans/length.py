@@ -34,12 +34,12 @@ ARMS = (PETRA, DELAYED, LATER)
 #: By scale and epochs the seeds of each arm; the scale's own length is among them, with the cells of other tables.
 SEEDS: dict[str, dict[int, dict[Arm, tuple[int, ...]]]] = {
     "small": {
-        3: dict.fromkeys(ARMS, recipes.SEEDS["small"]),
-        9: {PETRA: recipes.SEEDS["small"]},
-        27: {PETRA: tuple(range(6)), DELAYED: recipes.SEEDS["small"], LATER: recipes.SEEDS["small"]},
-        81: {PETRA: recipes.SEEDS["small"]},
+        3: dict.fromkeys(ARMS, recipes.seeds("small")),
+        9: {PETRA: recipes.seeds("small")},
+        27: {PETRA: tuple(range(6)), DELAYED: recipes.seeds("small"), LATER: recipes.seeds("small")},
+        81: {PETRA: recipes.seeds("small")},
     },
-    "narrow": {300: {PETRA: recipes.SEEDS["narrow"], LATER: recipes.SEEDS["narrow"]}},
+    "narrow": {300: {PETRA: recipes.seeds("narrow"), LATER: recipes.seeds("narrow")}},
     "paper": {epochs: {PETRA: recipes.seeds("paper")} for epochs in (20, 80, 300)},
 }
 
