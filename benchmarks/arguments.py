@@ -23,11 +23,11 @@ __all__ = [
     "add_precision",
     "as_trained",
     "count",
-    "count_or_none",
     "method_name",
     "network",
     "network_name",
     "positive",
+    "whole_number",
 ]
 
 CLASSES = 10
@@ -42,7 +42,7 @@ def count(given: str) -> int:
     return int(given)
 
 
-def count_or_none(given: str) -> int:
+def whole_number(given: str) -> int:
     """Parse a whole number from 0 on."""
     if not given.isdecimal():
         raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 0 on")

@@ -9,7 +9,6 @@ are those that the engine accounts for, all stages. Time is taken in turn, round
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -76,4 +75,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

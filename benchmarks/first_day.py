@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.arguments import count as count_of
-from benchmarks.arguments import count_or_none, positive
+from benchmarks.arguments import positive, whole_number
 from benchmarks.recording import line
 from petra_core.files import replacing
 from reproduce.records import benchmarks, locks, provenance
@@ -520,7 +520,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--precision", choices=("float32", "tf32", "bf16"), default="tf32", help="of the cells that are trained"
     )
     parser.add_argument(
-        "--cuda-graphs", type=count_or_none, help="streams of recorded ticks, 0: none (default 4, on a CPU 0)"
+        "--cuda-graphs", type=whole_number, help="streams of recorded ticks, 0: none (default 4, on a CPU 0)"
     )
     parser.add_argument("--jobs", type=count_of, default=1, help="cells that are trained at once (default 1)")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done")

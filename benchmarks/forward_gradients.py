@@ -9,7 +9,6 @@ defaults:
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -84,4 +83,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -24,7 +24,6 @@ The depth is a run of its own: a pipeline of 64 stages is full after 127 ticks, 
 import argparse
 import gc
 import math
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,10 +37,9 @@ from benchmarks.slopes import Growth, growth
 from benchmarks.tick import in_turn, rounds
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
-from petra_core.recipe import sgd
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import Benchmark, Goal, Series
 
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
 TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
 STRAIGHT, AT_MOST_LINEAR, FLAT = 0.99, 1.1, 0.02
@@ -74,7 +72,7 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
     torch.manual_seed(0)
     stages = models.chain(size.J - 2, num_classes=10, channels=size.width)
     images, labels = torch.randn(size.batch, 3, pixels, pixels), torch.randint(10, (size.batch,))
-    pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=OPTIMIZER, seed=0)
+    pipeline = Pipeline(stages, method, accumulation=size.k, optimizer=SGD, seed=0)
     for _ in range(method.ticks_to_steady(size.J, size.k)):
         pipeline.step(images, labels)
     return pipeline, images, labels
@@ -160,4 +158,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -17,7 +17,6 @@ import argparse
 import itertools
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.arguments import count, count_or_none, positive
+from benchmarks.arguments import count, positive, whole_number
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
@@ -262,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
     parser.add_argument(
-        "--workers", nargs="+", type=count_or_none, default=[1, 2], help="threads or processes (default 1 2)"
+        "--workers", nargs="+", type=whole_number, default=[1, 2], help="threads or processes (default 1 2)"
     )
     parser.add_argument("--pairs", type=count, default=7, help="pairs timed for each ratio (default 7)")
     parser.add_argument("--seconds", type=positive, default=3, help="of each run (default 3)")
@@ -287,4 +286,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

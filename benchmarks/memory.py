@@ -20,7 +20,6 @@ The second is RevNet-18 as in the paper, for the aim alone.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,17 +33,16 @@ from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
-from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
-    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Foretold are "
+    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Predicted are "
     "tensors that are kept, not temporaries of operations: a smaller batch is found where these count, a larger one "
     "where stages do not hold all that they may at the same moment."
 )
@@ -79,7 +77,7 @@ def train(run: MemoryRun) -> MemoryReport:
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=OPTIMIZER, seed=0)
+    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=SGD, seed=0)
     for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()
@@ -124,7 +122,7 @@ def predicted_peak(run: MemoryRun) -> int:
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
-        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=OPTIMIZER)
+        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=SGD)
     if method.pipelined:
         held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
         return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)
@@ -270,4 +268,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -12,7 +12,6 @@ Usage, with the defaults:
 
 import argparse
 import statistics
-import sys
 from collections.abc import Sequence
 
 import torch
@@ -54,4 +53,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

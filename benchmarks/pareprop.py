@@ -24,7 +24,6 @@ Usage, with the defaults for the CPU, and on a GPU (in one line):
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,8 +43,8 @@ from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
-from petra_core.recipe import sgd
 from reproduce.cells import transformers
+from reproduce.measures.synthetic import SGD
 from reproduce.published import pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,
@@ -59,7 +58,6 @@ from reproduce.records.benchmarks import (
 from reproduce.running import devices
 
 CONTESTANTS = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 TOKENS = 256  # bytes
 NETWORKS = ("revvit_micro", "revvit_micro12", "revmvit_micro", "revswin_micro", "revroberta_micro")
 SLOWER_AT_MOST = 0.98
@@ -109,7 +107,7 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
     torch.manual_seed(0)
     with torch.device(device):
         stages, batch = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, run.method, optimizer=OPTIMIZER, seed=0)
+    pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0)
     if not side_by_side:
         pipeline.conductor = InOrder()
     step = partial(pipeline.step, *batch)
@@ -128,7 +126,7 @@ def allocated(run: ParepropRun, device: torch.device) -> int:
 def predicted_peak(run: ParepropRun) -> int:
     """The allocated peak from shapes: what lasts, gradients and messages of one stage (of two that overlap), graphs."""
     with torch.device("meta"):
-        per_stage = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=OPTIMIZER)
+        per_stage = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=SGD)
     lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
     messages = [stage.peak["messages"] for stage in of_footprints(per_stage, run.method)]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
@@ -262,4 +260,3 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -18,7 +18,6 @@ the defaults that the project's claim is about:
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -378,4 +377,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

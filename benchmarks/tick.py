@@ -43,7 +43,6 @@ median of the ratios of neighbours. Usage, with the defaults that the project's 
 import argparse
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -58,10 +57,10 @@ from benchmarks.arguments import (
     add_precision,
     as_trained,
     count,
-    count_or_none,
     method_name,
     network,
     network_name,
+    whole_number,
 )
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, ReversibleStage, Stage, methods, models
@@ -288,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
     parser.add_argument("--compile", action="store_true", help="the tick, not the other side, of compiled functions")
-    parser.add_argument("--captured", type=count_or_none, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
+    parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
     if options.captured and not options.device.startswith("cuda"):
@@ -417,4 +416,3 @@ def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) ->
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -16,22 +16,20 @@ the project's claim is about:
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.arguments import add_networks, count, network, positive
-from benchmarks.pipelining import best_cut
+from benchmarks.arguments import add_networks, count, positive
+from benchmarks.pipelining import PipeliningSetting, best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
 from benchmarks.tick import sgd
-from petra_core import Pipeline, Stage, methods
+from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.orders import of_method
@@ -50,33 +48,11 @@ PINGS = 10  # there and back
 DRAWN = 4  # micro-batches' worth of time in a drawing
 
 
-@dataclass(frozen=True)
-class TimelineSetting:
-    """The network and micro-batches that are measured, and the number of turns that are timed."""
-
-    network: str
-    width: int
-    batch: int
-    size: int
-    turns: int
-
-    def stages(self) -> list[Stage]:
-        """The stages of the network, with the same weights everywhere."""
-        torch.manual_seed(0)
-        return network(self.network, self.width)
-
-    def micro(self) -> list[tuple[Tensor, Tensor]]:
-        """One micro-batch."""
-        generator = torch.Generator().manual_seed(1)
-        images = torch.randn(self.batch, 3, self.size, self.size, generator=generator)
-        return [(images, torch.randint(10, (self.batch,), generator=generator))]
-
-
-def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> Serve:
-    """Measure costs and link, and train, in each process, when asked."""
+def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[int, ...]) -> Serve:
+    """Measure costs, of so many turns of every stage, and link, and train, in each process, when asked."""
     first = sum(partition[:rank])
     own_stages = range(first, first + partition[rank])
-    [(images, labels)] = setting.micro()
+    images, labels = setting.data()
     stages_alone = {method: _stages_alone(setting, method, own_stages, images, labels) for method in METHODS}
     pipelines = {}
     for method in METHODS:
@@ -90,13 +66,13 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
         """Costs of the stages of this process."""
         dist.barrier()
         rounds: list[list[TurnSeconds]] = []
-        for turn in range(len(partition) if not method.pipelined else 1):
-            if method.pipelined or turn == rank:
-                rounds = [_turns(stages_alone[method], method) for _ in range(setting.turns + 1)][1:]
+        for process in range(len(partition) if not method.pipelined else 1):
+            if method.pipelined or process == rank:
+                rounds = [_turns(stages_alone[method], method) for _ in range(turns + 1)][1:]
             if not method.pipelined:
                 dist.barrier()
         per_stage = zip(stages_alone[method], zip(*rounds, strict=True), strict=True)
-        return [_cost(stage, turns) for stage, turns in per_stage]
+        return [_cost(stage, timed) for stage, timed in per_stage]
 
     def train(method: Method, micro_batches: int) -> float:
         """Seconds of that many micro-batches, from a common beginning."""
@@ -119,7 +95,7 @@ def serving(rank: int, setting: TimelineSetting, partition: tuple[int, ...]) -> 
 
 
 def _stages_alone(
-    setting: TimelineSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
+    setting: PipeliningSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
 ) -> list[StageAlone]:
     stages = setting.stages()
     arriving = feeds(stages, method, images, labels)
@@ -201,18 +177,18 @@ def window(whole: Timeline, seconds: float) -> Timeline:
     return Timeline(tuple(Event(e.device, e.name, e.begin - begin, e.end - begin) for e in within), whole.devices)
 
 
-def validate(setting: TimelineSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
+def validate(setting: PipeliningSetting, turns: int, rounds: int, seconds: float, recorder: Recorder) -> None:
     """Compare model and engine for all methods on one network, over one process and over two."""
     cut = best_cut(setting, methods.PETRA)
     for processes in PROCESSES:
         partition = cut if processes == 2 else (sum(cut),)
-        with BenchmarkTeam(processes, serving, setting, partition) as team:
+        with BenchmarkTeam(processes, serving, setting, turns, partition) as team:
             _over(team, setting, partition, rounds, seconds, recorder)
 
 
 def _over(
     team: BenchmarkTeam,
-    setting: TimelineSetting,
+    setting: PipeliningSetting,
     partition: tuple[int, ...],
     rounds: int,
     seconds: float,
@@ -252,7 +228,7 @@ def _over(
         )
 
 
-def _group(setting: TimelineSetting, method: Method, partition: Sequence[int]) -> str:
+def _group(setting: PipeliningSetting, method: Method, partition: Sequence[int]) -> str:
     return f"{setting.network}, width {setting.width}, {method}, P = {len(partition)}"
 
 
@@ -274,7 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timeline", arguments), options)
     for name in options.networks:
         validate(
-            TimelineSetting(name, options.width, options.batch, options.size, options.turns),
+            PipeliningSetting(name, options.width, options.batch, options.size, micro_batches=1),
+            options.turns,
             options.rounds,
             options.seconds,
             recorder,
@@ -288,4 +265,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

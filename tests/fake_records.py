@@ -10,8 +10,8 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, ComplexityCell, TrainingCell
 from reproduce.data.manifest import built_in
+from reproduce.grids import recipes
 from reproduce.grids.plans.table1 import chains
-from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records.record import Record
 
@@ -131,7 +131,7 @@ def measure(root: Path, accumulations: Sequence[int] = (1,)) -> None:
 
 def write(
     root: Path,
-    networks: Sequence[str] = tuple(DIGITS_NETWORKS),
+    networks: Sequence[str] = ("revnet18", "resnet18", "chain8"),
     accumulations: Sequence[int] = (1, 4, 32),
     seeds: Sequence[int] = (0, 1),
 ) -> None:
@@ -141,7 +141,7 @@ def write(
         for method in methods.PAPER:
             for k in accumulations:
                 for seed in seeds:
-                    cell = digits_cell(network, method, k, seed)
+                    cell = recipes.cell("smoke", network, method, k, seed)
                     last = network == networks[-1] and method is methods.PETRA and k == accumulations[-1]
                     if last and seed == seeds[-1]:
                         train(cell, root, 97.0, epochs=2)

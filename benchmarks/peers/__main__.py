@@ -19,7 +19,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +31,7 @@ from benchmarks.arguments import count, network, network_name
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
+from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
 from reproduce.words import count as counted
 
@@ -137,7 +137,7 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
             continue
         try:
             values = once(contestant, task, setting, reference)
-            trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, measures.OPTIMIZER)
+            trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, SGD)
             for _ in range(trainer.ready):
                 trainer.step(task.images, task.labels)
         except Exception as error:  # whatever a package raises is its result
@@ -193,4 +193,3 @@ def reversible_network(given: str) -> str:
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -21,12 +21,11 @@ from benchmarks.allocation import Allocations, in_fresh_process
 from benchmarks.arguments import CLASSES, network
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss
 from petra_core import Stage
-from petra_core.recipe import sgd
 from reproduce.measures.machine_memory import Witness
+from reproduce.measures.synthetic import SGD
 
 __all__ = [
     "MEMORY_FORMATS",
-    "OPTIMIZER",
     "PeerSetting",
     "Task",
     "allocated",
@@ -34,8 +33,6 @@ __all__ = [
     "gradients",
     "process_growth",
 ]
-
-OPTIMIZER = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
 #: Of weights and images. The suite trains in channels-last; which is faster depends on width, processor and package.
@@ -95,7 +92,7 @@ def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> fl
     """Updates of a layer's running statistics in a step, of the layer with most."""
     stages = task.stages()
     layers = [layer for stage in stages for layer in stage.modules() if isinstance(layer, nn.BatchNorm2d)]
-    trainer = contestant.trainer(stages, nn.functional.cross_entropy, OPTIMIZER)
+    trainer = contestant.trainer(stages, nn.functional.cross_entropy, SGD)
     for _ in range(trainer.ready):
         trainer.step(task.images, task.labels)
     before = [int(layer.num_batches_tracked) for layer in layers]
@@ -119,7 +116,7 @@ def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
 def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.functional.cross_entropy) -> None:
     """Make the network and take steps until one is like the next, and another."""
     task = Task(setting)
-    trainer = contestant.trainer(task._stages, loss, OPTIMIZER)
+    trainer = contestant.trainer(task._stages, loss, SGD)
     for _ in range(trainer.ready + 1):
         trainer.step(task.images, task.labels)
 

@@ -5,6 +5,7 @@ What the benchmarks of ticks leave out is in here: batches, deterministic kernel
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from .setting import DEVICES, open_device
 
@@ -21,12 +22,19 @@ class Training:
         self.device = open_device(device)
         # Not at the top: asv imports every module to find benchmarks, and these imports take seconds.
         from petra_core import methods
-        from reproduce.grids import smoke
         from reproduce.measures.context import Context
         from reproduce.records.record import Record
         from reproduce.running.execution import execute
 
-        cell = smoke.digits_cell("revnet18", methods.by_name(method), 4, epochs=2, drops=(1,))
+        arguments: tuple[Any, ...] = "revnet18", methods.by_name(method), 4
+        try:  # of an older commit, whose `recipes` knows nothing of this scale
+            from reproduce.grids import smoke
+
+            cell = smoke.digits_cell(*arguments, epochs=2, drops=(1,))
+        except ImportError:
+            from reproduce.grids import recipes
+
+            cell = recipes.cell("smoke", *arguments, epochs=2, drops=(1,))
         self.execute, self.record, self.context = execute, lambda at: Record(at, cell), Context(device=self.device)
         self._train()  # data and kernels are loaded once
 

@@ -32,7 +32,10 @@ class Cell(abc.ABC):
             object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
             raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
-        self._check()
+        try:
+            self._check()
+        except ValueError as error:  # also of the engine's own checks, which know no cells
+            raise CellError(str(error)) from None
 
     @property
     def epochs_expected(self) -> int:
@@ -41,7 +44,7 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def _check(self) -> None:
-        """Raise CellError for values out of range."""
+        """Raise ValueError for values out of range."""
 
     @property
     @abc.abstractmethod

@@ -279,10 +279,7 @@ class ForwardGradientCell(TrainedCell):
         for fault in self.released:
             _one_of("fault of the released code", fault, tuple(choice.value for choice in forward.Fault))
         object.__setattr__(self, "released", tuple(sorted(set(self.released))))
-        try:
-            self.algorithm  # noqa: B018  # contradictions are found by making it
-        except ValueError as error:
-            raise CellError(str(error)) from None
+        self.algorithm  # noqa: B018  # contradictions are found by making it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,17 +393,11 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
 
 def _check_model(cell: NetworkCell) -> None:
     _at_least(cell, 1, "image_size", "width")
-    try:
-        transformers.check_coupling(cell.model, cell.coupling)
-    except ValueError as error:
-        raise CellError(str(error)) from None
+    transformers.check_coupling(cell.model, cell.coupling)
     if re.fullmatch(r"chain[1-9]\d*", cell.model):
         _one_of("stem", cell.stem, CHAIN_STEMS)
     elif cell.model in transformers.MODELS:
-        try:
-            transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
-        except ValueError as error:
-            raise CellError(str(error)) from None
+        transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
     else:
         _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *BLOCK_MODELS, *transformers.MODELS))
         _one_of("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
@@ -463,12 +454,9 @@ def _check_delay(cell: TrainedCell) -> None:
 
 def _check_method(cell: NetworkCell) -> None:
     """Write the method's name as the engine does, and check k, and the replicas of stages."""
-    try:
-        method = methods.by_name(cell.method)
-        object.__setattr__(cell, "method", method.name)
-        methods.check_accumulation(cell.accumulation)
-        if isinstance(cell, TrainedCell):
-            replicas = check_replicas(method, len(cell.stage_replicas), cell.accumulation, cell.stage_replicas)
-            object.__setattr__(cell, "stage_replicas", replicas)  # empty where each is one
-    except ValueError as error:
-        raise CellError(str(error)) from None
+    method = methods.by_name(cell.method)
+    object.__setattr__(cell, "method", method.name)
+    methods.check_accumulation(cell.accumulation)
+    if isinstance(cell, TrainedCell):
+        replicas = check_replicas(method, len(cell.stage_replicas), cell.accumulation, cell.stage_replicas)
+        object.__setattr__(cell, "stage_replicas", replicas)  # empty where each is one

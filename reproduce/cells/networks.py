@@ -6,9 +6,8 @@ Importing this module imports no torch: that comes with the first network.
 from typing import TYPE_CHECKING
 
 from petra_core.ledger import KINDS
-from reproduce.cells import transformers
-from reproduce.cells.catalogue import Dataset
-from reproduce.cells.kinds import BLOCK_MODELS, NetworkCell
+from reproduce.cells import catalogue, transformers
+from reproduce.cells.kinds import BLOCK_MODELS, NetworkCell, ShapedCell, TrainedCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
@@ -36,15 +35,15 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
 
 
-def outlined(cell: NetworkCell, num_classes: int) -> "list[Stage]":
+def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
     """The stages of the cell's network on the meta device, where nothing is drawn or allocated."""
     import torch
 
     with torch.device("meta"):
-        return build(cell, num_classes)
+        return build(cell, catalogue.by_name(cell.dataset).num_classes)
 
 
-def default_stem(model: str, dataset: Dataset, image_size: int) -> str:
+def default_stem(model: str, dataset: catalogue.Dataset, image_size: int) -> str:
     """The usual stem of a network, whose name is not checked, for samples of that size from a data set."""
     if model in transformers.MODELS:
         return transformers.default_stem(model, image_size)

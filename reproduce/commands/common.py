@@ -6,17 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import CellError
 from reproduce.commands.options import Minutes
 from reproduce.measures.how import How
-from reproduce.running.devices import DeviceError
-
-T = TypeVar("T")
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -25,14 +21,6 @@ DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for Imag
 #: Threads of a process unless somebody says otherwise: as many on every machine and in every number of processes, since
 #: what several threads add up together is added in another order, and a result has then other bits.
 THREADS = 1
-
-
-def checked(make: Callable[[], T]) -> T:
-    """What `make` returns; a wrong setting ends the command with exit code 2."""
-    try:
-        return make()
-    except (CellError, DeviceError) as error:
-        raise click.UsageError(str(error)) from error
 
 
 def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callable[..., None]], Any]:

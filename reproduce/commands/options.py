@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from reproduce.cells.base import CellError
+from reproduce.running.devices import DeviceError
+
 
 class GroupedOption(click.Option):
     """An option that `GroupedCommand` shows under a heading."""
@@ -58,6 +61,13 @@ class GroupedCommand(click.Command):
         for name, lines in groups.items():
             with formatter.section(name):
                 formatter.write_dl(lines)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do what was asked for; a wrong setting of a cell or device is one of the command line, with exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except (CellError, DeviceError) as error:
+            raise click.UsageError(str(error), ctx) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and where words are left over say how several values are given: `--k 1 4` leaves one."""

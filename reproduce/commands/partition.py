@@ -12,7 +12,7 @@ from petra_core.ages import ages, of_stages
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from reproduce.cells import catalogue
-from reproduce.commands.common import THREADS, checked
+from reproduce.commands.common import THREADS
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
@@ -95,8 +95,8 @@ def partition(
     Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
-    cell = checked(lambda: balance.of_training(cell_by_hand(settings), repetitions))
-    where = checked(lambda: devices.take(device))
+    cell = balance.of_training(cell_by_hand(settings), repetitions)
+    where = devices.take(device)
     import torch
 
     torch.set_num_threads(threads)
@@ -113,11 +113,11 @@ def partition(
         measured = balance.measured(cell, where, begin)
         bar.update((bar.length or 0) - bar.pos)
     plans = {
-        "even": checked(lambda: measured.even(processes)),
-        "balanced": checked(lambda: measured.best(processes, limit)),
+        "even": measured.even(processes),
+        "balanced": measured.best(processes, limit),
     }
     if replicate:
-        plans["with replicas"] = checked(lambda: measured.replicated(processes, link, limit))
+        plans["with replicas"] = measured.replicated(processes, link, limit)
     click.echo("\n".join(stage_lines(measured)))
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))

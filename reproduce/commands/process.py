@@ -13,7 +13,7 @@ import torch
 
 from petra_core import CheckpointError
 from reproduce.cells.kinds import TrainedCell
-from reproduce.commands.common import check_files, checked
+from reproduce.commands.common import check_files
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
@@ -49,13 +49,14 @@ def train_here(
 ) -> None:
     """Train the cell, or this process's share of it, from wherever it was left; keywords are the options of `train`.
 
-    Raises: click.UsageError: a setting does not fit this machine, or the processes that were started. Failure: the cell
-    failed, or cannot be trained as things are.
+    Raises: CellError, DeviceError: a setting does not fit this machine, or the processes that were started.
+    click.UsageError: what is left behind cannot be written. Failure: the cell failed, or cannot be trained as things
+    are.
     """
-    where = checked(lambda: devices.take(launched.local_device(device)))
+    where = devices.take(launched.local_device(device))
     torch.set_num_threads(threads)
-    shares = checked(lambda: _shares(cell, processes, partition))
-    cell = checked(lambda: partitioning.replicated(cell, shares))
+    shares = _shares(cell, processes, partition)
+    cell = partitioning.replicated(cell, shares)
     team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
-from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, checked, how_options, shared_by
+from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
-from reproduce.grids import selection
+from reproduce.grids import scales, selection
 from reproduce.measures.how import How
-from reproduce.records import speed
+from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
 from reproduce.words import count
@@ -97,16 +97,22 @@ def run(
         raise click.UsageError("--verbose: --dry-run is missing, the plan of which it shows every cell")
     from reproduce.grids.grid import grid_of
 
-    grid = checked(lambda: grid_of(scale))
-    chosen = checked(lambda: selection.select(grid, conditions, tables=tables, seeds=seeds, only=only))
-    chosen = checked(lambda: selection.with_settings(chosen, loader=loader, precision=precision))
-    where = checked(lambda: devices.choose(device_names or ["cpu"]))
-    checked(lambda: devices.check_graphs(how.cuda_graphs, where))
+    grid = grid_of(scale)
+    chosen = selection.select(grid, conditions, tables=tables, seeds=seeds, only=only)
+    chosen = selection.with_settings(chosen, loader=loader, precision=precision)
+    where = devices.choose(device_names or ["cpu"])
+    devices.check_graphs(how.cuda_graphs, where)
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
-        together = devices.sharing(where, workers)
-        kind = speed.kind_of(where[0], threads, together, cuda_graphs=how.cuda_graphs, compiled=how.compiled)
-        plan = planning.read(chosen, grid.name, root, kind, retry_failed=retry_failed)
+        kind = speed.Device(
+            provenance.device_name(where[0]),
+            provenance.processor(),
+            threads,
+            sharing=devices.sharing(where, workers),
+            cuda_graphs=how.cuda_graphs,
+            compiled=how.compiled,
+        )
+        plan = planning.read(chosen, scale, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)
     check_writable(root, "--records")
@@ -116,6 +122,6 @@ def run(
 
     settings = Settings(root=root, jobs=workers, threads=threads, devices=where, how=shared_by(how, workers))
     each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
-    click.echo(f"{count(len(chosen), 'cell')} of the scale {grid.name} -> {root} ({each})", err=True)
+    click.echo(f"{count(len(chosen), 'cell')} of the scale {scale} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
-    conclude(grid.scale, outcome, root)
+    conclude(scales.by_name(scale), outcome, root)

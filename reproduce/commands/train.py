@@ -26,9 +26,9 @@ from reproduce.cells.kinds import (
     TrainingCell,
     is_forward_gradient,
 )
-from reproduce.commands.common import FOLDER, THREADS, check_files, checked, how_options, shared_by
+from reproduce.commands.common import FOLDER, THREADS, check_files, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
-from reproduce.grids import smoke
+from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.modelling import balance
 from reproduce.running import devices
@@ -38,7 +38,7 @@ from reproduce.teams.launch import launch
 NETWORK, DATA, METHOD, GUESSES, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Forward gradients", "Recipe", "Where and how")
 )
-DEFAULTS = smoke.digits_cell(method=methods.PETRA, accumulation=4)
+DEFAULTS = recipes.cell("smoke", method=methods.PETRA, accumulation=4)
 BY_RULE = (
     *("model", "accumulation", "stem", "width", "image_size", "augmentation", "loader", "learning_rate"),
     *("weight_decay", "correction_value"),
@@ -209,18 +209,18 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
         raise click.UsageError("--trace-micro-batches: --trace is missing, the file for them")
     options["trace_micro_batches"] = options["trace_micro_batches"] or TRACED
     settings = {field.name: options.pop(field.name) for field in fields(ForwardGradientCell) if field.name in options}
-    cell = checked(lambda: cell_by_hand(settings))
-    checked(lambda: devices.check_there(device))
-    checked(lambda: devices.check_graphs(how.cuda_graphs, [device]))
+    cell = cell_by_hand(settings)
+    devices.check_there(device)
+    devices.check_graphs(how.cuda_graphs, [device])
     if processes > 1 and isinstance(cell, ForwardGradientCell):
         raise click.UsageError(f"--processes {processes}: forward gradients are trained by one process")
     if processes * cell.replicas > 1 and not launched.in_a_team():
         arguments = sys.argv[1:]
         if partition == "balanced":
-            partition = checked(lambda: _balanced(cell, processes, device, threads))
+            partition = _balanced(cell, processes, device, threads)
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
-        shared = checked(lambda: partitioning.replicated(cell, partitioning.shares(cell, partition, processes)))
+        shared = partitioning.replicated(cell, partitioning.shares(cell, partition, processes))
         check_files(options["output"] or Path("runs") / shared.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch

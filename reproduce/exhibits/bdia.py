@@ -6,12 +6,14 @@ things are behind BDIA's accuracy: random steps, which regularise, and the quant
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from pandas import DataFrame
+
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
-from reproduce.grids.plans.bdia import BDIA, CONTESTANTS, REVVIT, VIT, TransformerContestant, cells, contestant_of
+from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
-from reproduce.records.frames import Frame, Frames, Sheet, settings_key
+from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, bounded, judge, means
 from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
@@ -141,15 +143,16 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 
 
-def _accuracy(runs: Frame) -> Samples:
+def _accuracy(runs: DataFrame) -> Samples:
     """The samples of such runs by what they are of."""
     return means(runs, "test_accuracy", ["contestant"])
 
 
-def _runs(sheet: Sheet) -> Frame:
+def _runs(sheet: Sheet) -> DataFrame:
     """The runs of a sheet, with the title of what they are of."""
-    of = {settings_key(cell): contestant_of(cell).title for cell in cells(sheet.scale)}
-    return sheet.runs.assign(contestant=sheet.runs["settings"].map(of))
+    families = sheet.runs["model"].str.partition("_")[0]
+    settings = zip(families, sheet.runs["coupling"], sheet.runs["method"], strict=True)
+    return sheet.runs.assign(contestant=[BY_SETTINGS[of].title for of in settings])
 
 
 EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)

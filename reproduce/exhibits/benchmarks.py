@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.benchmarks import Benchmark
-from reproduce.records.frames import Frame, Frames
+from reproduce.records.frames import Frames
 from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none, text
+from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none
 from reproduce.show.facets import TITLE_LOOKS, Look
 from reproduce.show.tables import Field, entry, number, table, words
 from reproduce.words import conjunction, count, some
@@ -79,7 +81,7 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
         yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Tone.GOOD)
 
 
-def _shown(benchmark: Benchmark, series: Frame) -> Iterator[Shown]:
+def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     """All that there is of a record, `series` its own, and how it was measured."""
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
@@ -123,7 +125,7 @@ def _judged(benchmark: Benchmark) -> Table:
         if row[2] is None:
             return none("nothing was aimed at")
         verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.ALERT)
-        return text(f"{row[0].aim}: {verdict}", tone=tone)
+        return Entry(f"{row[0].aim}: {verdict}", tone=tone)
 
     return table(
         key=f"benchmark-{benchmark.name}",
@@ -150,7 +152,7 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _side_by_side(benchmark: Benchmark, series: Frame) -> Table:
+def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
     """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
     medians = series.groupby(["group", "contestant", "quantity"])["value"].median()
     named = str(benchmark.setting.get("contestants", "")).split("; ")
@@ -177,7 +179,7 @@ def _side_by_side(benchmark: Benchmark, series: Frame) -> Table:
     )
 
 
-def _curves(benchmark: Benchmark, curves: Frame) -> Figure:
+def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
     medians = curves.groupby(["group", "contestant", "quantity", "at"], sort=False)["value"].median().reset_index()
     quantities, axes, names = (list(medians[column].unique()) for column in ("quantity", "group", "contestant"))
     return facets.facet(

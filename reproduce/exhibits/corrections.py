@@ -9,20 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
-from reproduce.records.frames import Frame, Sheet, over_training, settings_key
+from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
 from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
-from reproduce.show.content import Entry, Finding, with_sign
+from reproduce.show.content import MEGABYTE, Entry, Finding, with_sign
 from reproduce.show.facets import facet
 from reproduce.show.statistics import Estimate, Judgement, Verdict
-from reproduce.show.tables import Field, amount, entry, error, judged, mean, method, number, table, words
+from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
 
 CHOICE = 0  # the seed on which a learning rate is chosen
-BOTTOM = 1  # the lowest stage that reconstructs its input
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # what is compared with what (network and k, or epochs), the method's name, the cure's title
 Less = dict[tuple[str, Place], Judgement]  # by "backpropagation", "same optimizer" or "alone", and place
@@ -58,7 +59,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     every = sheet.runs.assign(
         cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
         rate=sheet.runs["settings"].map(lambda key: tried[key].rate),
-        megabytes=sheet.runs["peak_bytes"].astype(float) / 1e6,
+        megabytes=sheet.runs["peak_bytes"].astype(float) / MEGABYTE,
     )
     runs = every[every["epochs"] == every["epochs"].min()]
     recipes = runs[runs["rate"] == 1]
@@ -145,7 +146,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield from _longer(sheet, every)
 
 
-def _longer(sheet: Sheet, every: Frame) -> Iterator[Shown]:
+def _longer(sheet: Sheet, every: DataFrame) -> Iterator[Shown]:
     """What is left of a gain after more epochs."""
     shortest = every["epochs"].min()
     runs = every[every["epochs"] > shortest]

@@ -16,9 +16,8 @@ from reproduce.show import facets
 from reproduce.show.compare import means, measured
 from reproduce.show.content import Finding
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
-from reproduce.show.tables import RECONSTRUCTION, Field, error, mean, number, table, words
+from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
 
-BOTTOM = 1  # the lowest stage that reconstructs its input
 TRAINING = "training/input"
 INTRODUCTION = (
     "Transformers of the same width trained under PETRA. No inner stage keeps its input. Additive: of two streams a "

@@ -8,28 +8,29 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
-from reproduce.records.frames import Frame, Sheet, over_training
+from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, measured, reported
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.show.tables import RECONSTRUCTION, Field, error, judged, mean, number, table, words
+from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
 PAIRS = {step: " less ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
-BOTTOM = 1  # the lowest stage that reconstructs its input
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
-    "other, with a delay of 2(J-1) ticks at the bottom. PETRA less DSP, which has its delays and keeps its inputs, is "
-    f"what reconstruction costs; DSP less backpropagation is what delay costs. {RULE}"
+    "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA less DSP, which has its delays and keeps its "
+    f"inputs, is what reconstruction costs; DSP less backpropagation is what delay costs. {RULE}"
 )
 Place = tuple[int, int]  # k, J
 
@@ -133,7 +134,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _stages(frame: Frame) -> Any:
+def _stages(frame: DataFrame) -> Any:
     """J of the chains of a frame."""
     return frame["model"].str.removeprefix("chain").astype(int) + 2
 

@@ -13,8 +13,8 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA, 
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
 from reproduce.show.compare import Sample, Samples, judge, points
-from reproduce.show.content import Entry, none, text
-from reproduce.show.statements import UNKNOWN, combine, is_below, is_not_below, judged_entries
+from reproduce.show.content import Entry, none
+from reproduce.show.statements import UNKNOWN, claim_entries, combine, is_below, is_not_below
 from reproduce.show.statistics import Estimate, Judgement
 from reproduce.show.tables import Field, entry, judged, mean, number, table
 
@@ -62,7 +62,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
-            facets.level(accuracy(fixed).values, f"Backpropagation, {fixed.batch_size} images an update"),
+            facets.level(accuracy(fixed).values.values(), f"Backpropagation, {fixed.batch_size} images an update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
             facets.cut_to(sheet.done, "final_accuracy"),
@@ -81,7 +81,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
     def beside(name: str) -> list[Field]:
         def difference(k: int | str) -> Judgement | list[Entry]:
-            return judged_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else less[name, k]
+            return claim_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else less[name, k]
 
         return [
             mean("accuracy, %", lambda k: references[name].get(k), group=name),
@@ -93,7 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         caption=f"Accuracy by k, {measure} ({setting}); last, the claims of the paper's statement.",
         rows=[*ks, *CLAIMS],
         fields=[
-            number("k", lambda k: text(k, sort=1e3) if k in CLAIMS else k),
+            number("k", lambda k: Entry(str(k), 1e3) if k in CLAIMS else k),
             number("images an update", lambda k: none("") if k in CLAIMS else k * example.batch_size),
             entry("published", lambda k: STATEMENT.entry if k == first else none("") if k in CLAIMS else UNKNOWN),
             mean("PETRA, %", petra.get),

@@ -6,14 +6,16 @@ smaller than what separates the seeds. So it is drawn too, run by run, and judge
 
 from collections.abc import Iterator
 
+from pandas import concat
+
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENT, corrected, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
-from reproduce.records.frames import Sheet, together
+from reproduce.records.frames import Sheet
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import judge, measured
-from reproduce.show.content import none, text
+from reproduce.show.content import Entry, none
 from reproduce.show.tables import number, table, words
 
 INTRODUCTION = (
@@ -34,7 +36,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
     stages, overall = (judge(measured(frame, "value", [*PLACE, "measure"])) for frame in (gains, gain))
-    of, rows = extents(sheet, values), together(values, average)
+    of, rows = extents(sheet, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
         """At how many stages PETRA's gradient is the closer one: "9 of 9"."""
@@ -49,7 +51,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
     yield facets.facet(
-        together(curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)),
+        concat(
+            [curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)], ignore_index=True
+        ),
         [
             facets.only(facets.line("range"), marks=False),
             facets.only(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),
@@ -66,7 +70,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         looks={**LOOKS, **MARKS},
         row="study",
         col="panel",
-        titles=lambda _, panel: str(panel),
         margins=lambda study: str(study).replace(", ", "\n", 1),
         share=(False, False),
         height=2.3,
@@ -78,7 +81,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=sorted(places, key=lambda place: list(of).index(place[0])),
         fields=[
             words("study", lambda place: f"{place[0]}: {of[place[0]]}"),
-            number("stage", lambda place: text("mean", sort=1e3) if place[1] == "mean" else place[1]),
+            number("stage", lambda place: Entry("mean", 1e3) if place[1] == "mean" else place[1]),
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],

@@ -14,7 +14,7 @@ from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import judge, measured
-from reproduce.show.content import text
+from reproduce.show.content import Entry
 from reproduce.show.tables import entry, table, words
 from reproduce.words import count
 
@@ -47,7 +47,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         )
     yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
-        [facets.line("range", width=1.2, marked=True)],
+        [facets.line("range", width=1.2, marked=True), lambda panel: panel.axes.set_xlim(0, epochs)],
         key=f"figure6-{sheet.key}",
         caption=f"Cosine of gradients over training (scale “{sheet.scale}”) of the lowest stage of each kind. Line: "
         "mean over the seeds; band: their range.",
@@ -62,7 +62,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs}),
         share=(True, "row"),
         height=1.8,
-        finish=lambda axes: axes.set_xlim(0, epochs),
     )
     yield table(
         key=f"figure6-{sheet.key}",
@@ -70,7 +69,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
             words("study", lambda part: f"{part[0]}: {of[part[0]]}"),
-            entry("epochs", lambda part: text(f"{part[1]:.3g} to {part[2]:.3g}", sort=part[1])),
+            entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
             *quality(values, PLACE, judged),
         ],
         notes=[f"{CLOSER} {len(judged)} comparisons of the table."],

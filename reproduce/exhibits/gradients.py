@@ -7,9 +7,11 @@ it would not matter: the claim is that its interval lies above 0.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pandas import DataFrame
+
 from petra_core import methods
 from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
-from reproduce.records.frames import Frame, Sheet
+from reproduce.records.frames import Sheet
 from reproduce.show import statements
 from reproduce.show.compare import CHANCE, means, measured
 from reproduce.show.content import Column, Entry, estimate, missing, none
@@ -38,7 +40,7 @@ CLOSER = (
 )
 
 
-def extents(sheet: Sheet, values: Frame) -> dict[str, str]:
+def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
     """How many seeds have values, by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
     seeds = values.groupby("study", sort=False)["seed"].nunique()
     planned = means(sheet.runs, "seed", ["network", "k"])
@@ -56,7 +58,7 @@ def corrected(judgement: Judgement) -> Outcome:
     return claim(judgement) if judgement.survives else Outcome.CANNOT_TELL
 
 
-def quality(values: Frame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:
+def quality(values: DataFrame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:
     """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`judged`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
@@ -68,7 +70,7 @@ def quality(values: Frame, by: Sequence[str], judged: Mapping[Any, Judgement]) -
 
 def _mean(of: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
     shown = LOOKS[pair].label
-    return estimated(name, lambda place: of[*place, pair, measure].estimate, 3, group=MEASURES[measure], hint=shown)
+    return estimated(name, lambda place: of[*place, pair, measure].estimate, group=MEASURES[measure], hint=shown)
 
 
 def _closer(judged: Mapping[Any, Judgement], measure: str, group: str) -> Field:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show import facets
 from reproduce.show.content import Finding, code
-from reproduce.show.facets import METHOD_LOOKS, Look, facet
+from reproduce.show.facets import TITLE_LOOKS, Look, facet
 from reproduce.show.tables import difference, entry, number, table, words
 from reproduce.words import count
 
@@ -16,7 +15,7 @@ INTRODUCTION = (
     "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
 )
 CHANGED = 0.01  # share of a figure from which a change is listed
-LOOKS = {"": Look("of no method", "#555555")} | {m.title: METHOD_LOOKS[m.name] for m in methods.ALL}
+LOOKS = {"": Look("of no method", "#555555")} | TITLE_LOOKS
 
 
 def whole(frames: Frames) -> Iterator[Shown]:

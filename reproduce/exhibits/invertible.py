@@ -10,7 +10,8 @@ from petra_core import methods
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
-from reproduce.modelling.invertible import BATCH, DEPTHS, predicted
+from reproduce.grids.plans.table3 import BATCH
+from reproduce.modelling.invertible import DEPTHS, predicted
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import judge, means, reported
@@ -20,9 +21,9 @@ from reproduce.show.tables import amount, difference, judged, mean, method, tabl
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
     "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
-    "micro-batch of delay: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing anything, so "
-    "that a network with as many stages and about as many parameters keeps nothing between stem and head. The price: "
-    "the paper's streams shrink with the resolution, these do not."
+    "micro-batch of staleness: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing "
+    "anything, so that a network with as many stages and about as many parameters keeps nothing between stem and head. "
+    "The price: the paper's streams shrink with the resolution, these do not."
 )
 
 

@@ -6,12 +6,14 @@ a CPU. So each stands with where it ran, and a published gain only in the row of
 
 from collections.abc import Iterator
 
+from pandas import DataFrame
+
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread
-from reproduce.records.frames import Frame, Frames
+from reproduce.records.frames import Frames
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, none, short_title, with_sign
 from reproduce.show.content import published as published_entry
@@ -58,7 +60,7 @@ def _published(row: Row | None) -> Entry:
     return published_entry(shown, row.mark, value=row.number("gain_percent") if gain else None)
 
 
-def _measured(record: Benchmark, medians: Frame) -> Iterator[Shown]:
+def _measured(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     """A figure and two tables; `medians`: rows are groups (network and batch), columns quantity and contestant."""
     pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
     gains = {  # percent

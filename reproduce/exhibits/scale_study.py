@@ -6,13 +6,15 @@ No machine here has ten devices, let alone a thousand. So both are answered by s
 
 from collections.abc import Iterator
 
+from pandas import DataFrame
+
 from petra_core import methods
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.modelled import seconds_when_full, timed_networks
-from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, RIVALS, SIMULATED, RivalChain
-from reproduce.records.frames import Frame, Frames
+from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, RivalChain
+from reproduce.records.frames import Frames
 from reproduce.show import facets, plots
 from reproduce.show.content import GIGABYTE, MEGABYTE, Finding, Tone
 from reproduce.show.facets import Look
@@ -20,7 +22,6 @@ from reproduce.show.tables import Field, amount, amounts, number, table, words
 
 __all__ = ["EXHIBIT", "LINKS"]
 
-GIGABIT = 1e9 / 8  # bytes
 #: What is assumed of each kind of link, in each direction; not measured.
 LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),
@@ -41,7 +42,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         return
     timed, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
     chains = [RivalChain(timed[0], devices) for devices in DEVICES]
-    ways = Frame(
+    ways = DataFrame(
         {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
     )
     for devices, of in list(ways.groupby("devices"))[:1]:

@@ -12,7 +12,7 @@ from reproduce.records.broken import RULE, chance
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
-from reproduce.show.content import Entry, Tone, missing, text
+from reproduce.show.content import Entry, Tone, missing
 from reproduce.show.tables import Field, amount, entry, number, table
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
@@ -61,7 +61,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     yield facets.facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
-        [facets.fields(broken="broken", difference="difference", least=chance(sheet.example))],
+        [facets.heat_map(chance(sheet.example))],
         key=f"stability-{sheet.key}",
         caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
         "one of the two is; a cross: a loss was not finite; a dot: not run.",
@@ -94,7 +94,7 @@ def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:
-            return text("none", tone=Tone.ALERT, hint="breaks at the smallest rate that was run")
+            return Entry("none", tone=Tone.ALERT, hint="breaks at the smallest rate that was run")
         if sample.broken or (stable is not None and not sample.ended):
             limit = "" if sample.broken else "next not run"
             break

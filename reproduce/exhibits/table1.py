@@ -134,8 +134,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         [
             facets.also("formula", facets.line(width=1.2)),
             facets.dots(),
-            only(facets.from_zero(), timed=False),
-            only(facets.logarithmic(), timed=True),
+            only(facets.from_zero, timed=False),
+            only(facets.logarithmic, timed=True),
         ],
         key=f"growth-{sheet.key}",
         caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "

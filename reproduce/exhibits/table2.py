@@ -13,7 +13,7 @@ from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
-from reproduce.grids import paper
+from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet, settings_key
@@ -60,7 +60,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for arithmetic in dict.fromkeys(sheet.arithmetic for sheet in papers):
         best = {sheet.dataset: by_cell(sheet, BEST) for sheet in papers if sheet.arithmetic == arithmetic}
         lines = [
-            (row, *_ours(row, best.get(name))) for name in paper.DATASETS for row in rows if row["dataset"] == name
+            (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
         ]
         ours = {place: (row.number("top1_percent"), sample) for place, (row, _, sample) in enumerate(lines) if sample}
         less = judge({place: sample.less(stated) for place, (stated, sample) in ours.items() if sample.values})

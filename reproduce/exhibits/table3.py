@@ -23,7 +23,7 @@ from reproduce.show.tables import amount, difference, entry, method, published_v
 
 INTRODUCTION = (
     "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics, one "
-    "input, and what it buffers once more for every micro-batch of delay. The published digits follow from the "
+    "input, and what it buffers once more for every micro-batch of staleness. The published digits follow from the "
     "networks built here only if inputs are counted in two ways (both streams at non-reversible stages, one elsewhere, "
     "the images in the stem's buffer in the first two rows alone); counted consistently (both streams everywhere, no "
     "buffer of images), the first rows are larger, and so is the saving. Really held is what the engine counted on "

@@ -15,7 +15,7 @@ from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import bounded, judge, means
 from reproduce.show.content import Entry, estimate
-from reproduce.show.statements import UNKNOWN, combine, is_below, judged_entries
+from reproduce.show.statements import UNKNOWN, claim_entries, combine, is_below
 from reproduce.show.statistics import Judgement
 from reproduce.show.tables import entry, judged, mean, table, words
 
@@ -63,7 +63,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
     def difference(row: Any) -> Judgement | list[Entry] | None:
         network, method = row
-        return less.get((network, method.name)) if method else judged_entries(halves[network], outcomes[network])
+        return less.get((network, method.name)) if method else claim_entries(halves[network], outcomes[network])
 
     yield table(
         key=key,

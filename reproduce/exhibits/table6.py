@@ -87,7 +87,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="table6-imagenet",
         caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
         "1 MB = 10⁶ bytes.",
-        rows=zip(sizes, networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes), stages, strict=True),
+        rows=zip(sizes, networks.outlined(cell), stages, strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),

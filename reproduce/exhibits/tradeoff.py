@@ -7,12 +7,14 @@ needs the three at once. Accuracy is measured; bytes and times are modelled from
 from collections.abc import Iterator
 from itertools import combinations
 
+from pandas import DataFrame
+
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import PIPELINES, WAYS, Way, front, taken
-from reproduce.records.frames import Frame, Sheet
+from reproduce.records.frames import Sheet
 from reproduce.show import facets
 from reproduce.show.compare import Samples, bounded, judge, means
 from reproduce.show.content import MEGABYTE
@@ -27,7 +29,6 @@ INTRODUCTION = (
     "for a slow stage is held beside it; measured is the fullest stage of the run in one process, tick by tick."
 )
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
-LOOKS = facets.TITLE_LOOKS | facets.PIPELINE_LOOKS
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
@@ -54,7 +55,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         x="value",
         y="accuracy",
         hue="way",
-        looks=LOOKS,
+        looks=facets.TITLE_LOOKS,
         row="cost",
         col="devices",
         titles=lambda cost, devices: f"{devices} devices: {COSTS[cost]}",
@@ -82,7 +83,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Frame:
+def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> DataFrame:
     """What each way costs and gives on so many devices; `beaten` is empty on the front."""
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
@@ -100,10 +101,10 @@ def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Fr
         for way, percent, cost, unbeaten in zip(ways, reached, costs, on, strict=True):
             amounts = percent, cost.peak / MEGABYTE, 1e3 * cost.seconds
             rows.append((devices, way.title, way.trains_as.name, *amounts, "" if unbeaten else "beaten"))
-    return Frame(rows, columns=["devices", "way", "trains_as", "accuracy", *COSTS, "beaten"])
+    return DataFrame(rows, columns=["devices", "way", "trains_as", "accuracy", *COSTS, "beaten"])
 
 
-def _worth(points: Frame, accuracy: Samples, devices: int) -> Sentence:
+def _worth(points: DataFrame, accuracy: Samples, devices: int) -> Sentence:
     """PETRA beside the ways without loss of accuracy: the quickest, and the pipeline that holds least."""
     part = points[points["devices"] == devices].sort_values("milliseconds", kind="stable")
     petra, exact = part[part["way"] == methods.PETRA.title], part[part["trains_as"] == methods.BACKPROPAGATION.name]

@@ -1,35 +1,91 @@
-"""Cells that train a network with the settings of a scale from `small` upwards, by the name of the scale."""
+"""How a network is trained at each scale: the paper's settings, and what a smaller scale has instead.
+
+`paper` is arXiv 2406.02052, section 4.1: 300 epochs on CIFAR (drops after 150 and 225), 90 on both ImageNets (after 30,
+60 and 80), 5 epochs of warm-up, micro-batches of 64 whose gradients are averaged over k, and the learning rate
+0.1 * 64k / 256. The baselines are trained with one batch an update: 128 on CIFAR and ImageNet32, 256 on ImageNet.
+`narrow` is the same on a network that a CPU can train, six to nine hours a cell on one core. `small` is CIFAR-10 for 3
+epochs with networks an eighth as wide, some minutes a cell on one core; the paper's are data set, augmentation, number
+of stages and so every delay, optimizer, weight decay, and the rule of the learning rate. `smoke` is handwritten digits,
+minutes for all of them: after the drop the weights move so little that delays no longer matter.
+"""
 
 from typing import Any
 
-from petra_core.methods import Method
+from petra_core import methods
+from petra_core.recipe import learning_rate
+from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import narrow, paper, small
+
+ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # of the paper; 2 first: it is what the authors' command lines use
+DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2
+BASELINE_BATCH = {"cifar10": 128, "cifar100": 128, "imagenet32": 128, "imagenet": 256}
+EPOCHS = {"cifar10": 300, "cifar100": 300, "imagenet32": 90, "imagenet": 90}
+DROPS = {300: (150, 225), 90: (30, 60, 80)}
+#: Seeds by scale, of the paper by data set: it has the mean of 3 runs for CIFAR-10, one run for both ImageNets.
+SEEDS = {"smoke": (0,), "small": (0, 1, 2), "narrow": (0,)}
+PAPER_SEEDS = {"cifar10": (0, 1, 2), "cifar100": (0, 1, 2), "imagenet32": (0,), "imagenet": (0,)}
+#: What a scale has instead of the paper's settings.
+CHANGES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "narrow": {"width": 8, "loader": "memory"},
+    "small": {"width": 8, "loader": "memory", "batch_size": 32, "epochs": 3, "warmup_epochs": 0.5, "drops": (2,)},
+    # The paper's 300 epochs forgive a rate at which delayed gradients are barely stable; 176 micro-batches do not.
+    "smoke": {"width": 8, "loader": "memory", "batch_size": 32, "epochs": 4, "warmup_epochs": 0.5, "drops": (3,)}
+    | {"dataset": "digits", "reference_rate": 0.02},
+}
+#: Of chains: they keep their width, where other networks widen to 8 times theirs, and 48 blocks shall be affordable.
+CHAINS: dict[str, dict[str, Any]] = {"small": {"width": 16, "stem": "stride4"}, "smoke": {"width": 24}}
 
 
 def settings(
     scale: str,
-    network: str,
-    method: Method,
-    accumulation: int,
+    /,
+    network: str = "revnet18",
+    method: methods.Method = methods.PETRA,
+    accumulation: int = 1,
     seed: int = 0,
-    *,
-    dataset: str = "cifar10",
     **changes: Any,
 ) -> dict[str, Any]:
-    """The scale's settings for training a network on a data set, or those that differ from them by `changes`."""
-    if scale == "paper":
-        return paper.settings(dataset, network, method, accumulation, seed, **changes)
-    if scale == "narrow":
-        return narrow.settings(dataset, network, method, accumulation, seed, **changes)
-    return small.settings(network, method, accumulation, seed, dataset=dataset, **changes)
+    """The scale's settings for training a network, or those that differ from them by `changes`.
+
+    A change of `reference_rate` is one of the learning rate at 256 samples an update.
+    """
+    chain = network.startswith("chain")
+    chosen = CHANGES[scale] | (CHAINS.get(scale, {}) if chain else {}) | changes
+    images = catalogue.by_name(chosen.setdefault("dataset", "cifar10"))
+    batch_size = chosen.setdefault("batch_size", 64)
+    epochs = chosen["epochs"] if "epochs" in chosen else EPOCHS[images.name]
+    reference = chosen.pop("reference_rate", 0.1)
+    values: dict[str, Any] = {
+        "scale": scale,
+        "dataset": images.name,
+        "image_size": images.image_size,
+        "model": network,
+        "stem": "stride2" if chain else images.stem,
+        "width": 64,
+        "method": method.name,
+        "accumulation": accumulation,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "warmup_epochs": 5.0,
+        "drops": DROPS.get(epochs, ()),
+        "drop_factor": 0.1,
+        "learning_rate": learning_rate(batch_size, accumulation, reference=reference),
+        "momentum": 0.9,
+        "weight_decay": images.weight_decay,
+        "augmentation": images.augmentations[0],
+        "loader": "ffcv",
+        "precision": "float32",
+        "seed": seed,
+    }
+    return values | chosen
 
 
-def cell(scale: str, network: str, method: Method, accumulation: int, seed: int = 0, **changes: Any) -> TrainingCell:
+def cell(scale: str, /, *arguments: Any, **changes: Any) -> TrainingCell:
     """Train with `settings(...)`, and record the accuracy."""
-    return TrainingCell(**settings(scale, network, method, accumulation, seed, **changes))
+    return TrainingCell(**settings(scale, *arguments, **changes))
 
 
 def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:
     """The seeds of every cell of a data set; none where a scale has no cells of it."""
-    return {"small": small.SEEDS, "narrow": narrow.SEEDS, "paper": paper.SEEDS[dataset]}.get(scale, ())
+    return PAPER_SEEDS[dataset] if scale == "paper" else SEEDS.get(scale, ())

@@ -41,7 +41,7 @@ def command(cell: Cell) -> str:
 def planned(scale: str) -> dict[str, list[Cell]]:
     """The cells of a grid, found by what they mean, whatever their loader and precision: of some it has two."""
     by_meaning: dict[str, list[Cell]] = {}
-    for cell in grid_of(scale).cells:
+    for cell in grid_of(scale):
         by_meaning.setdefault(meaning(cell), []).append(cell)
     return by_meaning
 

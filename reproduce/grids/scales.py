@@ -3,7 +3,7 @@
 A scale says how close to the paper a result is; results of different scales never share a column.
 docs/running.md says what each is.
 
-How a cell looks at a scale is in the module of the scale's name; which cells there are is known by the tables and
+How a cell is trained at a scale is in `reproduce.grids.recipes`; which cells there are is known by the tables and
 figures that show them, and put together by `reproduce.grids.grid`.
 """
 

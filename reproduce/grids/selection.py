@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
-from reproduce.grids.grid import Grid
 from reproduce.grids.plans import PLANS
 
 #: Option of the command line -> setting of a cell.
@@ -17,7 +16,7 @@ CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "data
 
 
 def select(
-    grid: Grid,
+    grid: Sequence[Cell],
     conditions: Mapping[str, Sequence[str]],
     *,
     tables: Sequence[str] = (),
@@ -27,7 +26,7 @@ def select(
     """The cells of a scale that fulfil all conditions, in its order.
 
     Args:
-        grid: the cells to choose from.
+        grid: the cells to choose from, all of one scale.
         conditions: values by option, see `CONDITIONS`; an option without values does not count.
         tables: keys of what shows the cells (`reproduce.grids.plans`).
         seeds: one number N means the first N seeds of the grid, several are the seeds themselves.
@@ -37,10 +36,10 @@ def select(
         CellError: a setting or a value that no cell has, or no cell fulfils all conditions.
 
     """
-    cells = list(grid.cells)
+    cells = list(grid)
     asked: list[str] = []
     if tables:
-        shown = _cells_of(tables, grid)
+        shown = _cells_of(tables, grid[0].scale)
         cells = [cell for cell in cells if cell in shown]
         asked.append(f"--tables {','.join(tables)}")
     wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
@@ -49,32 +48,32 @@ def select(
     for source, setting, values in wanted:
         if not values:
             continue
-        chosen = _narrowed(cells, grid.cells, setting, values, source)
+        chosen = _narrowed(cells, grid, setting, values, source)
         if not chosen:
             values_left = dict.fromkeys(_text(of[setting]) for cell in cells if setting in (of := _settings(cell)))
             before = " and ".join(asked)
             left = f"{setting} is {' or '.join(values_left)}" if values_left else f"no cell has a {setting}"
-            raise CellError(f"no cell of the scale {grid.name} fulfils {before} and {source}: with {before} {left}")
+            raise CellError(f"no cell of the scale {grid[0].scale} fulfils {before} and {source}: with {before} {left}")
         cells = chosen
         asked.append(source)
     return cells
 
 
-def _condition(text: str, grid: Grid) -> tuple[str, str, list[str]]:
+def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
     """Parse `--only SETTING=VALUE,VALUE`: the option as given, the setting and the values.
 
     Raises: CellError: no cell has such a setting.
     """
     setting, equals, values = text.partition("=")
-    names = {key: None for cell in grid.cells for key in _settings(cell)}
+    names = {key: None for cell in grid for key in _settings(cell)}
     if not equals or setting not in names:
         raise CellError(f"--only {text}: {near_matches(setting, names)} (as SETTING=VALUE)")
     return f"--only {text}", setting, values.split(",")
 
 
-def _first(number: str, grid: Grid) -> list[str]:
+def _first(number: str, grid: Sequence[Cell]) -> list[str]:
     """So many of the grid's seeds, the lowest. Raises: CellError: not a number of them."""
-    seeds = sorted({cell.seed for cell in grid.cells if isinstance(cell, TrainedCell)})
+    seeds = sorted({cell.seed for cell in grid if isinstance(cell, TrainedCell)})
     if not number.isdecimal() or not 0 < int(number) <= len(seeds):
         raise CellError(
             f"--seeds {number}: how many, 1 to {len(seeds)}, or several seeds themselves, such as 0,2; seed 0 alone is "
@@ -145,18 +144,18 @@ def _text(value: object) -> str:
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
-def _cells_of(tables: Sequence[str], grid: Grid) -> set[Cell]:
+def _cells_of(tables: Sequence[str], scale: str) -> set[Cell]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
     plans = {_comparable(name): plan for name, plan in PLANS.items()}
     chosen: set[Cell] = set()
     for table in tables:
         if _comparable(table) not in plans:
             raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
-        cells = plans[_comparable(table)](grid.name)
+        cells = plans[_comparable(table)](scale)
         if not cells:
-            with_cells = [name for name, plan in PLANS.items() if plan(grid.name)]
+            with_cells = [name for name, plan in PLANS.items() if plan(scale)]
             raise CellError(
-                f"--tables {table}: it has no cells at the scale {grid.name}; these have: {', '.join(with_cells)}"
+                f"--tables {table}: it has no cells at the scale {scale}; these have: {', '.join(with_cells)}"
             )
         chosen.update(cells)
     return chosen

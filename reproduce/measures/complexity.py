@@ -32,12 +32,12 @@ from petra_core.stages import Stage
 from petra_core.tape import as_value
 from reproduce.cells.kinds import Cell, ComplexityCell
 from reproduce.cells.networks import HELD
+from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.measures.context import Context
 from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
-FIRST_INNER = 1
 CLASSES = 10
 TIMED_TURNS = 20  # at least
 

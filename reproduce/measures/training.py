@@ -26,18 +26,16 @@ One line of metrics an epoch:
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, MemoryReport, NonFiniteError, Pipeline, Stage, checkpoint, methods
+from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
 from petra_core.devices import captured, compiled
 from petra_core.finite import REMEDY
+from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
 from reproduce.cells import catalogue, networks
@@ -55,6 +53,7 @@ from reproduce.teams.team import SCHEMA, UnsupportedError, load
 #: paper's networks have about 1 GB with all that is in flight, which takes seconds to write, and on a fast GPU an epoch
 #: takes no more.
 PAUSE, SMALL = 40e-9, 50e6
+Engine = Pipeline | ForwardGradients  # what is trained
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
@@ -80,24 +79,6 @@ def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
     if context.model_file is not None:
         save_model(trainer.pipeline, context)
     return trainer.result()
-
-
-class Engine(Protocol):
-    """What is trained: a `petra_core.Pipeline`, or what is used like one."""
-
-    micro_batches: int
-
-    @property
-    def model(self) -> nn.Sequential: ...
-    def step(self, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None: ...
-    def drain(self) -> list[torch.Tensor]: ...
-    def evaluate(self, inputs: torch.Tensor) -> torch.Tensor: ...
-    def averaged_statistics(self) -> AbstractContextManager[None]: ...
-    def set_learning_rate(self, learning_rate: float) -> None: ...
-    def memory(self) -> MemoryReport: ...
-    def check_finite(self) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Trainer:

@@ -49,7 +49,7 @@ class Arrangement:
     @property
     def speedup(self) -> float:
         """Time of reversible backpropagation without overlap, one device a stage, over that of this."""
-        return seconds_without_overlap(self.network.costs, INSTANT, self.accumulation) / self.pace
+        return seconds_without_overlap(self.network.costs, self.accumulation) / self.pace
 
     @property
     def idle(self) -> float:

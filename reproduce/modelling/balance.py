@@ -149,11 +149,9 @@ def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
     from petra_core.prediction.memory import footprints
     from reproduce.measures.synthetic import SGD, micro_batch
 
-    classes = catalogue.by_name(cell.dataset).num_classes
-    stages = networks.outlined(cell, classes)
     with torch.device("meta"):
-        images, labels = micro_batch(cell, classes)
-    return footprints(stages, methods.by_name(cell.method), images, labels, optimizer=SGD)
+        images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
+    return footprints(networks.outlined(cell), methods.by_name(cell.method), images, labels, optimizer=SGD)
 
 
 def measured(

@@ -16,13 +16,13 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce import published
 from reproduce.cells.kinds import ComplexityCell
+from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.modelling import formula
 from reproduce.published import Row
 from reproduce.records.results import Run
 
-__all__ = ["FIRST_INNER", "FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "measured"]
+__all__ = ["FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "measured"]
 
-FIRST_INNER = 1
 #: Names in the published file of the engine's methods; one has none.
 PUBLISHED_NAMES = {
     methods.BACKPROPAGATION: "backpropagation",

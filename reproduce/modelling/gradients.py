@@ -5,9 +5,11 @@ unlike. Here a run comes to a value a stage, or a value a stage and a part of th
 compared within a run: the same micro-batches at the same weights.
 """
 
+from pandas import DataFrame
+
 from reproduce.cells import networks
 from reproduce.cells.kinds import TrainedCell
-from reproduce.records.frames import Frame, Sheet, weighted
+from reproduce.records.frames import Sheet, weighted
 
 __all__ = [
     "BETWEEN",
@@ -36,7 +38,7 @@ def kinds(cell: TrainedCell) -> str:
     at a reconstructed one. One stream of a reversible stage's output is a copy of the one that F took, so F is
     evaluated at an exact input wherever the stage above keeps its own.
     """
-    keeps = [not stage.invertible for stage in networks.outlined(cell, num_classes=10)]
+    keeps = [not stage.invertible for stage in networks.outlined(cell)]
     above = [*keeps[1:], True]
     return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
 
@@ -47,7 +49,7 @@ def kinds_of(sheet: Sheet) -> dict[str, str]:
     return {network: kinds(cell) for network, cell in cells.items()}
 
 
-def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
+def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
     """What the probes of a sheet wrote down.
 
     Returns:
@@ -58,7 +60,7 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
     lines = sheet.lines(single=single)
     of = kinds_of(sheet)
     stages = [(network, stage) for network, letters in of.items() for stage in range(len(letters))]
-    structure = Frame(stages, columns=["network", "stage"]).assign(
+    structure = DataFrame(stages, columns=["network", "stage"]).assign(
         kind=[of[network][stage] for network, stage in stages],
         head=[stage == len(of[network]) - 1 for network, stage in stages],
     )
@@ -71,12 +73,12 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> Frame:
     return lines.merge(structure, on=["network", "stage"], how="left")
 
 
-def profiles(lines: Frame, *over: str) -> Frame:
+def profiles(lines: DataFrame, *over: str) -> DataFrame:
     """The mean of each measure over micro-batches: a row a run, pair, measure and stage (and what it is `over`)."""
     return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
 
 
-def in_parts(lines: Frame, epochs: int, most: int) -> Frame:
+def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:
     """Profiles in equal parts of the training, which are in the columns `begin` and `end`, epochs.
 
     No part is shorter than an epoch, unless every record of the study has its micro-batches one by one; then none is so
@@ -95,7 +97,7 @@ def in_parts(lines: Frame, epochs: int, most: int) -> Frame:
     return profiles(lines.assign(begin=number * epochs / parts, end=(number + 1) * epochs / parts), "begin", "end")
 
 
-def gains(values: Frame) -> Frame:
+def gains(values: DataFrame) -> DataFrame:
     """By how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, below the head.
 
     The head's forward and backward are of one tick: there both are the same gradient.
@@ -107,7 +109,7 @@ def gains(values: Frame) -> Frame:
     return both.assign(value=difference).drop(columns="value_delayed")
 
 
-def over_stages(values: Frame) -> Frame:
+def over_stages(values: DataFrame) -> DataFrame:
     """The means of the stages below the head."""
     by = [name for name in values.columns if name not in ("stage", "kind", "head", "value")]
     return values[~values["head"]].groupby(by, sort=False)["value"].mean().reset_index()

@@ -1,5 +1,7 @@
 """What the engine really held for Table 3, beside the rules of the published table."""
 
+from pandas import DataFrame
+
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells import catalogue
@@ -12,20 +14,20 @@ from reproduce.modelling.buffer_rules import (
     memory,
     revnet_sizes,
 )
-from reproduce.records.frames import Frame, Frames, Sheet
+from reproduce.records.frames import Frames, Sheet
 
 __all__ = ["COUNTED", "by_kind", "held", "with_rules"]
 
 COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count
 
 
-def by_kind(frames: Frames, runs: Frame) -> Frame:
+def by_kind(frames: Frames, runs: DataFrame) -> DataFrame:
     """The rows of these runs with each kind of tensors of each stage at its largest moment, as `value`, in bytes."""
     parts = frames.parts(runs["cell"])
     return runs.drop(columns="kind").merge(parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)], on="cell")
 
 
-def held(sheet: Sheet, unit: float) -> Frame:
+def held(sheet: Sheet, unit: float) -> DataFrame:
     """The runs, methods in the paper's order, with what all stages held together; NaN of what was not measured.
 
     Args:
@@ -52,7 +54,7 @@ def held(sheet: Sheet, unit: float) -> Frame:
     return runs
 
 
-def with_rules(runs: Frame, unit: float) -> Frame:
+def with_rules(runs: DataFrame, unit: float) -> DataFrame:
     """The runs of `held` with what both rules give, as published_rule and consistent_rule.
 
     Of these, counted and held also `…_saved`: percent less than under delayed gradients with the same network, images
@@ -65,7 +67,7 @@ def with_rules(runs: Frame, unit: float) -> Frame:
     return runs
 
 
-def _by(rule: BufferRule, runs: Frame, unit: float) -> list[float]:
+def _by(rule: BufferRule, runs: DataFrame, unit: float) -> list[float]:
     return [
         memory(
             revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),

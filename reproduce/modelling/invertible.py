@@ -8,18 +8,16 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from reproduce.cells.catalogue import IMAGENET
-from reproduce.cells.kinds import MemoryCell
+from reproduce.grids.plans import table3
 
-__all__ = ["BATCH", "DEPTHS", "predicted"]
+__all__ = ["DEPTHS", "predicted"]
 
 DEPTHS = (18, 50)
-BATCH = 64  # Table 3's
 
 
 @cache
 def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
-    """Memory of PETRA with k = 1 on ImageNet at batch 64, float32, all stages together.
+    """Memory of PETRA in the setting of Table 3, float32, all stages together.
 
     Args:
         family: `revnet` or `invertible_revnet`.
@@ -32,20 +30,7 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
     """
     from reproduce.measures import held_memory  # torch, for which the plan of a grid does not wait
 
-    stages = held_memory.predicted(
-        MemoryCell(
-            scale="paper",
-            dataset=IMAGENET.name,
-            image_size=IMAGENET.image_size,
-            model=f"{family}{depth}",
-            stem=IMAGENET.stem,
-            width=64,
-            method=methods.PETRA.name,
-            accumulation=1,
-            batch_size=BATCH,
-            seed=0,
-        )
-    )
+    stages = held_memory.predicted(table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA))
     bytes_of = {}
     for when in ("held", "peak"):
         kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in stages) for kind in KINDS}

@@ -65,7 +65,7 @@ class Modelled:
     @property
     def without_overlap(self) -> float:
         """Seconds of reversible backpropagation for a micro-batch without overlap, likewise."""
-        return seconds_without_overlap(self.costs, INSTANT, self.run.cell.accumulation)
+        return seconds_without_overlap(self.costs, self.run.cell.accumulation)
 
     @property
     def speedup(self) -> float:
@@ -111,11 +111,11 @@ def timed_networks(sheet: Sheet) -> list[Modelled]:
 
 
 @cache
-def seconds_without_overlap(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
-    """Seconds of reversible backpropagation for a micro-batch without overlap, one device a stage."""
+def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> float:
+    """Seconds for a micro-batch of reversible backpropagation without overlap, one device a stage, over ideal links."""
     micro_batches = 2 * accumulation + 1  # the first has no update before it
     order = of_method(methods.REVERSIBLE_BACKPROPAGATION, costs, [1] * len(costs), micro_batches, accumulation)
-    return simulate(order, link).seconds_per_micro_batch()
+    return simulate(order, INSTANT).seconds_per_micro_batch()
 
 
 @cache

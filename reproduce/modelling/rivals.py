@@ -11,15 +11,17 @@ from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import holding
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.timeline import Timeline
+from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
 
-__all__ = ["BATCH", "DATA_PARALLEL", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
-BATCH = 32  # micro-batches of an update: the largest k of the paper
+BATCH = max(recipes.ACCUMULATIONS)  # micro-batches of an update
+GIGABIT = 1e9 / 8  # bytes
 SIMULATED = {
-    "1 Gbit/s": Link(latency=50e-6, bandwidth=1e9 / 8),
-    "10 Gbit/s": Link(latency=50e-6, bandwidth=10e9 / 8),
+    "1 Gbit/s": Link(latency=50e-6, bandwidth=1 * GIGABIT),
+    "10 Gbit/s": Link(latency=50e-6, bandwidth=10 * GIGABIT),
 }
 MANY = 100  # devices from which fewer rivals are simulated, over ideal links and at one size of batch alone
 

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
 from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, rates
@@ -51,7 +51,6 @@ PARTS = ("cell", "stage", "kind", "of", "value")
 HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
-Frame = DataFrame  # for who takes or gives one and does nothing else with pandas
 #: What runs of one recipe may differ in; the learning rate as it follows from k.
 _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate")
 #: How far a record is, the least first.
@@ -169,7 +168,7 @@ class Frames:
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows:
-            if row["status"] != _ORDER[0]:
+            if row["status"] != Status.NOT_RUN.value:
                 rows.setdefault(row["settings"], []).append(row)
         return rows
 
@@ -190,11 +189,11 @@ class Sheet:
 
     @property
     def begun(self) -> bool:
-        return bool((self.runs["status"] != _ORDER[0]).any())
+        return bool((self.runs["status"] != Status.NOT_RUN.value).any())
 
     @property
     def done(self) -> DataFrame:
-        return self.runs[self.runs["status"] == _ORDER[-1]]
+        return self.runs[self.runs["status"] == Status.DONE.value]
 
     @property
     def key(self) -> str:
@@ -215,12 +214,19 @@ class Sheet:
         length: bool = True,
         rate: bool = True,
     ) -> str:
-        """Scale, data set and recipe in words, less method and k (see `described`), and which runs used a GPU.
+        """Scale, data set and the settings that matter to a reader, in words, less method and k; which runs used a GPU.
 
-        `runs`: those that are shown, all unless given.
+        `runs` are those that are shown, all unless given. `network` names the network with its width, `width` the width
+        where the network is not named.
         """
-        recipe = described(self.example, network=network, width=width, length=length, rate=rate)
-        return f"{recipe}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
+        cell = self.example
+        title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
+        epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+        learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+        return (
+            f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
+            f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
+        )
 
     def lines(self, *, single: bool = False) -> DataFrame:
         """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
@@ -258,29 +264,8 @@ def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     return means.rename("value").reset_index()
 
 
-def together(*frames: DataFrame) -> DataFrame:
-    """The rows of all of them, one after the other."""
-    return concat(frames, ignore_index=True)
-
-
-def described(
-    cell: TrainedCell, *, network: bool = False, width: bool = True, length: bool = True, rate: bool = True
-) -> str:
-    """The settings of a cell that matter to a reader, in words, less method and k.
-
-    `network` names the network with its width, `width` the width where the network is not named.
-    """
-    title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
-    epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
-    learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
-    return (
-        f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
-        f"{epochs}{learning}"
-    )
-
-
 def _on_gpus(runs: DataFrame) -> str:
-    done = runs[runs["status"] == _ORDER[-1]]
+    done = runs[runs["status"] == Status.DONE.value]
     used = Counter(gpus for gpus in done["gpus"] if gpus)
     if not used:
         return ""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.records import provenance
 from reproduce.records.record import Record, RecordError, State, Status
 
 #: Settings on which the time of an epoch does not depend.
@@ -41,15 +40,6 @@ def device(environment: Mapping[str, Any]) -> Device:
     """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
     chosen = {name: environment[name] for name in Device._field_defaults if name in environment}
     return Device(environment["device"], environment["processor"], environment["threads"], **chosen)
-
-
-def kind_of(name: str, threads: int, sharing: int = 1, *, cuda_graphs: int = 0, compiled: bool = False) -> Device:
-    """The kind of the device of that name, used by one process of so many threads, its graphs over so many streams.
-
-    `sharing` is the number of workers of a GPU.
-    """
-    machine = provenance.device_name(name), provenance.processor(), threads, sharing
-    return Device(*machine, cuda_graphs=cuda_graphs, compiled=compiled)
 
 
 class Speeds:

@@ -47,7 +47,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
         StorageFullError: there was no room.
 
     """
-    expected = [cell for name in scales.SCALES for cell in grid_of(name).cells]
+    expected = [cell for name in scales.SCALES for cell in grid_of(name)]
     html = render(read(records_root, expected), jobs=jobs)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, html.encode())

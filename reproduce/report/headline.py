@@ -22,7 +22,7 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import bounded, means
 from reproduce.show.content import GIGABYTE, Figure, short_title
-from reproduce.show.facets import KIND_LOOKS, PIPELINE_LOOKS, TITLE_LOOKS, facet
+from reproduce.show.facets import KIND_LOOKS, TITLE_LOOKS, facet
 
 __all__ = ["Headline", "claim", "headlines"]
 
@@ -137,8 +137,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
 
 SPEED_K = 16
 SPEED_LOOKS = {
-    way: (TITLE_LOOKS | PIPELINE_LOOKS)[way]
-    for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
+    way: TITLE_LOOKS[way] for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
 }
 
 

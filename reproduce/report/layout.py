@@ -9,9 +9,10 @@ rows that of their heading, or a row that of its column "k".
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
-from reproduce.grids.paper import ACCUMULATIONS
+from reproduce.grids.recipes import ACCUMULATIONS
 from reproduce.show.content import Block, Column, Entry, Figure, Section, Table, Tone
 
 __all__ = [
@@ -79,13 +80,8 @@ def named_svg(figure: Figure) -> str:
 
 def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     """The upper line of a table's head: (group, number of columns), neighbours of one group together."""
-    groups: list[tuple[str, int]] = []
-    for column in columns:
-        if groups and column.group and groups[-1][0] == column.group:
-            groups[-1] = (groups[-1][0], groups[-1][1] + 1)
-        else:
-            groups.append((column.group, 1))
-    return groups
+    together = groupby(enumerate(columns), lambda at: at[1].group or at[0])  # one without a group stands alone
+    return [(group if isinstance(group, str) else "", len(list(of))) for group, of in together]
 
 
 def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:

@@ -149,19 +149,9 @@ class Section:
 # --- entries of common kinds
 
 
-def text(value: str, *, tone: Tone = Tone.PLAIN, hint: str = "", sort: float | None = None) -> Entry:
-    """Words; `sort` where their order is not alphabetical."""
-    return Entry(value, sort, tone, hint)
-
-
 def short_title(method: Method) -> str:
     """The title of a method, for where there is little room."""
     return _SHORT_TITLES.get(method, method.title)
-
-
-def method_name(method: Method) -> Entry:
-    """The short title of a method as an entry, the whole title as its hint."""
-    return Entry(short_title(method), hint=method.title if short_title(method) != method.title else "")
 
 
 def code(value: str) -> Entry:
@@ -169,14 +159,9 @@ def code(value: str) -> Entry:
     return Entry(value, code=True)
 
 
-def number(value: float, digits: int, *, unit: str = "", tone: Tone = Tone.OURS, hint: str = "") -> Entry:
+def number(value: float, digits: int, *, tone: Tone = Tone.OURS) -> Entry:
     """A number with `digits` decimals."""
-    return Entry(signless(f"{value:,.{digits}f}") + unit, value, tone, hint)
-
-
-def signed(value: float, digits: int, *, tone: Tone = Tone.OURS, hint: str = "") -> Entry:
-    """A difference: with its sign, and a minus that is one."""
-    return Entry(with_sign(value, digits), value, tone, hint)
+    return Entry(signless(f"{value:,.{digits}f}"), value, tone)
 
 
 def published(shown: str, mark: Mark, *, value: float | str | None = None) -> Entry:
@@ -194,12 +179,12 @@ def none(hint: str) -> Entry:
     return Entry("\N{EN DASH}", "", Tone.MISSING, hint)
 
 
-def estimate(value: Estimate, digits: int, *, sign: bool = False, tone: Tone = Tone.OURS) -> Entry:
+def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
     """Mean and half the width of the 95 % interval; without the second if there is none."""
     mean = with_sign(value.mean, digits) if sign else signless(f"{value.mean:.{digits}f}")
     if value.half_width is None:
-        return Entry(mean, value.mean, tone, "one seed: no interval")
-    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, tone)
+        return Entry(mean, value.mean, Tone.OURS, "one seed: no interval")
+    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, Tone.OURS)
 
 
 def relative_error(values: Sequence[float]) -> Entry:

@@ -67,10 +67,8 @@ class Look:
 
 #: By the methods' names.
 METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
-#: By their titles.
-TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL}
-#: Of synchronous pipelines by their titles (`reproduce.modelling`).
-PIPELINE_LOOKS = {
+#: By their titles, and synchronous pipelines by theirs (`reproduce.modelling`).
+TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
     "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "s"),
     "GPipe, checkpointing": Look("GPipe, checkpointing", "#bc5090", (2, 1), "s"),
     "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
@@ -111,7 +109,7 @@ class Panel:
         return [(look, part) for look, part in parts if not part.empty]
 
 
-Layer = Callable[[Panel], None]
+Layer = Callable[[Panel], object]
 
 
 def facet(
@@ -141,7 +139,6 @@ def facet(
     legend: Literal["line", "mark", "both", "area", ""] = "line",
     beside: Sequence[Layer] = (),
     beside_label: str = "",
-    finish: Callable[[Axes], object] | None = None,
 ) -> Figure:
     """A figure of panels; its description, for who cannot see it, says where every line begins and ends (see `seen`).
 
@@ -173,7 +170,6 @@ def facet(
         legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
         beside: layers of one more panel beside a single one.
         beside_label: of the y-axis there.
-        finish: called with every panel, for what is special.
 
     """
     frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
@@ -234,8 +230,6 @@ def facet(
             if axes.get_legend_handles_labels()[0]:
                 # Above it: "best" looks at lines alone, and would lie on the bars of differences.
                 axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
-            if finish:
-                finish(axes)
         if beside:  # after the scale is set: a linear axis begins below 0, of which a logarithm knows nothing
             panels[1].set_xlim(panels[0].get_xlim())
         elif share == (True, True):
@@ -338,25 +332,17 @@ def also(y: str, layer: Layer) -> Layer:
     return also
 
 
-def from_zero() -> Layer:
+def from_zero(panel: Panel) -> None:
     """Begin the y-axis at 0; after what is drawn."""
-
-    def from_zero(panel: Panel) -> None:
-        panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
-
-    return from_zero
+    panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
 
 
-def logarithmic() -> Layer:
+def logarithmic(panel: Panel) -> None:
     """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
-
-    def logarithmic(panel: Panel) -> None:
-        panel.axes.set_yscale("log")
-        panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-
-    return logarithmic
+    panel.axes.set_yscale("log")
+    panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
@@ -499,35 +485,29 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
     return stack
 
 
-def fields(*, broken: str, difference: str, least: float) -> Layer:
-    """A map: a field an (x, hue) with the number y in it, hatched where the word in `broken` is not empty.
+def heat_map(least: float) -> Layer:
+    """A field an (x, hue) with the number y in it, hatched where the word in the column `broken` is not empty.
 
     A heat map alone has what broke in its palest colour, where it looks like missing data. So every field has its
     number, a dot where there is none, a cross where there is none because the loss left. The hue's order is the y-axis,
-    upwards. All panels have the same colours.
-
-    Args:
-        broken: the column with the word.
-        difference: the column that says of which rows y is a difference: those have a sign, and go from red over white
-            to blue.
-        least: where the colours of the others begin, such as the accuracy of a guess.
-
+    upwards. All panels have the same colours, which begin at `least`, such as the accuracy of a guess; where the column
+    `difference` says that y is one, it has a sign, and goes from red over white to blue.
     """
 
-    def fields(panel: Panel) -> None:
+    def heat_map(panel: Panel) -> None:
         axes, xs, ys = panel.axes, sorted(set(panel.figure[panel.x])), list(panel.looks)
-        signed = panel.figure[difference].astype(bool)
+        signed = panel.figure["difference"].astype(bool)
         values, gaps = (panel.figure.loc[rows, panel.y].dropna() for rows in (~signed, signed))
         most = max([1.0, *gaps.abs()])
         plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
         diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
         for row in panel.every.to_dict("records"):
-            sign = bool(row[difference])
+            sign = bool(row["difference"])
             norm, colours = diverging if sign else plain
             value = None if isna(row[panel.y]) else float(row[panel.y])
             colour = (1.0, 1.0, 1.0) if value is None else colours(norm(value))[:3]
             place = xs.index(row[panel.x]), ys.index(row[panel.hue])
-            _field(axes, place, value, colour, hatched=bool(row[broken]), sign=sign)
+            _field(axes, place, value, colour, hatched=bool(row["broken"]), sign=sign)
         axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
         axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
         axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
@@ -535,7 +515,7 @@ def fields(*, broken: str, difference: str, least: float) -> Layer:
         axes.tick_params(length=0)
         axes.spines[:].set_linewidth(0)
 
-    return fields
+    return heat_map
 
 
 def _field(
@@ -582,12 +562,12 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mappin
     return differences
 
 
-def level(values: Mapping[int, float], label: str) -> Layer:
+def level(values: Collection[float], label: str) -> Layer:
     """A horizontal line at the mean of values that are at no place of the axis, with its interval as a band."""
 
     def level(panel: Panel) -> None:
         if values:
-            estimated = estimate(list(values.values()))
+            estimated = estimate(list(values))
             panel.axes.axhline(estimated.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
             if estimated.low is not None and estimated.high is not None:
                 panel.axes.axhspan(estimated.low, estimated.high, color=plots.QUIET, alpha=0.08, linewidth=0)

@@ -108,7 +108,7 @@ def answer(
     yield from made
 
 
-def judged_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:
+def claim_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:
     """What a statement is about, in points of accuracy, and what follows."""
     shown = estimate(difference, 2, sign=True) if difference else missing("no pair")
     return [shown, outcome_entry(outcome)]

@@ -20,18 +20,16 @@ from pandas import isna
 from petra_core.methods import Method
 from reproduce.published import Row
 from reproduce.show.compare import CHANCE, Sample, family_note
-from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error
+from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error, short_title, with_sign
 from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.content import method_name as method_entry
 from reproduce.show.content import number as number_entry
 from reproduce.show.content import published as published_entry
-from reproduce.show.content import signed as signed_entry
-from reproduce.show.content import text as text_entry
 from reproduce.show.content import verdict as verdict_entry
 from reproduce.show.statistics import Estimate, Judgement, Verdict
 
 Of = Callable[[Any], Any]
 
+BOTTOM = 1  # the lowest stage that reconstructs its input
 RECONSTRUCTION = (
     "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
     "own inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with its own weights; the engine "
@@ -93,7 +91,12 @@ def named(*names: str) -> Field:
 
 def method(name: str, of: Callable[[Any], Method]) -> Field:
     """A column of methods by their short titles, the full ones as tooltips."""
-    return entry(name, lambda row: method_entry(of(row)), numeric=False)
+
+    def shown(row: Any) -> Entry:
+        title, short = of(row).title, short_title(of(row))
+        return Entry(short, hint=title if short != title else "")
+
+    return entry(name, shown, numeric=False)
 
 
 def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
@@ -130,19 +133,17 @@ def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "
     """
 
     def signed(value: float, digits: int, *, tone: Tone) -> Entry:
-        return signed_entry(value, digits, tone=Tone.ALERT if exact and value else tone)
+        return Entry(with_sign(value, digits), value, Tone.ALERT if exact and value else tone)
 
     return _numbers(name, of, digits, group, hint, signed, Tone.OURS, "")
 
 
-def estimated(
-    name: str, of: Callable[[Any], Estimate | None], digits: int, *, group: str = "", hint: str = ""
-) -> Field:
-    """A column of means ± half the 95 % interval where the number of seeds stands elsewhere; None: not defined."""
+def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
+    """A column of means ± half the 95 % interval, to three decimals, without the number of seeds; None: not defined."""
 
     def shown(row: Any) -> Entry:
         value = of(row)
-        return none("not defined") if value is None else estimate_entry(value, digits)
+        return none("not defined") if value is None else estimate_entry(value, 3)
 
     return entry(name, shown, group=group, hint=hint)
 
@@ -157,13 +158,12 @@ def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, grou
     return entry(name, shown, group=group)
 
 
-def mean_entry(sample: Sample, digits: int = 2, *, tone: Tone = Tone.OURS) -> Entry:
+def mean_entry(sample: Sample, digits: int = 2) -> Entry:
     """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
-    estimate = sample.estimate
-    if estimate is None:
-        return Entry(sample.summary, tone=Tone.MISSING if tone is Tone.OURS else tone, hint=sample.unfinished)
-    shown = estimate_entry(estimate, digits, tone=tone)
-    return Entry(f"{shown.text} ({sample.seeds})", estimate.mean, shown.tone, sample.unfinished or shown.hint)
+    if sample.estimate is None:
+        return missing(sample.summary, sample.unfinished)
+    shown = estimate_entry(sample.estimate, digits)
+    return replace(shown, text=f"{shown.text} ({sample.seeds})", hint=sample.unfinished or shown.hint)
 
 
 def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
@@ -220,8 +220,8 @@ def _words(value: object) -> Entry:
     if isinstance(value, Entry):
         return value
     if isinstance(value, bool):
-        return text_entry("yes" if value else "no")
-    return missing("") if value is None else text_entry(str(value))
+        return Entry("yes" if value else "no")
+    return missing("") if value is None else Entry(str(value))
 
 
 def _numbers(

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from petra_core.ages import of_stages
 from petra_core.shares import even_partition, owned, places
-from reproduce.cells import catalogue, networks
+from reproduce.cells import networks
 from reproduce.cells.kinds import CellError, TrainedCell
 
 AnyCell = TypeVar("AnyCell", bound=TrainedCell)
@@ -56,7 +56,7 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
         CellError: the network cannot be shared like that.
 
     """
-    count = len(networks.outlined(cell, catalogue.by_name(cell.dataset).num_classes))
+    count = len(networks.outlined(cell))
     if partition == "even":
         try:
             return Shares.of(even_partition(count, processes))

@@ -139,7 +139,7 @@ class Processes(Team):
 
     def __init__(self, shares: Shares, device: torch.device, nccl: bool, notice: str, patience: timedelta) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.leads, self.name, self.notice = self.rank == 0, f"rank {self.rank}: ", notice
+        self.name, self.notice = f"rank {self.rank}: ", notice
         self._shares, self._nccl, self._patience = shares, nccl, patience
         self._wire = device if nccl else torch.device("cpu")
         shape = (self.size // shares.processes, shares.processes)

@@ -32,12 +32,17 @@ class UnsupportedError(Exception):
 class Team:
     """The processes of one run; this class is a process alone."""
 
-    leads = True  # whether this process writes the record and decides
+    rank = 0  # number of this process
     size = 1  # number of processes
     replicas = Replicas()  # the processes with the same stages, if there are several networks side by side
     head = 0  # number of the row in `from_heads` that is this process's, if it has a head
     notice = ""  # what a person should know of the team
     name = ""  # prefix of this process's messages: `rank 1: `, or nothing
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the record and decides."""
+        return self.rank == 0
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import contextlib
 from pathlib import Path
 
 import click
-import torch.distributed as dist
 
 from petra_core import Pipeline
 from petra_core.tracing import Trace, gathered, timeline
@@ -32,8 +31,7 @@ class TraceFile:
         if self._first is None:
             self._first = number + pipeline.depth + 2
         if number == self._first:
-            rank = dist.get_rank() if self._team.size > 1 else 0
-            self._trace = self._contexts.enter_context(pipeline.tracing(rank))
+            self._trace = self._contexts.enter_context(pipeline.tracing(self._team.rank))
         if number == self._first + self._count:
             self.finish()
 

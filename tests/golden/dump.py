@@ -35,7 +35,7 @@ def chosen(root: Path) -> Path:
 
 def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
     """Key and text of every exhibit, or of those called so."""
-    frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name).cells]))
+    frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name)]))
     for exhibit in SHOWN:
         if not keys or exhibit.key in keys:
             yield exhibit.key, "\n".join(lines_of(section(exhibit, frames))) + "\n"

@@ -2,13 +2,13 @@
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
-from reproduce.grids import paper, recipes, smoke
+from reproduce.grids import recipes
 
 #: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
 COMPARED = tuple(method for method in methods.PAPER if method is not methods.REVERSIBLE_BACKPROPAGATION)
 REVERSIBLE = ("revnet18", "chain8")
 #: Networks and k by scale.
-GRIDS = {"small": (REVERSIBLE, (1, 4, 16)), "paper": (("revnet18",), paper.ACCUMULATIONS)}
+GRIDS = {"small": (REVERSIBLE, (1, 4, 16)), "paper": (("revnet18",), recipes.ACCUMULATIONS)}
 
 
 def cells(scale: str) -> list[Cell]:
@@ -16,9 +16,9 @@ def cells(scale: str) -> list[Cell]:
     if scale == "smoke":
         ends = (methods.PETRA, methods.BACKPROPAGATION)
         return [
-            *(smoke.digits_cell(network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.PAPER),
-            *(smoke.digits_cell("resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
-            *(smoke.digits_cell(network, m, 32) for network in REVERSIBLE for m in ends),
+            *(recipes.cell("smoke", network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.PAPER),
+            *(recipes.cell("smoke", "resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
+            *(recipes.cell("smoke", network, m, 32) for network in REVERSIBLE for m in ends),
         ]
     networks, accumulations = GRIDS.get(scale, ((), ()))
     return [

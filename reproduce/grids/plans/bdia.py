@@ -10,9 +10,9 @@ from typing import Any
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells.kinds import Cell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.cells.transformers import OWN
-from reproduce.grids import paper, small, smoke
+from reproduce.grids import recipes
 
 DATASETS = ("cifar10", "cifar100")
 PUBLISHED_SIZE = "six"
@@ -48,6 +48,7 @@ CONTESTANTS = (
     TransformerContestant("RevViT, PETRA", "revvit", OWN, methods.PETRA, REVVIT),
     TransformerContestant("BDIA-ViT, PETRA", "vit", "bdia", methods.PETRA, BDIA),
 )
+BY_SETTINGS = {(c.family, c.coupling, c.method.name): c for c in CONTESTANTS}
 
 
 def cells(scale: str) -> list[Cell]:
@@ -55,42 +56,36 @@ def cells(scale: str) -> list[Cell]:
     if scale == "smoke":
         return [_smoke(c) for c in CONTESTANTS]
     if scale == "small":
-        return [_small(c, seed) for seed in small.SEEDS for c in CONTESTANTS]
+        return [_small(c, seed) for seed in recipes.seeds(scale) for c in CONTESTANTS]
     if scale == "paper":
         return [
             as_published(c, dataset, seed)
             for dataset in DATASETS
-            for seed in paper.SEEDS[dataset]
+            for seed in recipes.seeds(scale, dataset)
             for c in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
         ]
     return []
 
 
-def contestant_of(cell: Cell) -> TransformerContestant:
-    """What a cell of this plan is of."""
-    assert isinstance(cell, TrainedCell)
-    of = cell.model.partition("_")[0], cell.coupling, cell.method
-    return next(c for c in CONTESTANTS if (c.family, c.coupling, c.method.name) == of)
-
-
 def _smoke(contestant: TransformerContestant) -> TrainingCell:
     brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
-    return smoke.digits_cell("revnet18", contestant.method, **_network(contestant, "micro2", 48) | brief)
+    return _cell("smoke", contestant, "micro2", 0, width=48, **brief)
 
 
 def _small(contestant: TransformerContestant, seed: int) -> TrainingCell:
     rate = 1e-3 * math.sqrt(32 / 128)
     longer: dict[str, Any] = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": rate}
-    return small.cell("revnet18", contestant.method, 1, seed, **_network(contestant, PUBLISHED_SIZE, 64) | longer)
+    return _cell("small", contestant, PUBLISHED_SIZE, seed, width=64, **longer)
 
 
 def as_published(contestant: TransformerContestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
     """The cell of the published size and, as far as a cell can say it, recipe."""
     recipe: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
-    network = _network(contestant, PUBLISHED_SIZE, 512) | {"weight_decay": 0.0}
-    return paper.cell(dataset, "revnet18", contestant.method, 1, seed, **network | recipe)
+    return _cell("paper", contestant, PUBLISHED_SIZE, seed, dataset=dataset, width=512, weight_decay=0.0, **recipe)
 
 
-def _network(contestant: TransformerContestant, size: str, width: int) -> dict[str, Any]:
-    model: dict[str, Any] = {"model": f"{contestant.family}_{size}", "stem": "patch4", "width": width}
-    return {**model, "coupling": contestant.coupling, "optimizer": "adamw", "weight_decay": 0.05}
+def _cell(scale: str, contestant: TransformerContestant, size: str, seed: int, **changes: Any) -> TrainingCell:
+    model = f"{contestant.family}_{size}"
+    usual: dict[str, Any] = {"stem": "patch4", "optimizer": "adamw", "weight_decay": 0.05}
+    usual["coupling"] = contestant.coupling
+    return recipes.cell(scale, model, contestant.method, 1, seed, **usual | changes)

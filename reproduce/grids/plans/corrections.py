@@ -12,7 +12,7 @@ from petra_core import delay, methods
 from petra_core.methods import Method
 from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
-from reproduce.grids import recipes, small, smoke
+from reproduce.grids import recipes
 from reproduce.grids.plans import length
 
 PIPELINED = (methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
@@ -107,7 +107,7 @@ def _tried(scale: str) -> list[Trial]:
     return [
         _trial(scale, network, method, k, seed, cure, rate)
         for recipes_rate in (True, False)
-        for seed in small.SEEDS
+        for seed in recipes.seeds("small")
         for network in NETWORKS[scale]
         for k in KS
         for method in (methods.BACKPROPAGATION, *PIPELINED)
@@ -124,7 +124,7 @@ def _longer() -> list[Trial]:
     return [
         _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
         for epochs in LENGTHS
-        for seed in small.SEEDS
+        for seed in recipes.seeds("small")
         for method in (methods.BACKPROPAGATION, methods.PETRA)
         for cure in CURES
         if cure is NOTHING or (cure.title in BEST and cure.fits(method))
@@ -142,9 +142,7 @@ def _trial(
     scale: str, network: str, method: Method, k: int, seed: int, cure: Cure = NOTHING, rate: float = 1.0, **changes: Any
 ) -> Trial:
     """On the chain, where PETRA reconstructs most, with the errors of the inputs at k = 1."""
-    arguments = network, method, k, seed
-    recipe = smoke.digits_settings(*arguments) if scale == "smoke" else recipes.settings(scale, *arguments, **changes)
-    settings = recipe | cure.changes
+    settings = recipes.settings(scale, network, method, k, seed, **changes) | cure.changes
     if settings.get("correction") == delay.RATE.name:
         settings["correction_value"] = settings["epochs"] / 3
     if settings.get("optimizer", "sgd") != "sgd":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from petra_core import methods
 from reproduce.cells.kinds import Cell, ReconstructionCell
 from reproduce.cells.transformers import OWN
-from reproduce.grids import small, smoke
+from reproduce.grids import recipes
 
 SCALE = "small"
 BLOCKS = (4, 12, 24, 48)
@@ -54,20 +54,20 @@ def cells(scale: str) -> list[Cell]:
         for coupling in COUPLINGS
         for blocks in BLOCKS
         for precision in coupling.precisions
-        for seed in small.SEEDS
+        for seed in recipes.seeds(SCALE)
     ]
 
 
 def planned(coupling: Coupling, blocks: int, precision: str = "float32", seed: int = 0) -> ReconstructionCell:
     """The cell of a coupling and a depth in an arithmetic."""
     batch_size = 24
-    settings = smoke.digits_settings(
-        "revnet18",
+    settings = recipes.settings(
+        "smoke",
+        coupling.model(blocks),
         methods.PETRA,
         K,
         seed,
         scale=SCALE,
-        model=coupling.model(blocks),
         coupling=coupling.name,
         stem="patch2",
         width=48,

@@ -4,13 +4,13 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
-from reproduce.grids import recipes, small
+from reproduce.grids import recipes
 
 COMPARED = (methods.PETRA, methods.DSP, methods.BACKPROPAGATION)
 BLOCKS = (2, 8, 16, 32, 48)  # J = 4, 10, 18, 34, 50
 #: By scale: micro-batches from one that is followed to the next, seeds, and what differs from the scale's settings.
 GRIDS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
-    "small": (100, small.SEEDS, {"epochs": 2, "drops": (1,)}),
+    "small": (100, recipes.seeds("small"), {"epochs": 2, "drops": (1,)}),
     "paper": (1000, (0,), {}),
 }
 

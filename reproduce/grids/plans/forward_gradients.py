@@ -11,7 +11,7 @@ from typing import Any
 from petra_core import methods
 from petra_core.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.cells.kinds import AUXILIARIES, BLOCK_MODELS, FORWARD_GRADIENT, Cell, ForwardGradientCell, TrainingCell
-from reproduce.grids import paper, recipes, smoke
+from reproduce.grids import recipes
 
 NOISE = (Guess.GAUSSIAN, Guess.RADEMACHER)
 G, L, N = Target.GLOBAL, Target.LOCAL, Target.NEXT
@@ -35,7 +35,7 @@ RECIPE |= {"drops": (30, 60, 90), "drop_factor": 0.2}
 def cells(scale: str) -> list[Cell]:
     """One seed after the other: the baselines, then the ways; at the paper's size of both networks."""
     planned: list[Cell] = []
-    for seed in (0,) if scale == "smoke" else recipes.seeds(scale) if scale in ("small", "paper") else ():
+    for seed in recipes.seeds(scale) if scale != "narrow" else ():
         for network in (EIGHT, SIXTEEN) if scale == "paper" else (EIGHT,):
             plain = _settings(scale, network, methods.BACKPROPAGATION, seed)
             planned.append(TrainingCell(**plain))
@@ -55,11 +55,7 @@ def _ways(scale: str) -> list[tuple[ForwardGradient, str]]:
 
 
 def _settings(scale: str, network: str, method: methods.Method, seed: int) -> dict[str, Any]:
-    if scale == "smoke":
-        return smoke.digits_settings("revnet18", method, 1, seed, model=network)
-    if scale == "paper":
-        return paper.settings("cifar10", network, method, 1, seed, **RECIPE)
-    return recipes.settings(scale, network, method, 1, seed)
+    return recipes.settings(scale, network, method, 1, seed, **RECIPE if scale == "paper" else {})
 
 
 def _cell(plain: dict[str, Any], way: ForwardGradient, auxiliary: str) -> ForwardGradientCell:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, TrainingCell
-from reproduce.grids import narrow, paper, recipes, small
+from reproduce.grids import recipes
 
 NETWORK = "revnet18"
 AGAINST, FOR = (27, 2.0), (81, 0.5)  # epochs, points
@@ -34,13 +34,13 @@ ARMS = (PETRA, DELAYED, LATER)
 #: By scale and epochs the seeds of each arm; the scale's own length is among them, with the cells of other tables.
 SEEDS: dict[str, dict[int, dict[Arm, tuple[int, ...]]]] = {
     "small": {
-        3: dict.fromkeys(ARMS, small.SEEDS),
-        9: {PETRA: small.SEEDS},
-        27: {PETRA: tuple(range(6)), DELAYED: small.SEEDS, LATER: small.SEEDS},
-        81: {PETRA: small.SEEDS},
+        3: dict.fromkeys(ARMS, recipes.seeds("small")),
+        9: {PETRA: recipes.seeds("small")},
+        27: {PETRA: tuple(range(6)), DELAYED: recipes.seeds("small"), LATER: recipes.seeds("small")},
+        81: {PETRA: recipes.seeds("small")},
     },
-    "narrow": {300: {PETRA: narrow.SEEDS, LATER: narrow.SEEDS}},
-    "paper": {epochs: {PETRA: paper.SEEDS["cifar10"]} for epochs in (20, 80, 300)},
+    "narrow": {300: {PETRA: recipes.seeds("narrow"), LATER: recipes.seeds("narrow")}},
+    "paper": {epochs: {PETRA: recipes.seeds("paper")} for epochs in (20, 80, 300)},
 }
 
 

@@ -2,7 +2,7 @@
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
-from reproduce.grids import paper, recipes
+from reproduce.grids import recipes
 
 COMPARED = (methods.PETRA, methods.BACKPROPAGATION)
 REFERENCE_RATES = (0.0015, 0.00625, 0.025, 0.1, 0.4, 1.6)  # 0.1 is the paper's
@@ -15,7 +15,7 @@ def cells(scale: str) -> list[Cell]:
     return [
         recipes.cell(*(scale, "chain8", method, k), reference_rate=rate, warmup_epochs=warmup, epochs=epochs, drops=())
         for warmup in warmups
-        for k in sorted(paper.ACCUMULATIONS)
+        for k in sorted(recipes.ACCUMULATIONS)
         for rate in REFERENCE_RATES
         for method in COMPARED
     ]

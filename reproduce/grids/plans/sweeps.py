@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import narrow, paper, recipes, small
+from reproduce.grids import recipes
 
-ACCUMULATIONS = tuple(sorted(paper.ACCUMULATIONS))
+ACCUMULATIONS = tuple(sorted(recipes.ACCUMULATIONS))
 PETRA, BACKPROPAGATION = methods.PETRA, methods.BACKPROPAGATION
 
 
@@ -30,7 +30,7 @@ class Sweep:
 
     def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
         """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""
-        batch = 64 if self.scale == "small" else paper.BASELINE_BATCH[dataset]
+        batch = 64 if self.scale == "small" else recipes.BASELINE_BATCH[dataset]
         return recipes.cell(self.scale, network, BACKPROPAGATION, 1, seed, dataset=dataset, batch_size=batch)
 
     def rows(self, depth: int) -> tuple[tuple[str, Method], ...]:
@@ -49,7 +49,7 @@ class Sweep:
         return [matched[0], *baselines, *matched[1:]]
 
 
-PAPER = Sweep("paper", paper.DATASETS, (18, 34, 50), paper.ACCUMULATIONS)
-NARROW = Sweep("narrow", ("cifar10",), (18,), narrow.ACCUMULATIONS, ("revnet",))
-SMALL = Sweep("small", ("cifar10",), (18,), small.ACCUMULATIONS)
+PAPER = Sweep("paper", recipes.DATASETS, (18, 34, 50), recipes.ACCUMULATIONS)
+NARROW = Sweep("narrow", ("cifar10",), (18,), (1, 4), ("revnet",))
+SMALL = Sweep("small", ("cifar10",), (18,), (1, 4, 32, 2, 8, 16))  # the ends and the middle first
 SWEEPS = {sweep.scale: sweep for sweep in (PAPER, NARROW, SMALL)}

@@ -7,6 +7,7 @@ from reproduce.cells.kinds import Cell, ComplexityCell
 
 #: Network by scale: channels a stream, pixels a side, samples; seconds a cell at `smoke`, minutes at `paper` on a CPU.
 NETWORKS = {"smoke": (8, 8, 8), "small": (16, 16, 32), "paper": (64, 32, 64)}
+FIRST_INNER = 1  # the stage that stands for all inner ones
 REFERENCE_DEPTH = 4  # inner stages where k is varied
 DEPTHS = {"smoke": (4, 2, 8), "small": (4, 2, 8, 16), "paper": (4,)}  # inner stages, at k = 1
 ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth

@@ -3,10 +3,10 @@
 from petra_core import methods
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, MemoryCell
+from reproduce.grids.plans.table4 import CONFIGURATIONS
 
 BATCH, ACCUMULATION = 64, 1  # of the published table
-#: What holds the buffers of each configuration, in the order of `CONFIGURATIONS`.
-METHODS = (methods.DELAYED_GRADIENTS, methods.DSP, methods.APPROXIMATE_INPUTS, methods.PETRA)
+METHODS = tuple(CONFIGURATIONS.values())  # what holds the buffers of each configuration
 MODELS = ("revnet50", "revnet18", "revnet34")  # in the order in which they are run
 
 
@@ -17,12 +17,12 @@ def cells(scale: str) -> list[Cell]:
     batch at which none needs more than 5 GB, and the smallest of them at the paper's batch where it does not either.
     """
     if scale == "smoke":
-        return [*_held(scale, "cifar10", "revnet18", 2, width=4)]
+        return [*_four(scale, "cifar10", "revnet18", 2, width=4)]
     if scale == "small":
         batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
-        at_paper_batch = _held(scale, "cifar10", "revnet18", BATCH)
+        at_paper_batch = _four(scale, "cifar10", "revnet18", BATCH)
         return [
-            *(cell for name, batch in batches.items() for model in MODELS for cell in _held(scale, name, model, batch)),
+            *(cell for name, batch in batches.items() for model in MODELS for cell in _four(scale, name, model, batch)),
             *(cell for cell in at_paper_batch if cell.method != methods.DELAYED_GRADIENTS.name),
         ]
     if scale == "paper":
@@ -30,26 +30,30 @@ def cells(scale: str) -> list[Cell]:
             cell
             for name in ("imagenet", "cifar10", "imagenet32")
             for model in MODELS
-            for cell in _held(scale, name, model, BATCH)
+            for cell in _four(scale, name, model, BATCH)
         ]
     return []
 
 
-def _held(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
+def _four(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
     """The four configurations of one network and shape, the cheapest first."""
+    return [held(scale, dataset, model, method, batch_size, width=width) for method in reversed(METHODS)]
+
+
+def held(
+    scale: str, dataset: str, model: str, method: methods.Method, batch_size: int = BATCH, *, width: int = 64
+) -> MemoryCell:
+    """One configuration of one network and shape."""
     images = catalogue.by_name(dataset)
-    return [
-        MemoryCell(
-            scale=scale,
-            dataset=dataset,
-            image_size=images.image_size,
-            model=model,
-            stem=images.stem,
-            width=width,
-            method=method.name,
-            accumulation=ACCUMULATION,
-            batch_size=batch_size,
-            seed=0,
-        )
-        for method in reversed(METHODS)
-    ]
+    return MemoryCell(
+        scale=scale,
+        dataset=dataset,
+        image_size=images.image_size,
+        model=model,
+        stem=images.stem,
+        width=width,
+        method=method.name,
+        accumulation=ACCUMULATION,
+        batch_size=batch_size,
+        seed=0,
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from petra_core import methods
 from reproduce.cells import rates
-from reproduce.grids import small
+from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
 
 
@@ -20,6 +20,9 @@ def test_four_times_the_samples() -> None:
 
 def test_cells_that_differ_in_k_have_one_reference() -> None:
     for k in (1, 4, 16):
-        assert rates.reference_of(small.cell(accumulation=k)) == 0.1
-        assert rates.reference_of(small.cell(accumulation=k, replicas=2, learning_rate=0.1 * 32 * k * 2 / 256)) == 0.1
+        assert rates.reference_of(recipes.cell("small", accumulation=k)) == 0.1
+        assert (
+            rates.reference_of(recipes.cell("small", accumulation=k, replicas=2, learning_rate=0.1 * 32 * k * 2 / 256))
+            == 0.1
+        )
         assert rates.reference_of(IMAGES.cell(methods.PETRA, k)) == 0.00141421356

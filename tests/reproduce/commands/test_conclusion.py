@@ -9,16 +9,15 @@ from petra_core.methods import BACKPROPAGATION, DSP, PETRA
 from reproduce.cells.kinds import GradientsCell
 from reproduce.commands import summary
 from reproduce.commands.conclusion import conclude
-from reproduce.grids import small
+from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans.transformers import IMAGES
 from reproduce.grids.scales import Scale
-from reproduce.grids.smoke import digits_cell
 from reproduce.records.record import Record, State, Status
 from reproduce.running.runner import GridOutcome
 from tests.fake_records import complexity_cell, train
 
-CELLS = [digits_cell(seed=seed) for seed in range(4)]
+CELLS = [recipes.cell("smoke", seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
 SCALE = Scale("smoke")
 
@@ -59,7 +58,7 @@ def test_means_and_what_is_missing(tmp_path):
     cells = CELLS[:3]
     for cell, accuracy in zip(cells, [95.0, 96.0], strict=False):
         train(cell, tmp_path, accuracy)
-    cells.append(digits_cell(method=DSP, accumulation=4))
+    cells.append(recipes.cell("smoke", method=DSP, accumulation=4))
     text = lines(cells, tmp_path)
     assert text[0].split() == ["network", "method", "k", "=", "1", "k", "=", "4"]
     assert text[1].startswith("revnet18 w8  ")
@@ -69,11 +68,11 @@ def test_means_and_what_is_missing(tmp_path):
 
 def test_runs_of_different_recipes_are_not_averaged(tmp_path):
     cells = [
-        digits_cell(),
-        digits_cell(epochs=1, drops=(), warmup_epochs=0.5),
-        digits_cell(batch_size=48),
-        digits_cell(warmup_epochs=1),
-        digits_cell(learning_rate=0.5),
+        recipes.cell("smoke"),
+        recipes.cell("smoke", epochs=1, drops=(), warmup_epochs=0.5),
+        recipes.cell("smoke", batch_size=48),
+        recipes.cell("smoke", warmup_epochs=1),
+        recipes.cell("smoke", learning_rate=0.5),
     ]
     for accuracy, cell in enumerate(cells, start=91):
         train(cell, tmp_path, accuracy)
@@ -88,7 +87,7 @@ def test_runs_of_different_recipes_are_not_averaged(tmp_path):
 
 def test_a_probed_run_stands_with_the_others_once_and_measured_cells_are_counted(tmp_path):
     def probed(seed):
-        values = digits_cell(seed=seed).to_dict()
+        values = recipes.cell("smoke", seed=seed).to_dict()
         return GradientsCell(**{name: value for name, value in values.items() if name != "kind"}, probe_every=8)
 
     cells = [CELLS[0], probed(0), probed(1)]
@@ -106,10 +105,10 @@ def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_pa
     cells = [IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
     for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
         train(cell, tmp_path, accuracy)
-    text = lines([*cells, small.cell(drops=())], tmp_path)
+    text = lines([*cells, recipes.cell("small", drops=())], tmp_path)
     assert [line.split()[-3:] for line in text if line.startswith("revvit")] == [["51.0", "52.0", "53.0"]]
     headings = [line for line in text if line.endswith(":")]
     assert sum("learning rate 0.001414·√(batch·k/256)" in heading for heading in headings) == 1
     assert sum("learning rate 0.1·batch·k/256" in heading for heading in headings) == 1
-    headings = [line for line in lines(grid_of("small").cells, tmp_path) if line.endswith(":")]
+    headings = [line for line in lines(grid_of("small"), tmp_path) if line.endswith(":")]
     assert len(headings) == len(set(headings)) > 5

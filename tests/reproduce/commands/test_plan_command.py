@@ -6,9 +6,8 @@ from click.testing import CliRunner
 
 from petra_core.methods import BACKPROPAGATION, PETRA
 from reproduce.commands.cli import main
-from reproduce.grids import scales
+from reproduce.grids import recipes, scales
 from reproduce.grids.grid import grid_of
-from reproduce.grids.smoke import digits_cell
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
@@ -17,7 +16,9 @@ from tests.reproduce.records.test_locks import _hold
 
 CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
-CELLS = [digits_cell(method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)]
+CELLS = [
+    recipes.cell("smoke", method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)
+]
 
 
 @pytest.fixture
@@ -81,5 +82,5 @@ def test_every_cell_of_every_scale_has_a_place_in_the_plan(tmp_path):
         result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
         assert result.exit_code == 0
         [total] = [line for line in result.output.splitlines() if line.startswith("in all")]
-        assert int(total.split()[2]) == len(grid_of(name).cells)
+        assert int(total.split()[2]) == len(grid_of(name))
         assert len(result.output.splitlines()) < 120

@@ -4,11 +4,13 @@ from pathlib import Path
 
 from petra_core import methods
 from reproduce.exhibits import accuracy
-from reproduce.grids import smoke
+from reproduce.grids import recipes
 from reproduce.show.content import Tone
 from tests import fake_records, sections
 
-CELLS = {(m, k): smoke.digits_cell("revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION) for k in (1, 32)}
+CELLS = {
+    (m, k): recipes.cell("smoke", "revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION) for k in (1, 32)
+}
 
 
 def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> None:

@@ -18,13 +18,17 @@ REACHED = {"ViT": 60.0, "RevViT": 58.0, "BDIA-ViT": 61.0, "BDIA-ViT without quan
 REACHED |= {"RevViT, PETRA": 50.0, "BDIA-ViT, PETRA": 52.0}
 
 
+def contestant_of(cell: TrainedCell) -> plan.TransformerContestant:
+    return plan.BY_SETTINGS[cell.model.partition("_")[0], cell.coupling, cell.method]
+
+
 def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
     for scale in scales.SCALES:
         cells = plan.cells(scale)
         assert len(set(cells)) == len(cells)
         for cell in cells:
             assert isinstance(cell, TrainedCell)
-            contestant = plan.contestant_of(cell)
+            contestant = contestant_of(cell)
             assert (cell.coupling, cell.method) == (contestant.coupling, contestant.method.name)
             if scale == "paper":
                 assert (cell.width, cell.batch_size, cell.epochs) == (512, 128, 400)
@@ -33,7 +37,7 @@ def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
 def test_published_values_and_comparisons(tmp_path: Path) -> None:
     for cell in plan.cells("small"):
         assert isinstance(cell, TrainedCell)
-        title = plan.contestant_of(cell).title
+        title = contestant_of(cell).title
         fake_records.train(cell, tmp_path, REACHED[title] + cell.seed + 0.1 * cell.seed * (title != "ViT"))
     fake_records.train(plan.as_published(plan.BDIA, "cifar100"), tmp_path, 65.09)
     section = made(bdia.EXHIBIT, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from reproduce.exhibits import length, table2
 from reproduce.exhibits._exhibit import Exhibit
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
 from reproduce.report.headline import claim
@@ -34,15 +34,15 @@ def test_an_exhibit_stands_as_its_comparisons_at_the_papers_scale_say(
 ) -> None:
     shown = Exhibit("table2", "A table", each=lambda _: outcomes)
     assert sections.made(shown, tmp_path).standing is Standing.NOT_RUN
-    fake_records.train(small.cell("revnet18", PETRA, 1), tmp_path, 60.0)
+    fake_records.train(recipes.cell("small", "revnet18", PETRA, 1), tmp_path, 60.0)
     assert sections.made(shown, tmp_path).standing is Standing.SMALL_SCALE
-    fake_records.train(paper.cell("cifar10", "revnet18", PETRA, 1), tmp_path, 60.0)
+    fake_records.train(recipes.cell("paper", "revnet18", PETRA, 1), tmp_path, 60.0)
     assert sections.made(shown, tmp_path).standing is standing
 
 
 def test_runs_of_the_paper_that_miss_its_values_reproduce_nothing(tmp_path: Path) -> None:
     for seed in range(3):
-        fake_records.train(paper.cell("cifar10", "revnet18", PETRA, 1, seed), tmp_path, 60.0 + 0.1 * seed)
+        fake_records.train(recipes.cell("paper", "revnet18", PETRA, 1, seed), tmp_path, 60.0 + 0.1 * seed)
     shown = sections.made(table2.EXHIBIT, tmp_path)
     assert shown.standing is Standing.DIFFERS
     assert "differ 1" in next(finding.text for finding in shown.findings if finding.tone is Tone.ALERT)
@@ -51,8 +51,8 @@ def test_runs_of_the_paper_that_miss_its_values_reproduce_nothing(tmp_path: Path
 
 def test_a_run_that_has_begun_does_not_take_the_place_of_an_answer(tmp_path: Path) -> None:
     for method in (PETRA, EXACT):
-        fake_records.train(small.cell("revnet18", method, 1), tmp_path, 60.0)
-    fake_records.train(paper.cell("cifar10", "revnet18", PETRA, 1), tmp_path, 60.0, epochs=1)
+        fake_records.train(recipes.cell("small", "revnet18", method, 1), tmp_path, 60.0)
+    fake_records.train(recipes.cell("paper", "revnet18", PETRA, 1), tmp_path, 60.0, epochs=1)
     known = "PETRA less backpropagation, points (k = 1, scale “small”): 0.0 (one seed) after 3 epochs."
     assert sections.made(length.EXHIBIT, tmp_path).sentence == known
     assert known in claim(Frames(read(tmp_path)))

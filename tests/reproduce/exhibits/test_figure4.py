@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from reproduce.exhibits import figure4
 from reproduce.exhibits.figure4 import FIXED, MATCHED
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, NARROW, SMALL
 from reproduce.records.frames import averaged
 from reproduce.show.content import MINUS, TIMES, Entry, Section, Tone
@@ -25,7 +25,7 @@ def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseli
         for method, by_k in ((methods.PETRA, petra), (methods.BACKPROPAGATION, matched)):
             for k, reached in by_k.items():
                 by_seed = 0.02 * seed / k if method is methods.PETRA else 0.0
-                fake_records.train(small.cell("revnet18", method, k, seed), root, reached + shift + by_seed)
+                fake_records.train(recipes.cell("small", "revnet18", method, k, seed), root, reached + shift + by_seed)
         if baseline is not None:
             fake_records.train(SMALL.baseline("cifar10", "revnet18", seed), root, baseline + shift)
 
@@ -85,19 +85,21 @@ def test_the_change_is_paired_over_seeds(tmp_path: Path) -> None:
 
 
 def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last_drop(tmp_path: Path) -> None:
-    record = fake_records.train(paper.cell("cifar10", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
+    record = fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
     last = [line["test_accuracy"] for line in record.metrics()][-10:]
     table = sections.table(section(tmp_path), "figure4-paper-cifar10")
     assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
     assert "averaged over the last 10 epochs" in table.caption
-    assert averaged(paper.cell("imagenet")) == 10  # 90 epochs, the last drop at 80
-    assert averaged(small.cell()) == 1
+    assert averaged(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs, the last drop at 80
+    assert averaged(recipes.cell("small")) == 1
 
 
 def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
     write(tmp_path, {1: 57.0}, {1: 60.0, 2: 60.0})
-    fake_records.train(small.cell("revnet18", methods.PETRA, 1, 3), tmp_path, 50.0, epochs=1).fail("diverged", "nan")
-    fake_records.train(small.cell("revnet18", methods.PETRA, 2, 0), tmp_path, 50.0, epochs=2)
+    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 3), tmp_path, 50.0, epochs=1).fail(
+        "diverged", "nan"
+    )
+    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 2, 0), tmp_path, 50.0, epochs=2)
     first, second = (sections.entries(sections.table(section(tmp_path), KEY), k) for k in ("1", "2"))
     assert first["", "PETRA, %"].text.endswith("(3 of 4; 1 diverged)")
     assert second["", "PETRA, %"].text == f"2 of 3 epochs; 2 {TIMES} not run"

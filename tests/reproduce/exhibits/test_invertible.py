@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from reproduce.cells.networks import HELD
 from reproduce.exhibits import invertible
-from reproduce.grids import small
+from reproduce.grids import recipes
 from reproduce.grids.plans.invertible import OURS, PAPERS
 from reproduce.modelling.invertible import DEPTHS, predicted
 from tests import fake_records
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.convolutions
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
     theirs, ours = (predicted(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
-    stem = 4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)  # float32 images, one for each tick of delay
+    stem = (
+        4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)
+    )  # float32 images, one for each micro-batch of staleness
     assert ours == stem
     assert theirs > 3 * stem
 
@@ -47,7 +49,7 @@ def test_the_table_adds_up(tmp_path: Path) -> None:
 def test_runs_are_compared_by_method_k_and_seed_and_memory_is_as_measured(tmp_path: Path) -> None:
     for seed in range(3):
         for network, reached in (("revnet18", 60.0), ("invertible_revnet18", 58.0 + 0.01 * seed)):
-            fake_records.train(small.cell(network, methods.PETRA, 4, seed), tmp_path, reached + seed)
+            fake_records.train(recipes.cell("small", network, methods.PETRA, 4, seed), tmp_path, reached + seed)
     section = made(invertible.EXHIBIT, tmp_path)
     run, absent = (
         entries(table(section, "invertible-small"), k, "PETRA", "Invertible RevNet-18, width 8")

@@ -8,9 +8,9 @@ from reproduce.cells.kinds import Cell
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import provenance
 from reproduce.exhibits._exhibit import section as section_of
+from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import depth, stability
-from reproduce.grids.smoke import digits_cell
 from reproduce.records import results
 from reproduce.records.frames import Frames
 from reproduce.show.content import Listing, Table, Tone
@@ -20,10 +20,10 @@ from tests.sections import made, table
 
 def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_path: Path) -> None:
     for seed in range(3):
-        cell = digits_cell(seed=seed)
+        cell = recipes.cell("smoke", seed=seed)
         fake_records.train(cell, tmp_path, 90.0, code=fake_records.DIRTY, patch=fake_records.PATCH)
-    fake_records.train(digits_cell(seed=3), tmp_path, 90.0, code=fake_records.DIRTY, patch="another\n")
-    resumed = fake_records.train(digits_cell(seed=4), tmp_path, 90.0, epochs=1)
+    fake_records.train(recipes.cell("smoke", seed=3), tmp_path, 90.0, code=fake_records.DIRTY, patch="another\n")
+    resumed = fake_records.train(recipes.cell("smoke", seed=4), tmp_path, 90.0, epochs=1)
     fake_records.begin(resumed.cell, tmp_path, code=fake_records.DIRTY, patch=fake_records.PATCH)
     section = made(provenance.EXHIBIT, tmp_path)
     cells = next(block for block in section.folded if isinstance(block, Table))
@@ -40,8 +40,8 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
 def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> None:
     ours = {**built_in("digits"), "official": False, "reason": "a copy", "deviations": ["one file differs"]}
     for seed in range(2):
-        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0, data=ours)
-    fake_records.train(digits_cell(seed=2), tmp_path, 90.0)
+        fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 90.0, data=ours)
+    fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 90.0)
     section = made(provenance.EXHIBIT, tmp_path)
     (finding,) = section.findings
     assert section.sentence == "3 cells ran on CPUs, none on a GPU."
@@ -54,7 +54,7 @@ def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200", "cuda_graphs": 4}
     for seed, environments in enumerate(([gpu], [gpu, fake_records.ENVIRONMENT], [fake_records.ENVIRONMENT])):
         for environment in environments:
-            record = fake_records.begin(digits_cell(seed=seed), tmp_path, environment=environment)
+            record = fake_records.begin(recipes.cell("smoke", seed=seed), tmp_path, environment=environment)
         record.append({"epoch": 1, "test_accuracy": 20.0})
     section = made(provenance.EXHIBIT, tmp_path)
     assert section.sentence == "1 cell ran on CPUs, 1 on a GPU, 1 on one after the other."
@@ -65,27 +65,27 @@ def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None
 
 def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
     note = "not run from a git checkout: the commit is not known"
-    fake_records.train(digits_cell(), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
+    fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
     section = made(provenance.EXHIBIT, tmp_path)
     (version,) = table(section, "code").rows
     assert [entry.text for entry in version][:4] == ["C1", "0.1.0", "not known", note]
 
 
 def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
-    fake_records.train(digits_cell(), tmp_path, 90.0)
-    planned = [*grid_of("smoke").cells, *grid_of("paper").cells]
+    fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
+    planned = [*grid_of("smoke"), *grid_of("paper")]
     section = section_of(provenance.EXHIBIT, Frames(results.read(tmp_path, planned)))
     (cells,) = (block for block in section.folded if isinstance(block, Table))
-    assert [row[0].text for row in cells.rows] == [digits_cell().name]
+    assert [row[0].text for row in cells.rows] == [recipes.cell("smoke").name]
     (finding,) = section.findings
-    counts = f"{len(grid_of('smoke').cells) - 1} of “smoke”, {len(grid_of('paper').cells)} of “paper”"
+    counts = f"{len(grid_of('smoke')) - 1} of “smoke”, {len(grid_of('paper'))} of “paper”"
     assert finding.text == f"{len(planned) - 1} planned cells not run: {counts}."
 
 
 @pytest.mark.parametrize(
     ("cell", "reason", "tone"),
     [
-        (digits_cell(), "diverged", Tone.ALERT),
+        (recipes.cell("smoke"), "diverged", Tone.ALERT),
         (stability.cells("small")[0], "diverged", Tone.PLAIN),
         (depth.cells("small")[0], "diverged", Tone.PLAIN),
         (stability.cells("small")[0], "out of memory", Tone.ALERT),

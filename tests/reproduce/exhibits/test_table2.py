@@ -8,7 +8,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import table2
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS, Sweep
 from reproduce.show.content import TIMES, Entry, Section
 from tests import fake_records, sections
@@ -37,19 +37,19 @@ def train(root: Path, cells: list[TrainingCell], reached: float, step: float = 0
 
 
 def of_seeds(method: Method, k: int, seeds: tuple[int, ...] = (0, 1, 2), **changes: object) -> list[TrainingCell]:
-    return [small.cell("revnet18", method, k, seed, **changes) for seed in seeds]
+    return [recipes.cell("small", "revnet18", method, k, seed, **changes) for seed in seeds]
 
 
 def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tmp_path: Path) -> None:
     seeds = range(2)
-    train(tmp_path, [paper.cell("cifar10", "revnet18", methods.PETRA, 2, seed) for seed in seeds], 94.9)
-    train(tmp_path, [paper.cell("cifar10", "revnet18", methods.PETRA, 4)], 93.0)
-    fake_records.train(paper.cell("cifar10", "revnet34", methods.PETRA, 8), tmp_path, 94.0, epochs=41)
+    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, seed) for seed in seeds], 94.9)
+    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 4)], 93.0)
+    fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 8), tmp_path, 94.0, epochs=41)
     section = read(tmp_path)
     row = published_row(section, "RevNet-18")
     assert row["", "ours"].text.endswith("(2 of 3)")
     assert row["", "our k"].text == "2"
-    best = [_best(tmp_path, paper.cell("cifar10", "revnet18", methods.PETRA, 2, seed)) for seed in seeds]
+    best = [_best(tmp_path, recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)) for seed in seeds]
     assert row["", "difference"].raw == pytest.approx(sum(best) / 2 - 94.9)
     begun = published_row(section, "RevNet-34")
     assert (begun["", "ours"].text, begun["", "our k"].text) == (f"41 of 300 epochs; 2 {TIMES} not run", "8")
@@ -67,7 +67,7 @@ def _best(root: Path, cell: TrainingCell) -> float:
 
 def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
     """A cell of the same network, method and k, but of another length or rate, is another experiment."""
-    train(tmp_path, [paper.cell("cifar10", "revnet18", methods.PETRA, 2, epochs=30, drops=())], 99.0)
+    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, epochs=30, drops=())], 99.0)
     train(tmp_path, of_seeds(methods.PETRA, 2, learning_rate=0.3), 99.0)
     section = read(tmp_path)
     assert [table.key for table in sections.tables(section)] == ["table2"]
@@ -76,8 +76,8 @@ def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
 
 def test_scales_and_precisions_have_tables_of_their_own(tmp_path: Path) -> None:
     train(tmp_path, of_seeds(methods.PETRA, 1), 60.0)
-    train(tmp_path, [paper.cell("cifar10", "revnet18", methods.PETRA, 2, precision="bf16", loader="memory")], 94.0)
-    single = paper.cell("cifar10", "revnet18", methods.PETRA, 2)
+    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, precision="bf16", loader="memory")], 94.0)
+    single = recipes.cell("paper", "revnet18", methods.PETRA, 2)
     train(tmp_path, [single], 95.0)
     section = read(tmp_path)
     assert {table.key for table in sections.tables(section)} == {
@@ -118,7 +118,7 @@ def test_one_lucky_comparison_of_many_is_marked(tmp_path: Path) -> None:
     for k in table2.ACCUMULATIONS:
         for cell in of_seeds(methods.PETRA, k):
             fake_records.train(cell, tmp_path, 60.0 + (0.0, 1.0, -1.0)[cell.seed] + (k == 2) * 1.0)
-            other = small.cell("revnet18", methods.BACKPROPAGATION, k, cell.seed)
+            other = recipes.cell("small", "revnet18", methods.BACKPROPAGATION, k, cell.seed)
             fake_records.train(other, tmp_path, 60.0 + (0.0, 1.0, -0.7)[cell.seed])
     section = read(tmp_path)
     assert at(section, 2, 64)["verdict"].text == "differ †"

@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.exhibits import table4
-from reproduce.grids import small
+from reproduce.grids import recipes
 from reproduce.show.content import MINUS, Section, Tone
 from tests import fake_records, sections
 
@@ -19,7 +19,9 @@ def section(root: Path, reached: dict[Method, float], seeds: int = 3) -> Section
     for method, accuracy in reached.items():
         for seed in range(seeds):
             by_seed = 0.01 * seed * (list(methods.PAPER).index(method) + 1)
-            fake_records.train(small.cell("revnet18", method, 1, seed), root, accuracy + (seed - 1) + by_seed)
+            fake_records.train(
+                recipes.cell("small", "revnet18", method, 1, seed), root, accuracy + (seed - 1) + by_seed
+            )
     return sections.made(table4.EXHIBIT, root)
 
 

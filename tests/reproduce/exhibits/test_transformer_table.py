@@ -10,8 +10,8 @@ from reproduce.cells import networks
 from reproduce.cells.kinds import TrainingCell
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import transformers
-from reproduce.grids import scales
-from reproduce.grids.plans.transformers import IMAGES, LANGUAGE, STUDIES, Study, cells
+from reproduce.grids import recipes, scales
+from reproduce.grids.plans.transformers import COMPARED, IMAGES, LANGUAGE, STUDIES, Study, cells
 from reproduce.records.record import State, Status
 from tests import fake_records
 from tests.sections import entries, made, tables
@@ -32,10 +32,9 @@ def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> No
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.example.model}-{study.scale}")
 def test_every_study_compares_with_backpropagation(study: Study) -> None:
-    assert study.compared[0] is methods.BACKPROPAGATION
-    assert methods.PETRA in study.compared
+    assert COMPARED == (methods.BACKPROPAGATION, methods.PETRA)
     assert {cell.scale for cell in study.cells} == {study.scale}
-    assert len(set(study.cells)) == len(study.compared) * len(study.accumulations) * len(study.seeds)
+    assert len(set(study.cells)) == len(COMPARED) * len(study.accumulations) * len(recipes.seeds(study.scale))
 
 
 def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:

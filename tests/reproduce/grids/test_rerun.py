@@ -9,10 +9,9 @@ import pytest
 from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
-from reproduce.grids import rerun, scales, selection, small
+from reproduce.grids import recipes, rerun, scales, selection
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
-from reproduce.grids.smoke import digits_cell
 from reproduce.teams import partitioning
 from tests.reproduce.cells.test_cells import FORWARD
 
@@ -22,15 +21,15 @@ def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
     """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
     grid = grid_of(scale)
     in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
-    for cell in [*grid.cells[:: max(1, len(grid.cells) // 25)], *in_two_precisions]:
+    for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
         words = shlex.split(rerun.command(cell))
         assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
         assert selection.select(grid, {}, only=words[6:]) == [cell]
-    assert len({rerun.command(cell) for cell in grid.cells}) == len(grid.cells)
+    assert len({rerun.command(cell) for cell in grid}) == len(grid)
 
 
 def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:
-    planned = small.cell("revnet18", methods.PETRA, 4, 1)
+    planned = recipes.cell("small", "revnet18", methods.PETRA, 4, 1)
     run = replace(planned, precision="bf16", loader="ffcv")
     words = shlex.split(rerun.command(run))
     assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
@@ -39,7 +38,7 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
 
 
 def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:
-    assert "reproduce train" in rerun.command(digits_cell(epochs=7))
+    assert "reproduce train" in rerun.command(recipes.cell("smoke", epochs=7))
     left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
     assert rerun.command(left) == ""
 
@@ -47,9 +46,11 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
 @pytest.mark.parametrize(
     "cell",
     [
-        digits_cell(scale="custom"),
-        digits_cell("chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"),
-        digits_cell(scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
+        recipes.cell("smoke", scale="custom"),
+        recipes.cell(
+            "smoke", "chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"
+        ),
+        recipes.cell("smoke", scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
         replace(FORWARD, scale="custom", guess="gaussian", target="local", released=("auxiliary_untrained",)),
     ],
     ids=lambda cell: cell.slug,
@@ -71,7 +72,7 @@ def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypat
 
 
 def test_the_command_of_a_cell_with_stages_replicated_shares_them_alike() -> None:
-    cell = digits_cell(scale="custom", accumulation=4, stage_replicas=(2, 2, 2, 2, 1, 1, 1, 1, 1, 1))
+    cell = recipes.cell("smoke", accumulation=4, scale="custom", stage_replicas=(2, 2, 2, 2, 1, 1, 1, 1, 1, 1))
     words = shlex.split(rerun.command(cell))
     partition, processes = (words[words.index(option) + 1] for option in ("--partition", "--processes"))
     shares = partitioning.shares(cell, partition, int(processes))

@@ -4,26 +4,26 @@ import dataclasses
 
 import pytest
 
+from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import CellError, GradientsCell, TrainedCell, TrainingCell
 from reproduce.exhibits._exhibit import commands
-from reproduce.grids import paper, scales, selection
-from reproduce.grids.grid import Grid, grid_of
+from reproduce.grids import recipes, scales, selection
+from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import PLANS, figure4, table2
 
 CELLS = [
-    paper.cell(dataset, network, method, k, seed)
+    recipes.cell("paper", network, method, k, seed, dataset=dataset)
     for dataset, seeds in (("cifar10", (0, 1, 2)), ("imagenet", (0,)))
     for network in ("revnet18", "resnet50")
-    for method in (paper.methods.PETRA, paper.methods.DELAYED_GRADIENTS)
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS)
     for k in (1, 4, 32)
     for seed in seeds
 ]
-SCALE = Grid(scales.by_name("paper"), tuple(CELLS))
 
 
 def choose(only=(), tables=(), seeds=(), **conditions):
-    return selection.select(SCALE, conditions, tables=tables, seeds=seeds, only=only)
+    return selection.select(CELLS, conditions, tables=tables, seeds=seeds, only=only)
 
 
 def values(cells, setting):
@@ -84,7 +84,7 @@ def test_tables_choose_the_cells_that_they_need():
     needed = {*table2.cells("paper"), *figure4.cells("paper")}
     assert chosen == [
         cell
-        for cell in scale.cells
+        for cell in scale
         if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
     ]
     assert chosen
@@ -104,7 +104,7 @@ def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
 
 def test_tuples_and_numbers_are_given_as_they_are_listed():
     small = grid_of("small")
-    for value in {cell.drops for cell in small.cells if isinstance(cell, TrainedCell)}:
+    for value in {cell.drops for cell in small if isinstance(cell, TrainedCell)}:
         text = "+".join(map(str, value)) or "none"
         assert {cell.drops for cell in selection.select(small, {}, only=[f"drops={text}"])} == {value}
     exact, rounded = (selection.select(small, {}, only=[f"warmup_epochs={text}"]) for text in ("0.0", "0"))
@@ -133,7 +133,7 @@ def test_another_loader_or_precision_makes_other_cells():
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
     with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):
         selection.with_settings(CELLS, loader="memory")
-    small = grid_of("small").cells
+    small = grid_of("small")
     with pytest.raises(CellError, match=r"-forward-.*: the squares of guesses.*; --only kind=") as refused:
         selection.with_settings(small, precision="bf16")
     others = str(refused.value).partition("kind=")[2].partition(" ")[0].split(",")

@@ -12,13 +12,15 @@ from petra_core.prediction.simulation import Cost, Link
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
 from reproduce.commands.cli import main
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.measures import stage_costs
 from reproduce.modelling import balance
 from reproduce.teams.partitioning import Shares
 from tests.reproduce.exhibits.test_table5 import made_up
 
-CELL = dataclasses.replace(digits_cell(method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4)
+CELL = dataclasses.replace(
+    recipes.cell("smoke", method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4
+)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.cells import networks
@@ -15,7 +16,7 @@ from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import DELAYED, METHOD
 from reproduce.records import results
-from reproduce.records.frames import DataFrame, Frames
+from reproduce.records.frames import Frames
 from tests import fake_probes, toys
 
 CELLS = {c.model: c for c in plan.cells("small") if isinstance(c, GradientsCell) and (c.accumulation, c.seed) == (1, 0)}

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from petra_core.prediction.simulation import Cost, Link
+from petra_core import methods
+from petra_core.prediction.orders import of_method
+from petra_core.prediction.simulation import Cost, Link, simulate
 from reproduce.modelling import rivals
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full, seconds_without_overlap
 from reproduce.records import results
@@ -31,7 +33,9 @@ def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
         for c, up, down in zip(costs, (100, 200, 50, 0), (0, 400, 300, 100), strict=True)
     )
     link = Link(latency=0.1, bandwidth=100)
-    assert seconds_without_overlap(messages, link) == pytest.approx(14.5 + (1 + 2 + 0.5) + (4 + 3 + 1) + 6 * 0.1)
+    order = of_method(methods.REVERSIBLE_BACKPROPAGATION, messages, [1] * 4, 3)
+    without_overlap = simulate(order, link).seconds_per_micro_batch()
+    assert without_overlap == pytest.approx(14.5 + (1 + 2 + 0.5) + (4 + 3 + 1) + 6 * 0.1)
     assert seconds_when_full(messages, link) == pytest.approx(7.25, abs=0.01), "messages travel while devices work"
     assert seconds_when_full(messages, Link(bandwidth=20)) == pytest.approx(400 / 20, rel=0.05), (
         "the link is the slowest"

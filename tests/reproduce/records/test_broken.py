@@ -5,23 +5,28 @@ from pathlib import Path
 import pytest
 
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.records.broken import broken
 from reproduce.records.results import read
 from tests import fake_probes, fake_records
 
-CIFAR100 = digits_cell(dataset="cifar100", image_size=32, scale="custom")
+CIFAR100 = recipes.cell("smoke", dataset="cifar100", image_size=32, scale="custom")
 
 
 @pytest.mark.parametrize(
     ("cell", "accuracy", "loss", "expected"),
     [
-        (digits_cell(), 80.0, 0.5, ""),
-        (digits_cell(), 25.9, 2.41, ""),  # the loss is the mean of an epoch, and the first steps' spike is in it
-        (digits_cell(), 20.1, 1e9, ""),
-        (digits_cell(), 20.0, 0.5, "below twice chance"),
-        (digits_cell(), 16.0, 2.06, "below twice chance"),
-        (digits_cell(), 10.0, None, "below twice chance"),
+        (recipes.cell("smoke"), 80.0, 0.5, ""),
+        (
+            recipes.cell("smoke"),
+            25.9,
+            2.41,
+            "",
+        ),  # the loss is the mean of an epoch, and the first steps' spike is in it
+        (recipes.cell("smoke"), 20.1, 1e9, ""),
+        (recipes.cell("smoke"), 20.0, 0.5, "below twice chance"),
+        (recipes.cell("smoke"), 16.0, 2.06, "below twice chance"),
+        (recipes.cell("smoke"), 10.0, None, "below twice chance"),
         (CIFAR100, 9.0, 4.0, ""),  # of whose classes a guess hits one in a hundred
         (CIFAR100, 2.0, 4.0, "below twice chance"),
     ],
@@ -35,7 +40,7 @@ def test_a_finished_run_is_broken_if_its_accuracy_is_at_most_twice_that_of_a_gue
 
 def test_a_loss_that_is_not_finite_breaks_and_a_lack_of_memory_does_not(tmp_path: Path) -> None:
     for seed, reason in enumerate(("diverged", "out of memory")):
-        fake_records.train(digits_cell(seed=seed), tmp_path, 50.0, epochs=1).fail(reason, "…")
-    fake_records.train(digits_cell(seed=2), tmp_path, 10.0, epochs=1)
+        fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 50.0, epochs=1).fail(reason, "…")
+    fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 10.0, epochs=1)
     by_seed = {run.cell.seed: run for run in read(tmp_path).runs}
     assert [broken(by_seed[seed]) for seed in (0, 1, 2)] == ["loss not finite", "", ""]

@@ -9,15 +9,15 @@ from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.cells.kinds import TrainingCell
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.grids.plans.couplings import ADDITIVE, planned
-from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, described, over_training
+from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
 from reproduce.records.results import read
 from reproduce.show.compare import means
 from tests import fake_records
 from tests.sections import sheets
 
-CELL = paper.cell("imagenet", epochs=6, drops=(), batch_size=8)
+CELL = recipes.cell("paper", epochs=6, drops=(), batch_size=8, dataset="imagenet")
 
 
 def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path) -> None:
@@ -47,12 +47,12 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     keys = [sheet.key for sheet in sheets(tmp_path, "paper", [CELL])]
     assert keys == ["paper-tf32", "paper-float32-torchvision", "paper", "paper-bf16"]
     assert [len(sheet.runs) for sheet in sheets(tmp_path, "paper", [CELL])] == [1] * 4
-    cells = [paper.cell("cifar10"), paper.cell("cifar100")]
+    cells = [recipes.cell("paper"), recipes.cell("paper", dataset="cifar100")]
     fake_records.train(cells[0], tmp_path / "data", 70.0)
     begun = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
     assert begun == [("cifar10", True), ("cifar100", False)]
     # Of two loaders with the same bits the finished run counts.
-    cell = small.cell()
+    cell = recipes.cell("small")
     fake_records.train(cell, tmp_path / "loaders", 70.0)
     fake_records.train(replace(cell, loader="ffcv"), tmp_path / "loaders", 20.0, epochs=1)
     (sheet,) = sheets(tmp_path / "loaders", "small", [cell])
@@ -60,7 +60,7 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
 
 
 def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Path) -> None:
-    cells = [small.cell(seed=seed) for seed in range(4)]
+    cells = [recipes.cell("small", seed=seed) for seed in range(4)]
     fake_records.train(cells[0], tmp_path, 60.0)
     fake_records.train(cells[1], tmp_path, 61.0)
     fake_records.train(cells[2], tmp_path, 61.0, epochs=1).fail("diverged", "nan")
@@ -75,7 +75,7 @@ def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Pa
 
 
 def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Path) -> None:
-    fake_records.train(small.cell(), tmp_path, 60.0)
+    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     fake_records.train(TrainingCell(**_settings(planned(ADDITIVE, 4, "bf16"))), tmp_path, 60.0)
     frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
     assert tuple(frames.runs.columns) == RUNS
@@ -87,27 +87,34 @@ def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Pa
 
 
 def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
-    fake_records.train(small.cell(), tmp_path, 60.0)
+    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
     tables = ["runs", "epochs", "lines", "parts", "series", "history"]
     assert [file.name for file in files] == [f"{table}.csv" for table in tables]
     (row,) = csv.DictReader(files[0].read_text().splitlines())
-    assert (row["cell"], row["test_accuracy"]) == (small.cell().name, "60.0")
-    assert len(files[1].read_text().splitlines()) == 1 + small.cell().epochs
+    assert (row["cell"], row["test_accuracy"]) == (recipes.cell("small").name, "60.0")
+    assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
 
 
-def test_a_recipe_in_words() -> None:
+def test_a_recipe_in_words(tmp_path: Path) -> None:
     for cell, words in (
-        (small.cell(accumulation=8), "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k"),
-        (small.cell(reference_rate=0.4), "learning rate 0.4·batch·k/256"),
-        (paper.cell("cifar100", "revnet50"), "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs"),
+        (
+            recipes.cell("small", accumulation=8),
+            "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k",
+        ),
+        (recipes.cell("small", reference_rate=0.4), "learning rate 0.4·batch·k/256"),
+        (
+            recipes.cell("paper", "revnet50", dataset="cifar100"),
+            "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs",
+        ),
     ):
-        assert words in described(cell)
-        assert "RevNet-" in described(cell, network=True)
+        (sheet,) = sheets(tmp_path, cell.scale, [cell])
+        assert words in sheet.described()
+        assert "RevNet-" in sheet.described(network=True)
 
 
 def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_device(tmp_path: Path) -> None:
-    cells = [small.cell(seed=seed) for seed in range(3)]
+    cells = [recipes.cell("small", seed=seed) for seed in range(3)]
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
     fake_records.train(cells[0], tmp_path, 60.0)
     (sheet,) = sheets(tmp_path, "small", cells)
@@ -118,7 +125,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
     (sheet,) = sheets(tmp_path, "small", cells)
     assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it went on
     for seed in (1, 2):
-        cells.append(small.cell(method=methods.BACKPROPAGATION, seed=seed))
+        cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.train(cells[-1], tmp_path, 60.0)
         (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
     (sheet,) = sheets(tmp_path, "small", cells)

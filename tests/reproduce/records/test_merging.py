@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from reproduce.commands.cli import main
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.records import benchmarks, locks, merging
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
@@ -20,7 +20,7 @@ from tests.fake_records import begin, train
 from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
 
-CELL = digits_cell()
+CELL = recipes.cell("smoke")
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from petra_core import methods
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.records import speed
 from reproduce.records.record import Record, State, Status, scan
 from tests import fake_records
 from tests.fake_records import ENVIRONMENT, complexity_cell
 
 HERE = speed.device(ENVIRONMENT)
-CELL = digits_cell()
+CELL = recipes.cell("smoke")
 EPOCH = 1.6  # seconds, of training and evaluation in the fake records
 
 

@@ -1,9 +1,9 @@
 """Means of what probes measured, weighed by the micro-batches behind them."""
 
 import pytest
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
-from reproduce.records.frames import together, weighted
+from reproduce.records.frames import weighted
 from reproduce.show.compare import measured
 
 
@@ -22,4 +22,4 @@ def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:
     samples = measured(means, "value", ["stage"])
     assert {place: sample.values for place, sample in samples.items()} == {0: {1: 4.0}, 1: {0: 7.0}}
     assert samples[2].estimate is None
-    assert len(together(means, means)) == 8
+    assert len(concat([means, means], ignore_index=True)) == 8

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from petra_core import methods
 from reproduce import published
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.records.results import read
 from reproduce.report import citing
 from tests import fake_records
@@ -21,16 +21,18 @@ KNOWN |= {"type", "url", "version"}
 
 def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_path: Path) -> None:
     other = {**fake_records.DIRTY, "commit": "f" * 40}
-    fake_records.train(digits_cell(seed=0), tmp_path, 90.0, code=other, patch="x\n")
+    fake_records.train(recipes.cell("smoke", seed=0), tmp_path, 90.0, code=other, patch="x\n")
     for seed in (1, 2):
-        fake_records.train(digits_cell(seed=seed), tmp_path, 90.0)
-    fake_records.train(digits_cell(seed=3), tmp_path, 90.0, epochs=1, code={**fake_records.CLEAN, "commit": "0" * 40})
+        fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 90.0)
+    fake_records.train(
+        recipes.cell("smoke", seed=3), tmp_path, 90.0, epochs=1, code={**fake_records.CLEAN, "commit": "0" * 40}
+    )
     text = citing.entries(read(tmp_path))
     assert f"version = {{{{0.1.0, commit {COMMIT}; 0.1.0, commit {'f' * 40} with changes}}}}" in text
     assert "rivaud2025petra" in text
     assert text.count("{") == text.count("}")
     unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
-    fake_records.train(digits_cell("chain8", methods.DSP), tmp_path / "unknown", 90.0, code=unknown)
+    fake_records.train(recipes.cell("smoke", "chain8", methods.DSP), tmp_path / "unknown", 90.0, code=unknown)
     assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path / "unknown"))
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
@@ -25,14 +25,14 @@ def test_without_records_there_is_none(tmp_path: Path) -> None:
 def test_accuracy_needs_a_pair_and_says_the_scale_and_both_ends(tmp_path: Path) -> None:
     for k, gap in ((1, 5.0), (32, 1.0)):
         for method, reached in ((methods.PETRA, 60.0 - gap), (methods.BACKPROPAGATION, 60.0)):
-            fake_records.train(small.cell("revnet18", method, k, 0), tmp_path, reached)
-    fake_records.train(paper.cell("cifar10", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
+            fake_records.train(recipes.cell("small", "revnet18", method, k, 0), tmp_path, reached)
+    fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
     (only,) = headlines(Frames(read(tmp_path)))
     assert only.sentence == (
         f"PETRA less backpropagation at the same effective batch, points: {MINUS}5.0 (one seed) at k = 1, "
         f"{MINUS}1.0 (one seed) at k = 32 (scale “small”)."
     ), "a run of the paper's without a pair is no answer"
-    fake_records.train(small.cell("revnet18", methods.PETRA, 1, 1), tmp_path, 55.1)
+    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 1), tmp_path, 55.1)
     for seed in (0, 1):
         fake_records.train(SWEEPS["small"].baseline("cifar10", "revnet18", seed), tmp_path, 62.0)
     (only,) = headlines(Frames(read(tmp_path)))

@@ -16,8 +16,7 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
-from reproduce.grids import small
-from reproduce.grids.smoke import DIGITS_NETWORKS, digits_cell
+from reproduce.grids import recipes
 from reproduce.records.record import Record
 from reproduce.report import build
 from reproduce.show.statistics import estimate
@@ -26,7 +25,7 @@ from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_br
 from tests.conftest import ROOT
 from tests.pages import Element, parse, rows, table
 
-CHAIN = next(name for name in DIGITS_NETWORKS if name.startswith("chain"))
+CHAIN = "chain8"
 RESOURCES = {"src", "srcset", "poster", "data", "action", "xlink:href"}
 
 
@@ -34,11 +33,11 @@ RESOURCES = {"src", "srcset", "poster", "data", "action", "xlink:href"}
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("records")
     fake_records.write(root, networks=("revnet18", CHAIN), accumulations=(1, 4))
-    fake_records.train(small.cell("revnet18", methods.PETRA, 1), root, 60.0)
-    damaged = Record.of(digits_cell("resnet18", methods.DSP), root)
+    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1), root, 60.0)
+    damaged = Record.of(recipes.cell("smoke", "resnet18", methods.DSP), root)
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
     (damaged.path / "result.json").write_text('{"schema": 1, "iden')
-    foreign = Record.of(digits_cell("resnet18", methods.PETRA), root)
+    foreign = Record.of(recipes.cell("smoke", "resnet18", methods.PETRA), root)
     fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
     config = foreign.path / "config.json"  # as another version of the suite may have written it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
@@ -137,7 +136,7 @@ def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, pa
 
 def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> None:
     def values(method: methods.Method) -> dict[int, float]:
-        cells = {seed: digits_cell("revnet18", method, 4, seed) for seed in (0, 1)}
+        cells = {seed: recipes.cell("smoke", "revnet18", method, 4, seed) for seed in (0, 1)}
         results = {seed: Record.of(cell, records).result() for seed, cell in cells.items()}
         return {seed: result["test_accuracy"] for seed, result in results.items() if result}
 
@@ -145,7 +144,7 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
     mean, difference = estimate(list(petra.values())), estimate([petra[seed] - reference[seed] for seed in petra])
     assert mean.half_width is not None
     listed = rows(table(tree, "accuracy-smoke-digits"))
-    start = listed.index([f"RevNet-18, width {DIGITS_NETWORKS['revnet18']['width']}"])
+    start = listed.index([f"RevNet-18, width {recipes.CHANGES['smoke']['width']}"])
     row = next(row for row in listed[start:] if row[0] == "PETRA")
     assert next(row for row in listed if row[0] == "method") == [
         "method",
@@ -183,13 +182,13 @@ def test_what_the_words_of_cards_and_the_family_of_a_dagger_are_is_said(tree: El
 def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
     (alerts,) = (e for e in tree.all("ul") if e.attributes.get("class") == "attention")
     text = "\n".join(item.text for item in alerts.children)
-    failed = digits_cell(CHAIN, methods.PETRA, 4, 0)
+    failed = recipes.cell("smoke", CHAIN, methods.PETRA, 4, 0)
     assert f"1 cell failed: diverged. {failed.name}" in text
     assert "2 records damaged or foreign" in text
     for item in alerts.children:
         assert len(item.text.split()) < 25
         assert item.all("a")[0].attributes["href"].startswith("#")
-    begun = digits_cell(CHAIN, methods.PETRA, 4, 1)
+    begun = recipes.cell("smoke", CHAIN, methods.PETRA, 4, 1)
     folded = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
     assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in folded.text
 
@@ -197,10 +196,10 @@ def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
 def test_provenance_names_machine_and_command_of_every_cell_and_records_that_cannot_be_read(tree: Element) -> None:
     heads, *cells = rows(table(tree, "cells"))
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
-    row = by_name[digits_cell("revnet18", methods.PETRA, 4, 1).name]
+    row = by_name[recipes.cell("smoke", "revnet18", methods.PETRA, 4, 1).name]
     assert (row["state"], row["code"], row["environment"]) == ("done", "C2", "E1")
     assert row["command"].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
-    of_grid = digits_cell("revnet18", methods.PETRA, 4, 0).name
+    of_grid = recipes.cell("smoke", "revnet18", methods.PETRA, 4, 0).name
     assert by_name[of_grid]["command"] == f"python -m reproduce run smoke --only name={of_grid}"
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
@@ -213,7 +212,7 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
 
 def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
     root = tmp_path / "records"
-    smoke = digits_cell("revnet18")
+    smoke = recipes.cell("smoke", "revnet18")
     for accuracy, cell in {
         91.0: smoke,
         92.0: replace(smoke, scale="custom"),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from petra_core.methods import BACKPROPAGATION, PAPER, PETRA
-from reproduce.grids import paper
+from reproduce.grids import recipes
 from reproduce.records import locks
 from reproduce.records.locks import Holder
 from reproduce.records.record import State, Status
@@ -21,7 +21,7 @@ GONE = Holder("beta", 34, 100.0, gone=True)
 
 
 def cell(method=PETRA, k=1, seed=0, network="revnet18"):
-    return paper.cell("cifar10", network, method, k, seed)
+    return recipes.cell("paper", network, method, k, seed)
 
 
 def plan(*items):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from reproduce.grids import small
+from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
@@ -166,7 +166,7 @@ def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
 @pytest.mark.slow
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
-    cells = [small.cell(), CELLS[0], small.cell(seed=1), *CELLS[1:]]
+    cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
     result = run_grid(cells, settings(tmp_path, how=How(data_root=tmp_path / "data")))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]

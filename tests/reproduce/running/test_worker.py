@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reproduce.cells.kinds import GradientsCell
-from reproduce.grids import paper, small
+from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
@@ -31,7 +31,7 @@ def reports(cells, root, should_stop=lambda: False, **how):
 
 
 def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
-    missing = [small.cell(seed=seed) for seed in range(2)]
+    missing = [recipes.cell("small", seed=seed) for seed in range(2)]
     messages = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
     assert [message[:2] for message in messages] == [("problem", 0), ("end", 1), ("problem", 2), ("end", 3)]
     assert "python -m reproduce data prepare cifar10" in messages[0][2]
@@ -42,7 +42,7 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
     monkeypatch.setattr("reproduce.data.sources._verified", lambda folder, loader: None)
-    [(message, index, text)] = reports([paper.cell()], tmp_path)
+    [(message, index, text)] = reports([recipes.cell("paper")], tmp_path)
     assert (message, index) == ("problem", 0)
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
 

@@ -7,15 +7,14 @@ import pytest
 from reproduce.published import Mark
 from reproduce.report.layout import column_groups
 from reproduce.show import content
-from reproduce.show.content import MINUS, NARROW_SPACE, Column, Table
+from reproduce.show.content import MINUS, NARROW_SPACE, Column, Entry, Table
 from reproduce.show.statistics import Estimate
 from reproduce.words import some
 
 
 def test_numbers_differences_and_estimates_as_they_are_written() -> None:
     for value, digits, shown in ((1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")):
-        entry = content.signed(value, digits)
-        assert (entry.text, entry.raw) == (shown, value)
+        assert content.with_sign(value, digits) == shown
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
     assert content.number(-0.001, 1).text == "0.0"
     assert content.estimate(Estimate(94.94, None, None, 1), 1).text == "94.9"
@@ -33,13 +32,13 @@ def test_numbers_differences_and_estimates_as_they_are_written() -> None:
     assert some(["a", "b"], limit=2) == "a; b"
     assert some(["a", "b", "c", "d"], limit=2) == "a; b; and 2 more"
     with pytest.raises(ValueError, match="table key: a row has 1 entries for 2 columns"):
-        Table("key", "A table.", [Column("a"), Column("b")], [[content.text("x")]])
+        Table("key", "A table.", [Column("a"), Column("b")], [[Entry("x")]])
 
 
 def example() -> Table:
     columns = [Column("a", numeric=False), Column("x", group="g"), Column("y", group="g"), Column("z")]
     rows = [
-        [content.text(a), content.number(x, 1), content.published("2(J,j)", Mark.PAPER), content.missing("not run")]
+        [Entry(a), content.number(x, 1), content.published("2(J,j)", Mark.PAPER), content.missing("not run")]
         for a, x in [("p", 1 / 3), ("p", 2.0), ("q", 3.0)]
     ]
     return Table("key", "A table.", columns, rows, grouped=True)

@@ -60,8 +60,8 @@ def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
     drawn(
         facets.dots(),
         facets.dots(hollow="of"),
-        only(facets.from_zero(), of="formula"),
-        only(facets.logarithmic(), of="measured"),
+        only(facets.from_zero, of="formula"),
+        only(facets.logarithmic, of="measured"),
         panels.append,
         col="of",
     )

@@ -1,6 +1,5 @@
 """Layers of figures that several curves and marks share: what is drawn of which rows, and said of it."""
 
-from matplotlib.axes import Axes
 from pandas import DataFrame
 
 from reproduce.show import facets
@@ -65,37 +64,35 @@ def test_a_figure_says_what_is_in_it() -> None:
 
 
 def test_what_is_called_alike_everywhere_need_not_be_said() -> None:
-    drawn: list[Axes] = []
+    drawn: list[Panel] = []
     runs = DataFrame({"k": [1, 4], "test_accuracy": [60.0, 61.0], "method": ["PETRA", "BACKPROPAGATION"]})
     caption = "Accuracy by k (scale “small”). Dot: a seed."
-    figure = facets.facet(
-        runs, [facets.dots()], key="k", caption=caption, x="k", y="test_accuracy", finish=drawn.append
-    )
-    assert (figure.title, drawn[0].get_xlabel(), drawn[0].get_ylabel()) == ("Accuracy by k", "k", "test accuracy, %")
-    assert [label.get_text() for label in drawn[0].get_xticklabels()] == ["1", "4"]
-    assert drawn[0].get_xscale() == "log"
-    facets.facet(runs, [facets.rows()], key="k", caption=caption, x="test_accuracy", y="method", finish=drawn.append)
-    assert [label.get_text() for label in drawn[1].get_yticklabels()] == ["Backpropagation", "PETRA"]
+    figure = facets.facet(runs, [facets.dots(), drawn.append], key="k", caption=caption, x="k", y="test_accuracy")
+    axes = drawn[0].axes
+    assert (figure.title, axes.get_xlabel(), axes.get_ylabel()) == ("Accuracy by k", "k", "test accuracy, %")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
+    assert axes.get_xscale() == "log"
+    facets.facet(runs, [facets.rows(), drawn.append], key="k", caption=caption, x="test_accuracy", y="method")
+    assert [label.get_text() for label in drawn[1].axes.get_yticklabels()] == ["Backpropagation", "PETRA"]
     nothing = facets.facet(runs[:0], [facets.dots()], key="k", caption=caption, x="k", y="test_accuracy", row="method")
     assert nothing.svg == ""
 
 
 def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> None:
     """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed all of it to the right."""
-    drawn: list[Axes] = []
+    drawn: list[Panel] = []
     facets.facet(
         [{"k": k, "y": 60.0 + k, "method": "PETRA"} for k in (1, 32)],
-        [facets.line()],
+        [facets.line(), drawn.append],
         key="k",
         title="t",
         caption="c",
         x="k",
         y="y",
         xlog=True,
-        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}}, {"gap": "#123456"})],
-        finish=drawn.append,
+        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}}, {"gap": "#123456"}), drawn.append],
     )
-    assert drawn[1].containers[0].lines[0].get_color() == "#123456"
-    limits = [axes.get_xlim() for axes in drawn]
+    assert drawn[1].axes.containers[0].lines[0].get_color() == "#123456"
+    limits = [panel.axes.get_xlim() for panel in drawn]
     assert limits[0] == limits[1]
     assert 0.5 < limits[1][0] < 1

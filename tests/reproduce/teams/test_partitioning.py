@@ -4,13 +4,13 @@ import pytest
 
 from petra_core import methods
 from reproduce.cells.kinds import CellError
-from reproduce.grids.smoke import digits_cell
+from reproduce.grids import recipes
 from reproduce.teams import partitioning
 from reproduce.teams.partitioning import Shares
 
 
 def test_shares() -> None:
-    revnet = digits_cell()
+    revnet = recipes.cell("smoke")
     assert partitioning.shares(revnet, "even", 3) == Shares((4, 3, 3), (1, 1, 1))
     for text in ("1,2,7", "4x2,6", "10x3"):
         assert str(partitioning.shares(revnet, text, 3)) == text
@@ -19,7 +19,7 @@ def test_shares() -> None:
 
 
 def test_stages_replicated_make_another_cell_and_the_same_however_they_are_cut() -> None:
-    cell = digits_cell(accumulation=4)
+    cell = recipes.cell("smoke", accumulation=4)
     first, other = (
         partitioning.replicated(cell, partitioning.shares(cell, *how)) for how in (("4x2,6", 3), ("1x2,3x2,6", 5))
     )
@@ -28,7 +28,7 @@ def test_stages_replicated_make_another_cell_and_the_same_however_they_are_cut()
     assert partitioning.replicated(cell, partitioning.shares(cell, "4,6", 2)) == cell
     with pytest.raises(CellError, match=r"3 replicas share the k=4 .* \(remainder 1\)"):
         partitioning.replicated(cell, partitioning.shares(cell, "4x3,6", 4))
-    plain = digits_cell(method=methods.BACKPROPAGATION, accumulation=4)
+    plain = recipes.cell("smoke", method=methods.BACKPROPAGATION, accumulation=4)
     with pytest.raises(CellError, match="BACKPROPAGATION lets one micro-batch pass at a time"):
         partitioning.replicated(plain, partitioning.shares(plain, "4x2,6", 3))
 
@@ -50,4 +50,4 @@ def test_stages_replicated_make_another_cell_and_the_same_however_they_are_cut()
 )
 def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:
     with pytest.raises(CellError, match=message):
-        partitioning.shares(digits_cell(), partition, processes)
+        partitioning.shares(recipes.cell("smoke"), partition, processes)
