@@ -68,6 +68,7 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("revnet18", 1, "PETRA", "NAdam, 0.99"): 16.0,
     ("revnet18", 4, "BACKPROPAGATION", "nothing"): 4.0,
     ("revnet18", 4, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
+    ("revnet18", 4, "PETRA", "averaged weights"): 0.25,
     ("chain16", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
     ("chain16", 1, "PETRA", "nothing"): 0.25,
     ("chain16", 1, "PETRA", "predicted weights"): 0.25,
