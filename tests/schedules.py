@@ -15,13 +15,14 @@ def parse(text: str) -> Schedule:
     assert header is not None, f"a header such as PETRA J=4 k=1 was expected, got {first!r}"
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     numbers = [int(label.removeprefix("tick ")) for label, *_ in rows]
-    assert numbers == list(range(numbers[0], numbers[0] + len(rows))) if rows else True
+    first_tick = numbers[0] if numbers else 0
+    assert numbers == list(range(first_tick, first_tick + len(rows)))
     return Schedule(
         by_name(header["method"]),
         int(header["stages"]),
         int(header["accumulation"]),
         tuple(tuple(map(_turn, cells)) for _, *cells in rows),
-        numbers[0] if rows else 0,
+        first_tick,
         tuple(map(int, header["replicas"].split(","))) if header["replicas"] else (),
     )
 

@@ -21,8 +21,8 @@ rank the same bits (Gloo and NCCL alike: each part of the sum is made in one pla
 The mean over replicas of means over k micro-batches is that over all of them, so R replicas train as one with R times
 the batch would, but for the statistics of BatchNorm: each replica normalises with those of its own micro-batches, and
 keeps its own running ones. Running statistics are needed for evaluation only, where their mean over the replicas takes
-their place (`averaged_statistics`). That equals running statistics updated with the
-mean over all replicas, and does not affect training.
+their place (`averaged_statistics`). That equals running statistics updated with the mean over all replicas, and does
+not affect training.
 """
 
 import contextlib

@@ -96,8 +96,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=[RECONSTRUCTION],
         grouped=True,
     )
+
+    def named(method: Method, k: int, stages: int) -> str:
+        return f"{short_title(method)} at J = {stages} with k = {k}"
+
     behind = [
-        f"{short_title(m)} at J = {stages} with k = {k}"
+        named(m, k, stages)
         for m in COMPARED
         for k, stages in places
         if (gap := (accuracy[k, stages, m.name] - accuracy[k, stages, EXACT.name]).estimate)
@@ -105,7 +109,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         and (gap.high or 0.0) < 0
     ]
     wrecks = [
-        f"{short_title(m)} at J = {stages} with k = {k} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
+        f"{named(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
         for m in COMPARED
         for k, stages in places
         if (broken := accuracy[k, stages, m.name].broken)

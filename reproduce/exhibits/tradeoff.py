@@ -6,6 +6,7 @@ needs the three at once. Accuracy is measured; bytes and times are modelled from
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 from pandas import DataFrame
 
@@ -43,8 +44,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return
     points = _points(timed[0], ways, accuracy, k)
     totals = sheet.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
-    stages = {(way.method.name, len(timed[0].costs)): way.title for way in ways if way.order is None}
-    in_process = {(stages[m, n], n): totals.get(m) for m, n in stages}
+    in_process = {way.title: totals.get(way.method.name) for way in ways if way.order is None}
+
+    def measured(point: Any) -> float | None:
+        return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # a stage a device
+
     yield _worth(points, accuracy, DEVICES[-1])
     yield facets.facet(
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
@@ -76,7 +80,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
-            amount("in one process, MB", lambda point: in_process.get((point.way, point.devices)), 1, group="measured"),
+            amount("in one process, MB", measured, 1, group="measured"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
         grouped=True,
