@@ -69,6 +69,7 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("revnet18", 4, "BACKPROPAGATION", "nothing"): 4.0,
     ("revnet18", 4, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
     ("revnet18", 4, "PETRA", "averaged weights"): 0.25,
+    ("revnet18", 4, "PETRA", "NAdam, 0.99"): 16.0,
     ("chain16", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
     ("chain16", 1, "PETRA", "nothing"): 0.25,
     ("chain16", 1, "PETRA", "predicted weights"): 0.25,
@@ -79,9 +80,12 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("chain16", 1, "PETRA", "delay compensation"): 4.0,
     ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
 }
-#: Titles of the cures that won most there on the network of the study of length at k = 1: these are trained longer too.
-BEST: tuple[str, ...] = ("predicted weights", "averaged weights", "NAdam, 0.99")
-LENGTHS = (9, 27)  # epochs
+#: Titles of the cures that won most after fewer epochs on the network of the study of length at k = 1, by the epochs for
+#: which they are trained too.
+LONGER: dict[int, tuple[str, ...]] = {
+    9: ("predicted weights", "averaged weights", "NAdam, 0.99"),
+    27: ("predicted weights", "NAdam, 0.99"),
+}
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,11 @@ def _longer() -> list[Trial]:
     """The best cures at their rates, with PETRA alone and backpropagation, which the study of length has too."""
     return [
         _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
-        for epochs in LENGTHS
+        for epochs, best in LONGER.items()
         for seed in recipes.seeds("small")
         for method in (methods.BACKPROPAGATION, methods.PETRA)
         for cure in CURES
-        if cure is NOTHING or (cure.title in BEST and cure.fits(method))
+        if cure is NOTHING or (cure.title in best and cure.fits(method))
         for rate in [1.0 if cure is NOTHING else CHOSEN.get((length.NETWORK, 1, method.name, cure.title), 1.0)]
     ]
 
