@@ -164,8 +164,8 @@ def _longer(sheet: Sheet, every: DataFrame) -> Iterator[Shown]:
                 *_differences(_compared(accuracy)),
             ],
             notes=(
-                f"Which cures and at which rates was chosen after {count(shortest, 'epoch')}, with seed {CHOICE} among "
-                "others: these seeds had a part in the choice, and PETRA alone is at the recipe's rate.",
+                f"Rates were chosen after {count(shortest, 'epoch')}, cures after fewer epochs than these, with seed "
+                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA alone has the recipe's.",
             ),
             grouped=True,
         )

@@ -80,8 +80,8 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("chain16", 1, "PETRA", "delay compensation"): 4.0,
     ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
 }
-#: Titles of the cures that won most after fewer epochs on the network of the study of length at k = 1, by the epochs for
-#: which they are trained too.
+#: By epochs, the titles of the cures that are trained for so long too, on the network of the study of length at k = 1:
+#: those that won most there after fewer epochs.
 LONGER: dict[int, tuple[str, ...]] = {
     9: ("predicted weights", "averaged weights", "NAdam, 0.99"),
     27: ("predicted weights", "NAdam, 0.99"),
