@@ -28,7 +28,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from asv.config import Config
 from asv.results import Results
@@ -130,7 +129,8 @@ def judged(rows: Sequence[ComparedBenchmark], factor: float) -> bool:
 
 def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[ComparedBenchmark]:
     """The results that asv has stored of these commits, for all that the base was measured with the second time."""
-    units = {name: entry.get("unit") for name, entry in _json(results / "benchmarks.json").items() if name != "version"}
+    known = json.loads((results / "benchmarks.json").read_text(encoding="utf-8"))
+    units = {name: entry.get("unit") for name, entry in known.items() if name != "version"}
     rows = []
     for file in sorted(results.glob(f"*/{base[1][:HASH_LENGTH]}-*.json")):
         # Of the same machine and environment, which are in the rest of the name.
@@ -158,11 +158,6 @@ def _values(file: Path) -> dict[str, Value]:
         for choice, value in zip(choices, values, strict=True):
             by_name[f"{name}({', '.join(choice)})" if choice else name] = value
     return by_name
-
-
-def _json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
 
 
 def same_files(commit: str) -> str:

@@ -26,9 +26,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from reproduce.measures.machine_memory import give_back, out_of_memory, workspaces
+from reproduce.measures.machine_memory import Witness, give_back, out_of_memory, workspaces
 
-__all__ = ["Allocations", "in_fresh_process", "unless_out_of_memory"]
+__all__ = ["Allocations", "growth_of_fresh_process", "in_fresh_process", "unless_out_of_memory"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,3 +123,23 @@ def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kw
     context.set_forkserver_preload(IMPORTED)
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments, **named).result()
+
+
+def growth_of_fresh_process(train: Callable[[T], object], small: T, run: T) -> int | None:
+    """Most bytes by which a fresh process grows in training a run on the CPU; None where the system does not say.
+
+    Args:
+        train: trains, in that process; it and its argument travel pickled.
+        small: trained before, for what the first step of a process loads and allocates, whatever it trains.
+        run: what is measured.
+
+    """
+    return in_fresh_process(_growth, train, small, run)
+
+
+def _growth(train: Callable[[T], object], small: T, run: T) -> int | None:
+    train(small)
+    witness = Witness(torch.device("cpu"))
+    train(run)
+    growth = witness.report()
+    return None if growth is None else max(0, int(growth["peak"]))

@@ -24,6 +24,7 @@ from reproduce.grids.plans import bdia
 from reproduce.grids.plans.bdia import TransformerContestant
 from reproduce.records.benchmarks import SIDE_BITS, Benchmark
 from reproduce.running import devices
+from reproduce.running.execution import deterministic
 
 GROUP = "published size"
 
@@ -69,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     torch.set_num_threads(options.threads)
     device = devices.take(options.device)
     recorder = Recorder("BDIA", about(__doc__), command("benchmarks.bdia", arguments), options, device)
-    measure(recorder, options.batch, device, options.rounds)
-    return recorder.finish()
+    with deterministic(device):  # the kernels with which cells are trained
+        measure(recorder, options.batch, device, options.rounds)
+        return recorder.finish()
 
 
 if __name__ == "__main__":

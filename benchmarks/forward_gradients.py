@@ -26,6 +26,7 @@ from reproduce.grids.plans.forward_gradients import WAYS
 from reproduce.measures.context import MEMORY_FORMAT
 from reproduce.records.benchmarks import Benchmark
 from reproduce.running import devices
+from reproduce.running.execution import deterministic
 
 GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
@@ -77,8 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     device = devices.take(options.device)
     title, text = "Forward gradients", about(__doc__)
     recorder = Recorder(title, text, command("benchmarks.forward_gradients", arguments), options, device)
-    steps.measure(recorder, GROUP, makers(options.batch, options.width, device), device, options.rounds)
-    return recorder.finish()
+    with deterministic(device):  # the kernels with which cells are trained
+        steps.measure(recorder, GROUP, makers(options.batch, options.width, device), device, options.rounds)
+        return recorder.finish()
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argpa
     gc.collect()  # the pipelines of the axis before
     start, turns = time.perf_counter(), {}
     for value in values:
-        for method in map(methods.by_name, options.methods):
+        for method in options.methods:
             pipeline, images, labels = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
             recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipeline), at=value)
             # Whole accumulations, so that every turn has its share of the updates.
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument(
         "--threads", type=count, default=1, help="CPU threads (default 1: so little is not shared well)"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
     add_options(parser, "growth")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,14 +32,15 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.arguments import count, positive, whole_number
+from benchmarks.arguments import CLASSES, count, positive, whole_number
 from benchmarks.recording import Recorder, about, add_options, command
-from petra_core import Pipeline, methods, models
-from petra_core.recipe import sgd
+from benchmarks.tick import full_pipeline, rounds
+from petra_core import methods, models
 from reproduce.data.beton import JpegFiles, RawImages, write_beton
 from reproduce.data.ffcv_loader import FfcvFile
 from reproduce.data.loader import BatchFormat, InMemory, Loader
-from reproduce.records.benchmarks import Comparison
+from reproduce.measures.context import MEMORY_FORMAT
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SMALL = BatchFormat(num_classes=10, image_size=32, mean=MEAN, deviation=DEVIATION)
@@ -112,21 +114,17 @@ def compare(
     options: argparse.Namespace,
     recorder: Recorder,
     aim: float | None = None,
-) -> float:
-    """Compare two loaders, each with its name: the median ratio of the rates of neighbouring runs, in turns."""
-    rates = []
+) -> None:
+    """Compare two loaders, each with its name, by the rates of neighbouring runs, in turns."""
     for number in range(options.pairs):
         if number % 2:
             b, a = rate(other[1], options.seconds), rate(one[1], options.seconds)
         else:
             a, b = rate(one[1], options.seconds), rate(other[1], options.seconds)
-        rates.append((a, b))
         recorder.add(title, one[0], "rate", "images/s", a)
         recorder.add(title, other[0], "rate", "images/s", b)
     recorder.comparisons.append(Comparison(title, "rate", one[0], other[0], low=aim))
-    a, b = (statistics.median(side) for side in zip(*rates, strict=True))
-    print(f"  {title}: {a:,.0f} and {b:,.0f} images/s", flush=True)
-    return statistics.median(a / b for a, b in rates)
+    print(f"  {title}: {a:,.0f} and {b:,.0f} images/s in the last pair", flush=True)
 
 
 def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
@@ -176,62 +174,51 @@ def seconds_of_a_batch(loader: Loader) -> float:
 
 
 def seconds_of_a_tick(width: int, pairs: int) -> float:
-    """Median time of a tick of PETRA on RevNet-18 with the pipeline full."""
+    """Median time of a tick of PETRA on RevNet-18 with the pipeline full, as cells are trained."""
     torch.manual_seed(0)
-    pipeline = Pipeline(models.revnet(18, num_classes=10, width=width), methods.PETRA, optimizer=sgd(0.01), seed=0)
-    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
-    for _ in range(2 * len(pipeline.stages)):
-        pipeline.step(images, labels)
-    ticks = []
-    for _ in range(pairs):
-        begin = time.perf_counter()
-        pipeline.step(images, labels)
-        ticks.append(time.perf_counter() - begin)
-    return statistics.median(ticks)
+    stages = [s.to(memory_format=MEMORY_FORMAT) for s in models.revnet(18, num_classes=CLASSES, width=width)]
+    images = torch.randn(BATCH, 3, 32, 32).to(memory_format=MEMORY_FORMAT)
+    labels = torch.randint(CLASSES, (BATCH,))
+    step = partial(full_pipeline(stages, methods.PETRA, images, labels).step, images, labels)
+    return statistics.median(seconds for (seconds,) in rounds([step], pairs, torch.device("cpu")))
 
 
-def small(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
+def small(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     images, file = small_images(options.images, folder)
-    medians = {}
     for workers in options.workers:
         title = f"small, {workers} workers: FFCV / torchvision"
         loader, dataloader = through_ffcv(file, workers), of_dataloader(PillowImages(images), workers)
         rivals = ("FFCV", of_loader(loader)), ("torchvision", dataloader)
-        medians[title] = compare(title, *rivals, options, recorder, aim=10)
+        compare(title, *rivals, options, recorder, aim=10)
         loader.close()
-    return medians
 
 
-def memory(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
+def memory(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     images, file = small_images(options.images, folder)
-    medians = {}
     for workers in options.workers:
         title = f"memory, {workers} threads: memory / FFCV"
         loader = through_ffcv(file, workers)
         torch.set_num_threads(max(workers, 1))
         rivals = ("memory", of_loader(in_memory(images))), ("FFCV", of_loader(loader))
-        medians[title] = compare(title, *rivals, options, recorder)
+        compare(title, *rivals, options, recorder)
         loader.close()
-    return medians
 
 
-def jpeg(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
+def jpeg(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     files, file = photographs(folder / "images", options.files), folder / "jpeg.beton"
     write_beton(file, files)
     print(f"  photographs of {statistics.mean(path.stat().st_size for path in files.paths) / 1e3:.0f} kB")
     transform = v2.Compose([v2.RandomResizedCrop(LARGE.image_size), *common_transforms()])
     dataset = ImageFolder(folder / "images", transform)
-    medians = {}
     for workers in options.workers:
         title = f"jpeg, {workers} workers: FFCV / torchvision"
         loader = through_ffcv(file, workers, LARGE)
         rivals = ("FFCV", of_loader(loader)), ("torchvision", of_dataloader(dataset, workers))
-        medians[title] = compare(title, *rivals, options, recorder, aim=2)
+        compare(title, *rivals, options, recorder, aim=2)
         loader.close()
-    return medians
 
 
-def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict[str, float]:
+def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     images, file = small_images(options.images, folder)
     torch.set_num_threads(1)
     batches = {
@@ -239,25 +226,22 @@ def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> dict
         "memory": seconds_of_a_batch(in_memory(images)),
     }
     torch.set_num_threads(options.threads)
-    medians = {}
     for width in options.widths:
         tick = seconds_of_a_tick(width, options.pairs)
         for name, batch in batches.items():
             title = f"share, {name}, RevNet-18 of width {width}"
-            medians[title] = batch / tick
             recorder.add(title, "batch", "time", "s", batch)
             recorder.add(title, "tick", "time", "s", tick)
             recorder.comparisons.append(Comparison(title, "time", "batch", "tick", high=0.05))
             percent, of = 100 * batch / tick, f"{1e3 * batch:.2f} ms of {1e3 * tick:.0f} ms"
             print(f"  {title}: {percent:.2f} % ({of}, {options.threads} threads)", flush=True)
-    return medians
 
 
 PARTS = {"small": small, "memory": memory, "jpeg": jpeg, "share": share}
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Run from the command line; returns the medians by title."""
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
     parser.add_argument(
@@ -275,13 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     recorder = Recorder("Loaders", about(__doc__), command("benchmarks.loaders", arguments), options)
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "pillow", "ffcv", "numba"))
     print(f"{platform.processor() or platform.machine()}, {versions}, batch {BATCH}, {options.pairs} pairs")
-    medians: dict[str, float] = {}
     for part in options.parts:
         with tempfile.TemporaryDirectory() as folder:
-            medians |= PARTS[part](options, Path(folder), recorder)
+            PARTS[part](options, Path(folder), recorder)
     recorder.notes.append(f"Measured with {versions}.")
-    recorder.finish()
-    return medians
+    return recorder.finish()
 
 
 if __name__ == "__main__":

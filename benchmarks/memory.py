@@ -26,14 +26,12 @@ from functools import partial
 
 import torch
 
-from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
+from benchmarks.allocation import Allocations, growth_of_fresh_process, unless_out_of_memory
 from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name, positive
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
-from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
-from reproduce.measures.machine_memory import Witness
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
@@ -98,14 +96,10 @@ def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, M
     return measured
 
 
-def process_peak(run: MemoryRun) -> int | None:
-    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
-    # What the first step of a process loads and allocates, whatever it trains, is no matter of the run.
-    train(replace(run, network="chain1", width=1, size=4, batch=2, accumulation=1))
-    witness = Witness(torch.device(run.device))
-    train(run)
-    growth = witness.report()
-    return None if growth is None else int(growth["peak"])
+def train_as_cells(run: MemoryRun) -> None:
+    """Train with the kernels with which cells are trained, in a process that has not chosen any."""
+    with deterministic(torch.device(run.device)):
+        train(run)
 
 
 def sum_of_parts(report: MemoryReport) -> int:
@@ -127,35 +121,32 @@ def predicted_peak(run: MemoryRun) -> int:
         held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
         return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)
     at_once = ("messages",) if method.keeps_graph else ("messages", "graph")
-    return sum(_sum(stage, at_once) for stage in stages) + sum(max(s.peak[kind] for s in stages) for kind in at_once)
-
-
-def _sum(stage: StagePrediction, without: Sequence[str]) -> int:
-    return sum(count for kind, count in stage.peak.items() if kind not in without)
+    together = sum(count for stage in stages for kind, count in stage.peak.items() if kind not in at_once)
+    return together + sum(max(stage.peak[kind] for stage in stages) for kind in at_once)
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
     """The largest number from 1 on that fits (0: none), if all below it do; found fastest near `guess`."""
     low = high = max(1, guess)
+    step = max(1, guess // 8)
     if fits(low):
-        while fits(high := low + max(1, low // 8)):
-            low = high
+        while fits(high := low + step):
+            low, step = high, 2 * step
     else:
-        while (low := min(high - 1, high * 7 // 8)) > 0 and not fits(low):
-            high = low
+        while (low := max(0, high - step)) > 0 and not fits(low):
+            high, step = low, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def largest_batch(run: MemoryRun, peak: Callable[[MemoryRun], int], limit: int, guess: int) -> int:
-    """The largest batch at which `peak` of the run is at most `limit`, and does not run out of memory."""
-    device = torch.device(run.device)
+def largest_batch(peak: Callable[[int], int], limit: int, guess: int, device: torch.device) -> int:
+    """The largest batch of which `peak` is at most `limit` bytes, and does not run out of memory."""
 
     def fits(batch: int) -> bool:
-        allocated_bytes = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
-        return allocated_bytes is not None and allocated_bytes <= limit
+        needed = unless_out_of_memory(partial(peak, batch), device)
+        return needed is not None and needed <= limit
 
     return largest(fits, guess)
 
@@ -171,8 +162,9 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
             allocations, report = measured
             recorder.add(axis, method.title, "accounted peak", "B", report.peak(), at=at)
             recorder.add(axis, method.title, ALLOCATED, "B", allocations.peak, at=at)
-            if run.device == "cpu" and (grown := in_fresh_process(process_peak, of_method)) is not None:
-                recorder.add(axis, method.title, "process peak", "B", max(0, grown), at=at)
+            small = replace(of_method, network="chain1", width=1, size=4, batch=2, accumulation=1)
+            if run.device == "cpu" and (grown := growth_of_fresh_process(train_as_cells, small, of_method)) is not None:
+                recorder.add(axis, method.title, "process peak", "B", grown, at=at)
 
 
 def aim(recorder: Recorder, run: MemoryRun) -> None:
@@ -193,15 +185,24 @@ def aim(recorder: Recorder, run: MemoryRun) -> None:
 
 def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
     """Measure the largest batch of each method under `limit` bytes, predicted and found."""
+    device = torch.device(run.device)
     for method in chosen:
         of_method = replace(run, method=method.name)
-        guess = largest_batch(of_method, predicted_peak, limit, 64)
-        most = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess)
+        found: dict[int, int] = {}  # the allocated peak, by batch
+
+        def predicted(batch: int, run: MemoryRun = of_method) -> int:
+            return predicted_peak(replace(run, batch=batch))
+
+        def measured(batch: int, run: MemoryRun = of_method, found: dict[int, int] = found) -> int:
+            found[batch] = allocated(replace(run, batch=batch))[0].peak
+            return found[batch]
+
+        guess = largest_batch(predicted, limit, 64, device)
+        most = largest_batch(measured, limit, guess, device)
         recorder.add("budget", method.title, LARGEST_PREDICTED, "images", guess)
         recorder.add("budget", method.title, LARGEST_FOUND, "images", most)
         if most:
-            peak = allocated(replace(of_method, batch=most))[0].peak
-            recorder.add("budget", method.title, "allocated peak there", "B", peak)
+            recorder.add("budget", method.title, "allocated peak there", "B", found[most])
         print(f"  {method.title}: largest batch {guess} predicted, {most} found")
 
 
@@ -235,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="along k")
     parser.add_argument("--budget", type=positive, default=64.0, help="MB for the largest batch (default 64)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
     add_device(parser)
     add_options(parser, "memory")
     options = parser.parse_args(arguments)
@@ -245,7 +246,6 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
         options.batches, options.stages, options.ks = [1], [3], [2]
 
-    chosen = [methods.by_name(name) for name in options.methods]
     fixed = (options.network, options.width, options.size, options.batch)
     run = MemoryRun(*fixed, 1, methods.PETRA.name, options.device, options.threads)
     device = devices.take(options.device)
@@ -260,10 +260,10 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
             if part == "aim":
                 aim(recorder, run)
             elif part == "budget":
-                budget(recorder, run, int(options.budget * 1e6), chosen)
+                budget(recorder, run, int(options.budget * 1e6), options.methods)
             else:
-                along(recorder, part, axes[part], chosen)
-    return recorder.finish(complete)
+                along(recorder, part, axes[part], options.methods)
+        return recorder.finish(complete)
 
 
 if __name__ == "__main__":

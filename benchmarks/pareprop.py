@@ -33,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.allocation import Allocations, unless_out_of_memory
 from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count, positive
-from benchmarks.memory import largest
+from benchmarks.memory import largest_batch
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
 from petra_core import Pipeline, Stage, methods
@@ -204,14 +204,16 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
 
-        def fits(batch: int, peak: Callable[[ParepropRun], int], of_method: ParepropRun = of_method) -> bool:
-            bytes_needed = unless_out_of_memory(lambda: peak(replace(of_method, batch=batch)), device)
-            return bytes_needed is not None and bytes_needed <= limit
+        def predicted(batch: int, run: ParepropRun = of_method) -> int:
+            return predicted_peak(replace(run, batch=batch))
 
-        guess = largest(partial(fits, peak=predicted_peak), by_a_line(of_method, limit))
+        def measured(batch: int, run: ParepropRun = of_method) -> int:
+            return allocated(replace(run, batch=batch), device)
+
+        guess = largest_batch(predicted, limit, by_a_line(of_method, limit), device)
         recorder.add(run.network, method.title, LARGEST_PREDICTED, "samples", guess)
         if find:
-            most = largest(partial(fits, peak=partial(allocated, device=device)), guess)
+            most = largest_batch(measured, limit, guess, device)
             recorder.add(run.network, method.title, LARGEST_FOUND, "samples", most)
 
 
@@ -255,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
                 torch.set_num_threads(options.threads)
                 measure_memory(recorder, run, device)
             measure_budget(recorder, run, device, int(options.budget * 1e6), find=options.find)
-    return recorder.finish()
+        return recorder.finish()
 
 
 if __name__ == "__main__":

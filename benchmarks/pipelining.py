@@ -39,7 +39,7 @@ from petra_core.methods import Method
 from petra_core.prediction.partition import plan
 from petra_core.tape import as_streams, as_value
 from reproduce.measures.stage_alone import StageAlone, feeds
-from reproduce.records.benchmarks import Comparison
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "PETRA against torch.distributed.pipelining"
 PROCESSES = 2
@@ -347,14 +347,14 @@ def _compare(group: str, recorder: Recorder) -> None:
             recorder.comparisons.append(Comparison(group, quantity, PETRA.name, rival.name))
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
-    """Run from the command line; returns the median throughput by network and contestant."""
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_networks(parser)
     parser.add_argument("--micro-batches", type=count, default=4, help="of a batch, and PETRA's k (default 4)")
     parser.add_argument("--rounds", type=count, default=7, help="in which everybody is measured once (default 7)")
     parser.add_argument("--seconds", type=positive, default=1.5, help="of a contestant in a round (default 1.5)")
-    parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
     add_options(parser, "pipelining")
     options = parser.parse_args(arguments)
     if options.micro_batches < PROCESSES:
@@ -368,11 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     for name in options.networks:
         setting = PipeliningSetting(name, options.width, options.batch, options.size, options.micro_batches)
         compete(setting, options.rounds, options.seconds, recorder)
-    recorder.finish()
-    return {
-        f"{name}, width {options.width}": recorder.medians(f"{name}, width {options.width}", THROUGHPUT)
-        for name in options.networks
-    }
+    return recorder.finish()
 
 
 if __name__ == "__main__":

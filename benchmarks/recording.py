@@ -16,7 +16,7 @@ import torch
 
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
-from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, spread, write
+from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.record import DEFAULT_ROOT
 
 
@@ -25,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--record",
         nargs="?",
+        type=record_name,
         const=name,
         metavar="NAME",
         help=f"write a record, shown in the report; another name than {name} keeps one of another machine beside it",
@@ -32,6 +33,15 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
     )
+
+
+def record_name(given: str) -> str:
+    """Parse the name of a record: refused here, and not when everything has been measured."""
+    try:
+        check_name(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return given
 
 
 def command(module: str, arguments: Sequence[str] | None) -> str:
@@ -79,14 +89,6 @@ class Recorder:
     def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:
         """Add a value of this round; `at` a place of the group's axis if it is one of a curve."""
         self._values.setdefault((group, name, quantity, unit, at), []).append(value)
-
-    def medians(self, group: str, quantity: str) -> dict[str, float]:
-        """The median of a quantity in a group, by contestant."""
-        return {
-            name: spread(values).median
-            for (of, name, what, _, at), values in self._values.items()
-            if (of, what, at) == (group, quantity, None)
-        }
 
     def finish(self, complete: Callable[[Benchmark], Benchmark] | None = None) -> Benchmark:
         """Print the ratios of interest; write the record if it was asked for.

@@ -57,9 +57,9 @@ from benchmarks.arguments import (
     add_precision,
     as_trained,
     count,
-    method_name,
     network,
     network_name,
+    paper_method,
     whole_number,
 )
 from benchmarks.recording import Recorder, about, add_options, command
@@ -268,8 +268,8 @@ def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
     return {PLAIN: AIM_KEEPING, PLAIN_AND_FORWARD: AIM_EVALUATING}.get(other_side, {}).get(options.width)
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Run from the command line; returns the median ratio by method."""
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
     parser.add_argument("--width", type=count, default=64, help="channels of the first stage (default 64, the paper's)")
@@ -277,14 +277,16 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32, CIFAR)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--pairs", type=count, default=15, help="pairs timed for each method (default 15)")
-    parser.add_argument("--methods", type=method_name, nargs="+", default=["PETRA"], help="to time (default PETRA)")
+    parser.add_argument(
+        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="to time (default PETRA)"
+    )
     parser.add_argument(
         "--channels-last", action=argparse.BooleanOptionalAction, default=True, help="memory format of both sides"
     )
     add_device(parser)
     add_precision(parser, "bf16")
     parser.add_argument(
-        "--against", type=method_name, help=f"a method whose tick is the other side (default: an {PLAIN})"
+        "--against", type=paper_method, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
     parser.add_argument("--compile", action="store_true", help="the tick, not the other side, of compiled functions")
     parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
@@ -298,10 +300,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         return measure(options, device, command("benchmarks.tick", arguments))
 
 
-def measure(options: argparse.Namespace, device: torch.device, given: str) -> dict[str, float]:
-    """Measure what the options say, of the command line `given`; returns the median ratio by method."""
+def measure(options: argparse.Namespace, device: torch.device, given: str) -> Benchmark:
+    """Measure what the options say, of the command line `given`."""
     torch.set_num_threads(options.threads)
-    rival = None if options.against is None else methods.by_name(options.against)
+    rival: Method | None = options.against
     side = "A compiled tick" if options.compile else "A tick"
     title = f"{side} against an {PLAIN}" if rival is None else f"{side} against one of {rival.title}"
     recorder = Recorder(title, about(__doc__), given, options, device)
@@ -317,9 +319,7 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> di
     setting += f", {options.precision}" * (options.precision != "float32")
     print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
     autocast = torch.bfloat16 if options.precision == "bf16" else None
-    medians = {}
-    for name in options.methods:
-        method = methods.by_name(name)
+    for method in dict.fromkeys(options.methods):
         pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile, autocast=autocast)
         others = rivals(stages, rival, x, y, options.captured, autocast)
         recorder.setting["against"] = ", ".join(others)
@@ -338,8 +338,6 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> di
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")
         recorder.add(group, TICK, "held between ticks", "MB", held / 1e6)
         fastest = min(others, key=lambda other: statistics.median(seconds[other]))
-        ratios = (tick / other for tick, other in zip(seconds[TICK], seconds[fastest], strict=True))
-        medians[str(method)] = statistics.median(ratios)
         for other in others:
             hoped = aim_on_chain(options, other) if method.keeps_graph else aim(options, method, rival)
             high = hoped if other == fastest else None
@@ -351,8 +349,7 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> di
         gc.collect()
     if autocast is None:  # nothing is predicted of mixed precision
         _print_predicted(stages, x, y)
-    recorder.finish(complete)
-    return medians
+    return recorder.finish(complete)
 
 
 def rivals(

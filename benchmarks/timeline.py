@@ -1,8 +1,9 @@
 """The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
 
 In every round the costs of all stages and the link between the processes are measured, the model
-(`petra_core.timeline`) predicts each method's time for a micro-batch from them alone, and then the engine runs the
-method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a tenth.
+(`petra_core.prediction.simulation`) predicts each method's time for a micro-batch from them alone, and then the engine
+runs the method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a
+tenth.
 
 Two processes on one machine slow each other, by the memory and caches that they share. So stage costs are measured in
 the condition in which the stage will run: by both processes at the same time for a method that keeps both busy, by one
@@ -37,7 +38,7 @@ from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.timeline import Event, Timeline
 from petra_core.tracing import gathered, timeline
 from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
-from reproduce.records.benchmarks import Comparison
+from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "The timeline model against the engine"
 METHODS = (methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.BACKPROPAGATION)
@@ -232,14 +233,14 @@ def _group(setting: PipeliningSetting, method: Method, partition: Sequence[int])
     return f"{setting.network}, width {setting.width}, {method}, P = {len(partition)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Run from the command line; returns the median of predicted over measured by group."""
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_networks(parser)
     parser.add_argument("--turns", type=count, default=7, help="of every stage, timed in a round (default 7)")
     parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
     parser.add_argument("--seconds", type=positive, default=2, help="of a method in a round (default 2)")
-    parser.add_argument("--quick", action="store_true", help="tiny and short: to see that it runs, not to measure")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
     add_options(parser, "timeline")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -256,11 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             options.seconds,
             recorder,
         )
-    benchmark = recorder.finish()
-    medians = {c.group: statistics.median(benchmark.ratios(c)) for c in recorder.comparisons}
-    for group, ratio in medians.items():
-        print(f"  {group}: error {100 * (ratio - 1):+.1f} %")
-    return medians
+    return recorder.finish()
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
     parser.add_argument("--rounds", type=count, default=9, help="rounds of times (default 9)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
     add_options(parser, "peers")
     options = parser.parse_args(arguments)
     if options.quick:

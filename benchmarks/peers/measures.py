@@ -13,15 +13,15 @@ and memcnn keep tensors beside autograd, where no hook sees them. So all tensors
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.allocation import Allocations, in_fresh_process
+from benchmarks.allocation import Allocations, growth_of_fresh_process
 from benchmarks.arguments import CLASSES, network
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss
 from petra_core import Stage
-from reproduce.measures.machine_memory import Witness
 from reproduce.measures.synthetic import SGD
 
 __all__ = [
@@ -121,21 +121,15 @@ def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.function
         trainer.step(task.images, task.labels)
 
 
-def process_peak(name: str, setting: PeerSetting) -> int | None:
-    """Peak growth in bytes of this process, which is to be fresh; None where the system does not say."""
-    contestant = next(contestant for contestant in CONTESTANTS if contestant.name == name)
-    # What the first step of a process loads and allocates, whatever it trains, is no matter of the contestant.
-    train(contestant, replace(setting, network="chain2", width=1, size=8, batch=2))
-    witness = Witness(torch.device("cpu"))
-    train(contestant, setting)
-    growth = witness.report()
-    return None if growth is None else int(growth["peak"])
+def train_by_name(name: str, setting: PeerSetting) -> None:
+    """Train the contestant of that name, which does not travel to another process itself."""
+    train(next(contestant for contestant in CONTESTANTS if contestant.name == name), setting)
 
 
 def process_growth(contestant: Contestant, setting: PeerSetting) -> int | None:
     """Bytes by which a fresh process grows; None where the system does not say."""
-    grown = in_fresh_process(process_peak, contestant.name, setting)
-    return None if grown is None else max(0, grown)
+    small = replace(setting, network="chain2", width=1, size=8, batch=2)
+    return growth_of_fresh_process(partial(train_by_name, contestant.name), small, setting)
 
 
 def correctness(contestant: Contestant, task: Task, reference: Tensor) -> dict[tuple[str, str], float]:

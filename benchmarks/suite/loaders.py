@@ -5,12 +5,11 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from reproduce.data.beton import Beton, RawImages, write_beton
 from reproduce.data.loader import BatchFormat, InMemory, Loader, Source
 
-from .setting import CLASSES, open_device
+from .setting import CLASSES, open_device, skip
 
 FORMAT = BatchFormat(num_classes=CLASSES, image_size=32, mean=(0.5, 0.5, 0.5), deviation=(0.2, 0.2, 0.2))
 IMAGES, BATCH = 2048, 64
@@ -23,7 +22,7 @@ def _loader(path: str, name: str) -> Loader:
         source = InMemory(Beton(Path(path)).raw(), FORMAT, augment=True)
     else:
         if importlib.util.find_spec("ffcv") is None:
-            raise SkipNotImplemented("FFCV is not installed")
+            skip("FFCV is not installed")
         from reproduce.data.ffcv_loader import FfcvFile
 
         source = FfcvFile(Path(path), FORMAT, augment=True)

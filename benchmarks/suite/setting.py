@@ -99,7 +99,7 @@ def check_room(network: SuiteNetwork, method: str, device: torch.device) -> None
 
     needed, free = MARGIN * predicted_bytes(network, method), available(device)
     if free is not None and needed > free:
-        _skip(f"needs about {needed / 1e9:.0f} GB on {device}, {free / 1e9:.0f} GB can be had")
+        skip(f"needs about {needed / 1e9:.0f} GB on {device}, {free / 1e9:.0f} GB can be had")
 
 
 def open_device(name: str) -> torch.device:
@@ -110,13 +110,14 @@ def open_device(name: str) -> torch.device:
 
     """
     if name == "cuda" and not torch.cuda.is_available():
-        _skip("no CUDA device")
+        skip("no CUDA device")
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     return torch.device(name)
 
 
-def _skip(why: str) -> NoReturn:
+def skip(why: str) -> NoReturn:
+    """Leave this benchmark out. Raises: SkipNotImplemented: always; asv shows it as skipped."""
     # Not above: `benchmarks.overhead` runs without asv.
     from asv_runner.benchmarks.mark import SkipNotImplemented
 

@@ -3,15 +3,37 @@
 What the benchmarks of ticks leave out is in here: batches, deterministic kernels, losses looked at, evaluation, record.
 """
 
+import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from .setting import DEVICES, open_device
 
 
+@functools.lru_cache(maxsize=1)
+def _training(method: str, device_name: str) -> Callable[[], None]:
+    """A function that trains a cell from nothing to the result; it has done so once, and loaded data and kernels."""
+    device = open_device(device_name)
+    # Not at the top: asv imports every module to find benchmarks, and these imports take seconds.
+    from petra_core import methods
+    from reproduce.grids import recipes
+    from reproduce.measures.context import Context
+    from reproduce.records.record import Record
+    from reproduce.running.execution import execute
+
+    cell = recipes.cell("smoke", "revnet18", methods.by_name(method), 4, epochs=2, drops=(1,))
+
+    def train() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            execute(Record(Path(folder), cell), Context(device=device))
+
+    train()
+    return train
+
+
 class Training:
-    """The smoke scale's RevNet-18 on digits for two epochs, from nothing to the result."""
+    """The smoke scale's RevNet-18 on digits for two epochs."""
 
     params = (["PETRA", "BACKPROPAGATION"], DEVICES)
     param_names = ("method", "device")
@@ -19,28 +41,7 @@ class Training:
     timeout = 300
 
     def setup(self, method: str, device: str) -> None:
-        self.device = open_device(device)
-        # Not at the top: asv imports every module to find benchmarks, and these imports take seconds.
-        from petra_core import methods
-        from reproduce.measures.context import Context
-        from reproduce.records.record import Record
-        from reproduce.running.execution import execute
-
-        arguments: tuple[Any, ...] = "revnet18", methods.by_name(method), 4
-        try:  # of an older commit, whose `recipes` knows nothing of this scale
-            from reproduce.grids import smoke
-
-            cell = smoke.digits_cell(*arguments, epochs=2, drops=(1,))
-        except ImportError:
-            from reproduce.grids import recipes
-
-            cell = recipes.cell("smoke", *arguments, epochs=2, drops=(1,))
-        self.execute, self.record, self.context = execute, lambda at: Record(at, cell), Context(device=self.device)
-        self._train()  # data and kernels are loaded once
+        self.train = _training(method, device)
 
     def time_cell(self, method: str, device: str) -> None:
-        self._train()
-
-    def _train(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self.execute(self.record(Path(folder)), self.context)
+        self.train()

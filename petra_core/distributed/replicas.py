@@ -74,7 +74,7 @@ class Replicas:
 
         """
         gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-        if gradients:
+        if gradients and self.count > 1:
             for gradient, mean in zip(
                 gradients, self._means(gradients, f"update {version} of stage {index}"), strict=True
             ):

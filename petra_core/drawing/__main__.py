@@ -18,16 +18,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stages", type=int, default=4, help="J (default 4)")
     parser.add_argument("--micro-batches", type=int, default=7, help="that enter before the drain (default 7)")
     parser.add_argument("-k", "--accumulation", type=int, default=1, help="micro-batches of an update (default 1)")
-    parser.add_argument("--highlight", type=int, default=1, help="micro-batch whose way is traced (default 1)")
+    parser.add_argument("--highlight", type=int, help="micro-batch whose way is traced (default the second)")
     given = parser.parse_args(arguments)
     try:
         method = methods.by_name(given.method)
         schedule = executed(method, given.stages, given.micro_batches, given.accumulation)
-        drawing = to_svg(schedule, highlight=given.highlight)
+        second = min(1, given.micro_batches - 1)
+        drawing = to_svg(schedule, highlight=second if given.highlight is None else given.highlight)
     except ValueError as error:
         parser.error(str(error))
-    with replacing(given.file) as file:
-        file.write(f"{drawing}\n".encode())
+    try:
+        with replacing(given.file) as file:
+            file.write(f"{drawing}\n".encode())
+    except OSError as error:
+        parser.error(f"{given.file} cannot be written: {error.strerror}")
 
 
 if __name__ == "__main__":

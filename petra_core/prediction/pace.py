@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from petra_core.methods import check_accumulation
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 
 __all__ = ["pace"]
@@ -26,7 +27,11 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
     Returns:
         The mean over 32 micro-batches (rounded up to a multiple of k), after as many and twice the number of stages.
 
+    Raises:
+        ValueError: k is not in 1..32.
+
     """
+    check_accumulation(accumulation)
     count = len(costs)
     forward, backward, update = (
         np.array([getattr(c, name) for c in costs]) for name in ("forward", "backward", "update")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+from petra_core.methods import check_accumulation
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 from petra_core.shares import owned, run_name, runs
 
@@ -148,9 +149,10 @@ def replicated_plan(
         most: replicas that a part may have; None: all devices.
 
     Raises:
-        ValueError: there is no device, or no cut stays below the limit.
+        ValueError: there is no device, k is not in 1..32, or no cut stays below the limit.
 
     """
+    check_accumulation(accumulation)
     if devices < 1:
         raise ValueError(f"there must be at least one device, got {devices}")
     turn = [cost.forward + cost.backward for cost in costs]

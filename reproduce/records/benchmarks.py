@@ -155,8 +155,7 @@ class Benchmark:
     findings: tuple[str, ...] = ()  # what its script says of the values in the summary, in sentences
 
     def __post_init__(self) -> None:
-        if not self.name.replace("-", "").isalnum():
-            raise ValueError(f"the name of a benchmark has letters, digits and hyphens, got {self.name!r}")
+        check_name(self.name)
         names = [(series.group, series.name, series.quantity, series.at) for series in self.series]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
@@ -201,6 +200,12 @@ class Benchmark:
             if place == (sought.group, name, sought.quantity, None):
                 return series
         raise ValueError(f"{sought.quantity} of {name} ({sought.group}) is to be judged and is not there")
+
+
+def check_name(name: str) -> None:
+    """See that it can be that of a file. Raises: ValueError: it cannot."""
+    if not name.replace("-", "").isalnum():
+        raise ValueError(f"the name of a benchmark has letters, digits and hyphens, got {name!r}")
 
 
 def write(benchmark: Benchmark, root: Path) -> Path:

@@ -170,6 +170,12 @@ def test_what_is_to_be_stopped_half_way_is_stopped_there(tmp_path, day) -> None:
     assert saved.read_text() == "saved"
 
 
+def test_what_ended_before_it_was_stopped_proves_nothing(tmp_path, day, capsys) -> None:
+    never = script("pass")._replace(until=tmp_path / "never")
+    assert day([Step("correctness", "resume", 60, [never, script("pass")], "bad")]) == 1
+    assert "resume FAILED: it ended before it could be stopped" in capsys.readouterr().out
+
+
 def test_a_call_trains_until_its_end_and_the_next_one_goes_on(tmp_path, day, capsys, monkeypatch) -> None:
     monkeypatch.setattr(first_day, "GRACE", 8.0)
     monkeypatch.setattr(first_day, "WORTHWHILE", 0.0)

@@ -49,8 +49,13 @@ def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def two_replicas(rank: int) -> None:
-    replicas = Replicas((0, 1))
+    replicas, single = Replicas((0, 1)), Replicas()
     assert (replicas.index, replicas.count) == (rank, 2)
+    (stage,) = toys.network(5, norm=False)[:1]
+    for parameter in stage.parameters():
+        parameter.grad = torch.full_like(parameter, rank)
+    single.average_gradients(0, 0, stage)  # of one replica, whatever other processes do
+    assert all(bool((parameter.grad == rank).all()) for parameter in stage.parameters())  # type: ignore[union-attr]
     data = toys.batches(24)
     for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA):
         for k in (1, 3):

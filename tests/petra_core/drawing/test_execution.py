@@ -27,5 +27,10 @@ def test_command_draws_what_it_is_asked_for_and_refuses_what_cannot_be_drawn(
             main([str(file), *wrong])
         assert "error: " in capsys.readouterr().err
         assert not file.exists()
-    main([str(file), "--method", "dsp", "--stages", "3", "-k", "2"])
-    assert "J = 3, k = 2" in file.read_text("utf-8")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "missing" / "schedule.svg")])
+    assert f"{tmp_path / 'missing' / 'schedule.svg'} cannot be written: No such file" in capsys.readouterr().err
+    for micro_batches in (7, 1):  # the second, whose way is traced, or the only one
+        some = ["--micro-batches", str(micro_batches)]
+        main([str(file), "--method", "dsp", "--stages", "3", "-k", "2", *some])
+        assert "J = 3, k = 2" in file.read_text("utf-8")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from petra_core.prediction.pace import pace
 from petra_core.prediction.partition import assess, plan, replicated_plan
 from petra_core.prediction.simulation import Cost, Link
 
@@ -99,6 +100,8 @@ def test_what_a_plan_says_and_refuses() -> None:
             "stays below 5 bytes a device: the largest stage holds 7, all of them 8",
         ),
         (lambda: replicated_plan([Cost(1, 1)], 0), "at least one device, got 0"),
+        (lambda: replicated_plan([Cost(1, 1)], 1, accumulation=-1), r"accumulation k=-1 is outside 1\.\.32"),
+        (lambda: pace([Cost(1, 1)], accumulation=0), r"accumulation k=0 is outside 1\.\.32"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
