@@ -81,6 +81,14 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
     ("chain16", 4, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
     ("chain16", 4, "PETRA", "nothing"): 0.25,
+    ("chain16", 4, "PETRA", "predicted weights"): 0.25,
+    ("chain16", 4, "PETRA", "predicted, linear"): 0.25,
+    ("chain16", 4, "PETRA", "rate by delay"): 0.25,
+    ("chain16", 4, "PETRA", "averaged weights"): 0.25,
+    ("chain16", 4, "PETRA", "gap-aware"): 0.25,
+    ("chain16", 4, "PETRA", "spike compensation"): 0.25,
+    ("chain16", 4, "PETRA", "delay compensation"): 0.25,
+    ("chain16", 4, "PETRA", "NAdam, 0.99"): 4.0,
 }
 #: By epochs, the titles of the cures that are trained for so long too, on the network of the study of length at k = 1:
 #: those that won most there after fewer epochs.
