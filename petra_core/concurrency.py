@@ -24,8 +24,6 @@ the two streams first wait for the caller's, and at its end the caller's waits f
 That also keeps memory from being used again too early, which the allocator would allow as soon as the host has let go
 of a tensor: what a stage lets go of in a tick may be its neighbour's, made in the other stream, but there nothing more
 is enqueued before the tick ends, since an R comes before the B beside it.
-
-In a trace the reconstruction has no event: `petra_core.tracing` counts it to a backward.
 """
 
 import contextlib
@@ -81,7 +79,7 @@ class InOrder:
         What the worker sends to stages of this process is added to `sent`.
         """
         if trace is not None:
-            trace.begin(worker.device)
+            trace.begin(worker.index, worker.device)
         try:
             result = act(worker, action, sent)
         except Exception as error:
@@ -127,7 +125,7 @@ class SideBySide(InOrder):
             if torch.get_num_threads() != team:
                 torch.set_num_threads(team)
             with precision:
-                return super(SideBySide, self).run(act, worker, action, sent, None)
+                return super(SideBySide, self).run(act, worker, action, sent, trace)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")

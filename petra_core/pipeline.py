@@ -339,7 +339,7 @@ class Pipeline:
             raise RuntimeError(
                 "this pipeline is being traced already: leave that context before another one is entered"
             )
-        self.trace = trace = Trace(device)
+        self.trace = trace = Trace(device, overlapped=self.method.overlapped)
         try:
             yield trace
         finally:

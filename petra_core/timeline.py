@@ -5,6 +5,7 @@ drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
 """
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 __all__ = ["Event", "Name", "Timeline"]
@@ -42,8 +43,12 @@ class Timeline:
         return max(event.end for event in self.events) - min(event.begin for event in self.events)
 
     def busy(self, device: int) -> float:
-        """Seconds for which a device works."""
-        return sum(event.end - event.begin for event in self.events if event.device == device)
+        """Seconds for which a device works; those in which it does two things at once count once."""
+        seconds, until = 0.0, -inf
+        for event in sorted((event for event in self.events if event.device == device), key=lambda event: event.begin):
+            seconds += max(0.0, event.end - max(event.begin, until))
+            until = max(until, event.end)
+        return seconds
 
     def idle(self, device: int) -> float:
         """Seconds for which a device waits, from the first begin of any to the last end of any."""
@@ -64,7 +69,7 @@ class Timeline:
         for event in self.events:
             if event.name[0] in "BW":
                 ends[event.name[2]] = max(ends.get(event.name[2], 0.0), event.end)
-        steady = sorted(ends.values())[skip : len(ends) - drop]
+        steady = sorted(ends.values())[skip : max(0, len(ends) - drop)]
         if len(steady) < 2:
             raise ValueError(
                 f"{len(ends)} micro-batches, less {skip} at the beginning and {drop} at the end, give no time between "
@@ -83,7 +88,8 @@ class Timeline:
                     "ts": event.begin * 1e6,
                     "dur": (event.end - event.begin) * 1e6,
                     "pid": 0,
-                    "tid": event.device,
+                    # A track shows what follows one another: what is done beside a backward has one of its own.
+                    "tid": event.device + self.devices * (kind == "R"),
                     "args": {"stage": stage, "micro_batch": number},
                 }
                 for event in self.events

@@ -11,7 +11,8 @@ one that is not traced has one comparison with None an action more to do. Result
 
 On the CPU times are those of `time.perf_counter`. On a GPU the host runs ahead, so events are put into the stream and
 read when the trace is asked for its times: nobody waits for anything before that. Reconstructing a graph (R) is counted
-to the backward that it is for, as in the model; so is the time in which a message is handed over to be sent.
+to the backward that it is for, as in the model; so is the time in which a message is handed over to be sent. Under a
+method that overlaps (PAREPROP) it is an event of its own, at the same time as the backward of the stage above.
 
 The processes of one machine share a clock on Linux. Over several machines clocks differ: `gathered` compares them at a
 barrier, which is right to within the time that a barrier takes.
@@ -41,27 +42,26 @@ class Trace:
 
     Args:
         device: number of the process among the devices of the timeline: its rank.
+        overlapped: whether reconstructions are done apart from the backwards that they are for.
 
     """
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, device: int = 0, *, overlapped: bool = False) -> None:
         self.device = device
-        self._begun: Moment | None = None
+        self._overlapped = overlapped
+        self._begun: dict[int, Moment] = {}  # by stage
         self._spans: list[tuple[str, int, int, torch.device, Moment, Moment]] = []
         self._zeros: dict[torch.device, tuple[float, torch.cuda.Event]] = {}  # host time and event of one moment
 
-    def begin(self, where: torch.device) -> None:
-        """Note that something begins on device `where`; a reconstruction that is under way goes on."""
-        if self._begun is None:
-            self._begun = self._now(where)
+    def begin(self, stage: int, where: torch.device) -> None:
+        """Note that a stage begins something on device `where`; a reconstruction that is under way goes on."""
+        if stage not in self._begun:
+            self._begun[stage] = self._now(where)
 
     def end(self, kind: str, stage: int, number: int, where: torch.device) -> None:
-        """Note that what has begun ends, and its kind; a reconstruction ends with its backward."""
-        if kind == Kind.RECONSTRUCT.value:
-            return
-        assert self._begun is not None
-        self._spans.append((kind, stage, number, where, self._begun, self._now(where)))
-        self._begun = None
+        """Note that what a stage has begun ends, and its kind; a reconstruction goes on, unless it is done apart."""
+        if kind != Kind.RECONSTRUCT.value or self._overlapped:
+            self._spans.append((kind, stage, number, where, self._begun.pop(stage), self._now(where)))
 
     @contextlib.contextmanager
     def waiting(self, stage: int, tick: int, where: torch.device) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Trace:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Forwards, backwards and updates; waits for the device to have done them."""
+        """All that was done; waits for the device to have done it."""
         return tuple(event for event in self._all() if event.name[0] != WAIT)
 
     @property

@@ -18,7 +18,14 @@ from petra_core.timeline import Event, Timeline
 __all__ = ["to_svg"]
 
 #: By kind of an event; kinds that are not here are drawn as `wait` is.
-_MEANING = {"F": "forward", "B": "backward", "W": "gradients of weights", "U": "update", "wait": "wait"}
+_MEANING = {
+    "F": "forward",
+    "R": "reconstruction",
+    "B": "backward",
+    "W": "gradients of weights",
+    "U": "update",
+    "wait": "wait",
+}
 _FILL = {kind.value: FILL[kind] for kind in Kind} | {"W": "#c9b8e8", "wait": RULE}
 
 # Lengths in pixels.
@@ -78,11 +85,10 @@ class _GanttDrawing:
         self.begin, self.end, self.width = begin, end, width
         self.labels = labels
         self.left = _MARGIN + max([_LABEL, *(round(_DIGIT * len(label)) + 10 for label in labels.values())])
-        # Work alone: a recorded wait is drawn, and is idle time.
-        self.busy = [
-            sum(min(e.end, end) - max(e.begin, begin) for e in events if e.device == device and e.name[0] in "FBWU")
-            for device in range(timeline.devices)
-        ]
+        # A recorded wait is drawn, and is idle time.
+        work = [Event(e.device, e.name, max(e.begin, begin), min(e.end, end)) for e in events if e.name[0] in "FRBWU"]
+        at_work = Timeline(tuple(work), timeline.devices)
+        self.busy = [at_work.busy(device) for device in range(timeline.devices)]
         self.unit, self.unit_name = next(
             ((unit, name) for unit, name in _UNITS if end - begin >= unit), (_UNITS[-1][0], _UNITS[-1][1])
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from petra_core.methods import check_accumulation
+from petra_core.arguments import check_int
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 
 __all__ = ["pace"]
@@ -28,10 +28,10 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
         The mean over 32 micro-batches (rounded up to a multiple of k), after as many and twice the number of stages.
 
     Raises:
-        ValueError: k is not in 1..32.
+        ValueError: k is below 1.
 
     """
-    check_accumulation(accumulation)
+    check_int("accumulation", accumulation, 1)
     count = len(costs)
     forward, backward, update = (
         np.array([getattr(c, name) for c in costs]) for name in ("forward", "backward", "update")

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from math import inf
 
-from petra_core.methods import check_accumulation
+from petra_core.arguments import check_int
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 from petra_core.shares import owned, run_name, runs
 
@@ -105,21 +106,26 @@ def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None =
         raise ValueError(f"each of {devices} devices needs a stage, and there are {count}")
     time, size = [0.0, *accumulate(seconds)], [0, *accumulate(held)]
 
-    @cache
-    def best(end: int, parts: int) -> tuple[float, int, tuple[int, ...]] | None:
-        """The best cut of the first `end` stages: slowest part, largest part, stages of each; None: there is none."""
-        cuts = []
-        for first in [0] if parts == 1 else range(parts - 1, end):
-            last = size[end] - size[first]
-            below = (0.0, 0, ()) if parts == 1 else best(first, parts - 1)
-            if below is not None and (limit is None or last <= limit):
-                cuts.append((max(below[0], time[end] - time[first]), max(below[1], last), (*below[2], end - first)))
-        return min(cuts, default=None)
+    def least(sums: Sequence[float], slowest: float) -> tuple[float, tuple[int, ...]] | None:
+        """The cut whose largest part by `sums` is smallest: that part and the stages of each; None: there is none."""
 
-    cut = best(count, devices)
-    if cut is None:
+        @cache
+        def best(end: int, parts: int) -> tuple[float, tuple[int, ...]] | None:
+            cuts = []
+            for first in [0] if parts == 1 else range(parts - 1, end):
+                fits = time[end] - time[first] <= slowest and (limit is None or size[end] - size[first] <= limit)
+                below: tuple[float, tuple[int, ...]] | None = (0.0, ()) if parts == 1 else best(first, parts - 1)
+                if below is not None and fits:
+                    cuts.append((max(below[0], sums[end] - sums[first]), (*below[1], end - first)))
+            return min(cuts, default=None)
+
+        return best(count, devices)
+
+    fastest = least(time, inf)
+    smallest = least(size, fastest[0]) if fastest else None
+    if smallest is None:
         raise _too_large(held, devices, limit)
-    return assess(seconds, cut[2], held=held)
+    return assess(seconds, smallest[1], held=held)
 
 
 def replicated_plan(
@@ -149,10 +155,10 @@ def replicated_plan(
         most: replicas that a part may have; None: all devices.
 
     Raises:
-        ValueError: there is no device, k is not in 1..32, or no cut stays below the limit.
+        ValueError: there is no device, k is below 1, or no cut stays below the limit.
 
     """
-    check_accumulation(accumulation)
+    check_int("accumulation", accumulation, 1)
     if devices < 1:
         raise ValueError(f"there must be at least one device, got {devices}")
     turn = [cost.forward + cost.backward for cost in costs]

@@ -183,7 +183,7 @@ def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
 
     The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
 
-    Raises: RecordError: what was copied is not whole, since somebody works on the record.
+    Raises: LockedError: what was copied is not whole, since somebody works on the record.
     """
     with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
         copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
@@ -192,5 +192,8 @@ def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
         with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
             for file in sorted(files, key=lambda file: file.name not in LAST):
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, copy / file.name)
-        Record(copy, theirs.cell).state()
+        try:
+            Record(copy, theirs.cell).state()
+        except RecordError as error:
+            raise LockedError(f"{theirs.path} changed while it was copied; give the same command again") from error
         yield copy

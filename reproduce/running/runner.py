@@ -83,7 +83,16 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
             outcome.states[cell] = state = _retry(Record.of(cell, root))
         if not state.final:
             todo.append(cell)
+        elif state.status is Status.DONE:
+            _tidy(Record.of(cell, root))
     return todo
+
+
+def _tidy(record: Record) -> None:
+    """Remove the checkpoint that a kill left beside a result, unless another command is about to."""
+    if record.resumable:
+        with contextlib.suppress(LockedError), record.lock():
+            record.remove_checkpoint()
 
 
 def _retry(record: Record) -> State:

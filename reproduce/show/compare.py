@@ -29,7 +29,7 @@ class Sample:
     values: Mapping[int, float] = field(default_factory=dict)  # by seed, of the finished runs
     #: What is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
     states: Mapping[int, str] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()  # reasons of the failed ones
+    failures: Mapping[int, str] = field(default_factory=dict)  # by seed, the reasons of the failed ones
     #: By seed, why a run is broken (`reproduce.records.broken`).
     broken: Mapping[int, str] = field(default_factory=dict)
 
@@ -40,10 +40,8 @@ class Sample:
 
     def without(self, seed: int) -> "Sample":
         """The sample of the other seeds."""
-        return Sample(
-            {other: value for other, value in self.values.items() if other != seed},
-            {other: state for other, state in self.states.items() if other != seed},
-        )
+        known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken)
+        return Sample(*({other: of[other] for other in of if other != seed} for of in known))
 
     def less(self, value: float) -> "Sample":
         """The difference to a number that has no seeds, such as a published value."""
@@ -77,7 +75,7 @@ class Sample:
         """How many have a value, of how many, and what became of the failed: "2 of 3; 1 diverged"."""
         n = len(self.values)
         planned = len(self.states) or n
-        failed = [f"{self.failures.count(reason)} {reason}" for reason in dict.fromkeys(self.failures)]
+        failed = [f"{number} {reason}" for reason, number in Counter(self.failures.values()).items()]
         return "; ".join([str(n) if n == planned else f"{n} of {planned}", *failed])
 
 
@@ -99,7 +97,7 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
         samples[place] = Sample(
             {int(seed): float(number) for seed, status, *_, number in rows if status == DONE and notna(number)},
             {int(seed): state for seed, _, state, *_ in rows},
-            tuple(reason for _, status, _, reason, *_ in rows if status == "failed"),
+            {int(seed): reason for seed, status, _, reason, *_ in rows if status == "failed"},
             {int(seed): why for seed, *_, why, _ in rows if isinstance(why, str) and why},
         )
     return samples

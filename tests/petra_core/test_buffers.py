@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.buffers import FrozenBuffers
 from petra_core.methods import Method
 from petra_core.models import sequential
@@ -76,6 +76,7 @@ def test_frozen_buffers_work_with_every_normalisation() -> None:
         nn.BatchNorm2d(4),
         nn.BatchNorm2d(4, momentum=None),
         nn.InstanceNorm2d(4, track_running_stats=True),
+        nn.InstanceNorm2d(4),
         nn.GroupNorm(2, 4),
     )
     x = torch.randn(3, 4, 5, 5)
@@ -103,3 +104,5 @@ def test_a_first_operation_in_place_is_refused(method: Method) -> None:
         Pipeline([BufferedStage(nn.ReLU(inplace=True)), toys.head(2).double()], method).evaluate(
             -torch.ones(2, 4, 3, 3)
         )
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # any other error stays what it is
+        Pipeline([HeadStage(nn.Linear(3, 2))], method).step(torch.ones(4, 5), torch.zeros(4, dtype=torch.int64))

@@ -32,6 +32,8 @@ def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=rf"a\.pt {message}"):
             checkpoint.load(path)
         assert path.read_bytes() == data
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(tmp_path / "none.pt")
 
 
 def test_a_flipped_bit_is_found_or_of_no_effect(tmp_path: Path) -> None:

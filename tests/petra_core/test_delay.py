@@ -12,7 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, checkpoint, delay, merge, methods, models
+from petra_core import (
+    BufferedStage,
+    CheckpointError,
+    HeadStage,
+    Pipeline,
+    ReversibleStage,
+    checkpoint,
+    delay,
+    merge,
+    methods,
+    models,
+)
 from petra_core.corrections import corrector
 from petra_core.delay import CORRECTIONS, Correction, ForwardWeights
 from petra_core.devices import captured
@@ -405,6 +416,27 @@ def test_resume_is_bitwise(method: Method, settings: dict[str, Any], tmp_path: P
         return Pipeline(stages, method, accumulation=k, optimizer=toys.sgd, seed=7, **settings)
 
     assert_resumes_bitwise(fresh, toys.batches(20), 13, tmp_path)
+
+
+class WithUnused(nn.Module):
+    """A residual function with a parameter that no gradient reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Conv2d(2, 2, 3, padding=1), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
+def test_a_parameter_without_a_gradient_stays(correction: Correction) -> None:
+    stages = [toys.stem(2), ReversibleStage(WithUnused()), ReversibleStage(WithUnused()), toys.head(2)]
+    p = Pipeline([s.double() for s in stages], methods.PETRA, optimizer=toys.sgd, correction=correction)
+    toys.train(p, toys.batches(12))
+    unused = [parameter for name, parameter in p.model.named_parameters() if "unused" in name]
+    assert len(unused) == 2
+    assert all(bool((parameter == 1).all()) for parameter in unused)
 
 
 def test_a_state_of_another_setting_is_refused() -> None:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.methods import Method
+from petra_core.tape import as_streams
 from tests import toys
 from tests.compare import assert_close
 from tests.properties import EXACT, assert_trains_as_plain_training, engine_gradients, plain_gradients
@@ -85,6 +86,25 @@ def spectral() -> list[Stage]:
 def test_complex_and_boolean_streams_and_expanded_gradients_are_autograds(method: Method, k: int) -> None:
     net, data = spectral(), toys.batches(k)
     assert_close(engine_gradients(net, method, data, k), plain_gradients(net, data), 1e-10)
+
+
+class First(nn.Module):
+    """Makes two streams of the first alone."""
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return streams[0] * 2, streams[0] + 1
+
+
+@pytest.mark.parametrize("method", EXACT, ids=str)
+def test_a_stream_that_a_stage_does_not_use_has_the_gradient_zero(method: Method) -> None:
+    net, data = [stage.double() for stage in (toys.stem(2), BufferedStage(First()), toys.head(2))], toys.batches(1)
+    assert_close(engine_gradients(net, method, data, 1), plain_gradients(net, data), 1e-10)
+
+
+def test_a_value_without_tensors_is_none() -> None:
+    for nothing in ((), [], (1,), None):
+        with pytest.raises(TypeError, match="a tensor or a tuple of tensors"):
+            as_streams(nothing)  # type: ignore[arg-type]  # which is what is refused
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)

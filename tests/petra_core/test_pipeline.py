@@ -41,16 +41,26 @@ def test_losses_come_out_once_the_pipeline_is_full(stages: int) -> None:
 def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
     """At the head it gives the network's output, without the loss."""
     p, alone = (toys.pipeline(toys.network(4, norm=False), method, accumulation=8) for _ in range(2))
-    value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(16, seed=2)
+    value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
     before = copy.deepcopy(p.stages)
-    assert toys.train(p, later[:10], drain=False) == toys.train(alone, later[:10], drain=False)
+    assert toys.train(p, later[:14], drain=False) == toys.train(alone, later[:14], drain=False)
+    assert [worker.version for worker in p._workers] == [1] * 4
     for number, stage in enumerate(p.stages):
         used = before[number] if method.double_buffered else stage  # the version before the only update
         with torch.no_grad():
             expected = used(value)
         assert_bitwise_equal(p.forward_aside(number, p.micro_batches, value), expected)
         value = expected
-    assert toys.train(p, later[10:]) == toys.train(alone, later[10:])
+    assert toys.train(p, later[14:]) == toys.train(alone, later[14:])
+
+
+def test_a_forward_aside_draws_what_the_next_forward_will_and_draws_it_for_nobody_else() -> None:
+    p = toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=7)
+    toys.train(p, toys.batches(6), drain=False)
+    value, state = p.forward_aside(0, 6, toys.batches(1)[0][0]), torch.get_rng_state()
+    first = p.forward_aside(1, 6, value)
+    assert_bitwise_equal(p.forward_aside(1, 6, value), first)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("method", [*methods.PAPER, methods.PAREPROP], ids=str)
@@ -59,8 +69,9 @@ def test_what_is_executed_is_the_schedule(method: Method, stages: int, k: int) -
     p = toys.pipeline(toys.network(stages), method, accumulation=k)
     with p.recording() as recording:
         toys.train(p, toys.batches(9))
+    toys.train(p, toys.batches(2))  # outside of the context
     assert recording.schedule == generate(method, stages, 9, k)
-    assert p.micro_batches == 9
+    assert p.micro_batches == 11
     validate(recording.schedule)
 
 
@@ -97,13 +108,14 @@ def test_frozen_parameters_stay_and_cost_no_gradient() -> None:
         assert not torch.equal(p.stages[1].state_dict()["residual.0.weight"], net[1].state_dict()["residual.0.weight"])
 
 
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_bf16_autocast_keeps_streams_in_float32_and_learns(method: Method) -> None:
+def test_autocast_keeps_streams_in_float32_and_learns(method: Method, narrow: torch.dtype) -> None:
     torch.manual_seed(0)
     net = [stage.float() for stage in toys.network(6)]
     x, y = toys.batches(1)[0]
     seen: list[torch.dtype] = []
-    p = Pipeline(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.02), autocast=torch.bfloat16)
+    p = Pipeline(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.02), autocast=narrow)
     for stage in net[:-1]:
         stage.register_forward_hook(lambda module, inputs, outputs: seen.extend(t.dtype for t in outputs))
     losses = [loss.item() for loss in (p.step(x.float(), y) for _ in range(60)) if loss is not None]
@@ -237,7 +249,7 @@ def broken(data: list[Any], *stages: int, value: str) -> tuple[Pipeline, dict[st
     return p, good
 
 
-def test_a_loss_that_is_not_finite_names_stage_and_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
     data = toys.batches(24)
     p, good = broken(data, 2, value="inf")
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* stage 2 \(parameter residual\.0") as caught:
@@ -255,14 +267,28 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch(monkeypatch: pyte
     ) as caught:
         p.check_finite()
     assert (caught.value.stage, caught.value.micro_batch) == (3, 11)
-    # Noticed late, as on a GPU, no stage is blamed: by then the head's weights are broken too.
+    # An image that is not a number is found at the lowest stage that it has reached, where all weights are good.
+    p, _ = broken(data, value="nan")
+    with pytest.raises(NonFiniteError) as caught:
+        toys.train(p, [(data[12][0] * float("nan"), data[12][1]), *data[13:]])
+    assert (caught.value.stage, caught.value.micro_batch) == (0, 12)
+
+
+@pytest.mark.parametrize("look", [Pipeline.drain, Pipeline.state_dict, Pipeline.check_finite])
+def test_a_loss_that_was_noticed_late_blames_no_stage(
+    look: Callable[[Pipeline], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: by then the head's weights are broken too."""
+    data = toys.batches(24)
     p, _ = broken(data, 2, value="inf")
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     toys.train(p, data[12:], drain=False)
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* cannot be told any more") as caught:
-        p.check_finite()
+        look(p)
     assert caught.value.stage is None
     assert 9 < caught.value.micro_batch < 16
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        p.step(*data[0])
 
 
 def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
@@ -285,6 +311,9 @@ def test_an_exception_within_a_tick_makes_the_pipeline_refuse_to_go_on() -> None
         toys.train(p, toys.batches(9))
     with pytest.raises(RuntimeError, match="broke off a tick"):
         p.state_dict()
+    p.check_finite()  # which heals nothing
+    with pytest.raises(RuntimeError, match="broke off a tick"):
+        p.step(*toys.batches(1)[0])
 
 
 def test_a_stage_without_parameters_and_token_inputs() -> None:
@@ -293,8 +322,8 @@ def test_a_stage_without_parameters_and_token_inputs() -> None:
     head = HeadStage(nn.Sequential(nn.Flatten(), nn.Linear(30, 3)))
     net = [BufferedStage(nn.Embedding(11, 6)), BufferedStage(nn.Tanh()), head]
     x, y = torch.randint(0, 11, (4, 5)), torch.tensor([0, 1, 2, 0])
-    for method in methods.PAPER:
-        p = toys.pipeline(net, method)
+    for method, k in itertools.product(methods.PAPER, (1, 2)):
+        p = toys.pipeline(net, method, accumulation=k)
         losses = [loss for loss in (p.step(x, y) for _ in range(40)) if loss is not None]
         assert losses[-1] < losses[0] / 2
         assert len(p.optimizers) == 2

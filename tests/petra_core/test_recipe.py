@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, set_rate, sgd
+from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, nadam, set_rate, sgd
 
 
 def test_the_papers_schedule_on_cifar10():
@@ -52,6 +52,7 @@ def test_other_factors_lists_of_drops_and_none_of_them():
         (sgd, {"momentum": 0.0}, ValueError, "needs a momentum above 0"),
         (adamw, {"beta1": 1.0}, ValueError, "beta1"),
         (adamw, {"weight_decay": -1}, ValueError, "weight_decay"),
+        (nadam, {"momentum_decay": -1}, ValueError, "momentum_decay"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, settings, error, message):
@@ -90,6 +91,14 @@ def test_two_updates_of_adamw_by_hand():
             parameter.grad = torch.full_like(parameter, gradient)
             optimizer.step()
         assert parameter.item() == pytest.approx(theta, rel=1e-12)
+
+
+def test_weight_decay_of_nadam_is_decoupled():
+    weight = nn.Parameter(torch.full((2, 2), 2.0, dtype=torch.float64))
+    optimizer = nadam(0.1, weight_decay=0.5)([weight])
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    assert weight[0, 0].item() == pytest.approx(2.0 * (1 - 0.1 * 0.5), rel=1e-12)
 
 
 def test_a_rate_that_is_a_tensor_is_written_to_when_it_changes() -> None:

@@ -138,6 +138,15 @@ def test_a_state_is_a_copy() -> None:
     assert_bitwise_equal(other.state_dict(), p.state_dict())
 
 
+def test_a_resumed_pipeline_knows_the_shapes_of_its_micro_batches() -> None:
+    p, resumed = fresh(methods.PETRA, 1), fresh(methods.PETRA, 1)
+    (x, y), _ = data = toys.batches(2)
+    toys.train(p, data, drain=False)
+    resumed.load_state_dict(p.state_dict())
+    with pytest.raises(ValueError, match=r"micro-batch 2 has shapes .*drop_last=True"):
+        resumed.step(x[:2], y[:2])
+
+
 def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> None:
     state = fresh(methods.PETRA, 2).state_dict()
     for (method, k, seed), message in (
@@ -160,8 +169,12 @@ def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> N
     state = toys.pipeline(toys.network(4)).state_dict()
     with pytest.raises(CheckpointError, match="4 stages, this pipeline 5"):
         toys.pipeline(toys.network(5)).load_state_dict(state)
-    state["workers"][2]["module"].popitem()
     p = toys.pipeline(toys.network(4))
+    del state["workers"][1]["version"]
+    with pytest.raises(CheckpointError, match="stage 1 does not fit"):
+        p.load_state_dict(state)
+    state = toys.pipeline(toys.network(4)).state_dict()
+    state["workers"][2]["module"].popitem()
     with pytest.raises(CheckpointError, match="stage 2 does not fit"):
         p.load_state_dict(state)
     with pytest.raises(RuntimeError, match="load a checkpoint"):

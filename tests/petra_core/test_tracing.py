@@ -2,17 +2,21 @@
 
 import platform
 import time
+from typing import Any
 
 import pytest
 
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
+from petra_core.tape import Tape
 from petra_core.tracing import gathered, timeline
 from petra_core.worker import Message
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
+
+SLOW = 0.01  # seconds that an evaluation takes, at least
 
 
 def make(method: Method, channel: ProcessChannel | None = None) -> Pipeline:
@@ -45,8 +49,32 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     assert timeline([]).seconds == 0
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["in two threads", "in one"])
+def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
+    dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was under way until the next action ended, which was another stage's backward, or in no event at all."""
+    stages = toys.network(4, dropout=dropout)
+    pipeline = Pipeline(stages, methods.PAREPROP, optimizer=toys.sgd, seed=7)
+    reconstruct = stages[1].reconstruct
+
+    def slowly(*given: Any) -> Tape:
+        time.sleep(SLOW)
+        return reconstruct(*given)
+
+    monkeypatch.setattr(stages[1], "reconstruct", slowly)
+    with pipeline.recording() as recording, pipeline.tracing() as trace:
+        toys.train(pipeline, toys.batches(2))
+    for stage in range(4):
+        done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
+        assert done == [str(action) for action in recording.schedule.stage(stage)]
+    assert all(event.end - event.begin >= SLOW for event in trace.events if event.name[:2] == ("R", 1))
+    whole = timeline([trace])
+    assert 0 < whole.busy(0) <= whole.seconds
+    assert {event["tid"] for event in whole.chrome_trace()["traceEvents"] if event["cat"] == "R"} == {1}
+
+
 DELAY = 0.05  # seconds
-SLOW = 0.01  # what an evaluation takes, at least
 
 
 class Late(ProcessChannel):

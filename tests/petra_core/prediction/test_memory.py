@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
-from petra_core.ledger import KINDS, Ledger, SavedTensors
+from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors, StageMemory
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.memory import predict
@@ -111,7 +111,10 @@ def test_peak_of_all_is_at_one_moment_and_nothing_goes_below_zero() -> None:
     ledger.add("inputs", 10)
     ledger.add("inputs", -10)
     ledger.add("graph", 7)
-    assert (ledger.peak["inputs"], ledger.peak["graph"], ledger.peak_total) == (10, 7, 10)
+    ledger.add("messages", 4)
+    assert (ledger.peak["inputs"], ledger.peak["graph"], ledger.peak_total) == (10, 7, 11)
+    report = MemoryReport((StageMemory(0, ledger.now, ledger.peak, ledger.peak_total),) * 2)
+    assert (report.peak(), report.peak(*KINDS)) == (22, 42)
     with pytest.raises(AssertionError, match="below zero"):
         ledger.add("inputs", -1)
 

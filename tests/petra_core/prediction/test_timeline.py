@@ -8,7 +8,7 @@ from petra_core import methods
 from petra_core.errors import ScheduleError
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, Operation, simulate
-from petra_core.timeline import Timeline
+from petra_core.timeline import Event, Timeline
 
 UNIT = Cost(forward=1, backward=2)
 
@@ -132,6 +132,21 @@ def test_a_chrome_trace_is_in_microseconds() -> None:
     event = trace["traceEvents"][1]
     assert (event["name"], event["ts"], event["dur"], event["tid"]) == ("B0", 1e6, 2e6, 0)
     assert event["args"] == {"stage": 0, "micro_batch": 0}
+
+
+def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
+    """Four micro-batches of three actions of a second; another device does half as much."""
+    kinds = "FBW"
+    begun = [(0, kinds[place % 3], place // 3, 5.0 + place) for place in range(12)]
+    begun += [(1, "F", number, 5.0 + 2 * number) for number in range(6)]
+    whole = Timeline(tuple(Event(d, (kind, d, number), at, at + 1) for d, kind, number, at in begun), 2)
+    assert (whole.seconds, whole.busy(0), whole.idle(0), whole.busy(1), whole.idle(1)) == (12, 12, 0, 6, 6)
+    assert whole.seconds_per_micro_batch() == 3
+    beside = Timeline((*whole.events, Event(1, ("R", 1, 0), 5.5, 6.5), Event(1, ("R", 1, 1), 7.25, 7.75)), 2)
+    assert beside.busy(1) == 6.5  # what is done at the same time counts once
+    for skip, drop in ((3, 0), (0, 3), (0, 5), (2, 12)):
+        with pytest.raises(ValueError, match=f"4 micro-batches, less {skip} at the beginning and {drop} at the end"):
+            whole.seconds_per_micro_batch(skip, drop)
 
 
 def test_a_deadlock_is_named() -> None:

@@ -110,6 +110,11 @@ def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, 
         file.raw()
 
 
+def test_a_file_of_one_image(tmp_path: Path) -> None:
+    write_beton(tmp_path / "a.beton", RawImages(np.zeros((1, 3, 4, 4), np.uint8), np.array([7])))
+    assert Beton(tmp_path / "a.beton").raw().labels.tolist() == [7]
+
+
 def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_disk(
     tmp_path: Path, jpegs: JpegFiles
 ) -> None:

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reproduce.data import sample_hash
 from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
-from reproduce.data.sample_hash import AUGMENTATION, ORDER, derived_seed, sample_hashes, sample_order
+from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, ORDER, derived_seed, sample_hashes, sample_order
 from tests.fake_data import assert_same_batches
 
 SIZE = 6
@@ -136,6 +136,11 @@ def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_i
         x, y = (torch.cat(parts) for parts in zip(*Evaluation(InMemory(images(), BYTES), batch_size), strict=True))
         assert y.tolist() == images().labels.tolist()
         assert torch.equal(x.round().to(torch.uint8), torch.from_numpy(images().pixels))
+    used = []
+    source = InMemory(images(), BYTES)
+    source.batches = lambda order, hashes, size: iter(used.append(hashes.tolist()) or ())
+    list(Evaluation(source, 7))
+    assert used == [sample_hashes(0, 0, EVALUATION, 20).tolist()]  # by which text is masked, whatever the seed
     with pytest.raises(ValueError, match="batch_size 21 is larger than this training set \\(20 samples\\)"):
         loader(21)
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from reproduce.cells.catalogue import CIFAR10
 from reproduce.data import manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Split, Written
@@ -40,6 +41,13 @@ def test_it_reads_back_says_whether_the_data_are_official_and_not_where_they_lie
     other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, deviations=("9 test images",)))
     assert not other.official
     assert not other.provenance()["official"]
+
+
+def test_only_other_numbers_of_images_are_a_deviation():
+    splits = {"train": Split(50_000, (5_000,) * 10), "test": Split(10_000, (1_000,) * 10)}
+    assert manifest.deviating_counts(CIFAR10, splits) == []
+    splits["test"] = Split(9_000, (900,) * 10)
+    assert manifest.deviating_counts(CIFAR10, splits) == ["9,000 test images, officially 10,000"]
 
 
 def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):

@@ -77,6 +77,10 @@ def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset
         assert tuple(counts.tolist()) == made.findings.splits[split].histogram
 
 
+def test_the_root_is_made_with_its_parents(source, tmp_path):
+    assert prepare(CIFAR10, source, tmp_path / "a" / "b", WHY, bar)[1]
+
+
 def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source, root, monkeypatch):
     with pytest.raises(DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--unofficial") as error:
         prepare(CIFAR10, source, root, Options(), bar)

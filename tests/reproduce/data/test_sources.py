@@ -67,6 +67,16 @@ def test_both_loaders_of_small_images_deliver_the_same_bits(root):
     ffcv.train.close()
 
 
+def test_digits_are_augmented_if_the_cell_says_so():
+    digits = dataclasses.replace(TRAINING, loader="memory")
+    plain, augmented = (
+        next(open_data(dataclasses.replace(digits, augmentation=how), CPU).train.epoch(0))[0]
+        for how in ("none", "flip_crop")
+    )
+    assert not torch.equal(plain, augmented)
+    assert plain.sum() != augmented.sum()
+
+
 def test_training_and_test_set_are_not_mistaken_for_each_other(root):
     data = open_data(CELL, CPU, root)
     assert (data.train.samples, data.train.batches, data.train.num_classes) == (100, 10, 10)

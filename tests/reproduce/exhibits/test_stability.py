@@ -28,7 +28,7 @@ def run(root: Path, method: str, k: int, accuracies: Iterable[float]) -> None:
         fake_probes.train(cell, root, accuracy)
 
 
-TRAINS, BROKEN, ABSENT = Sample({0: 40.0}, {0: "done"}), Sample({0: 10.0}, {0: "done"}, (), {0: "why"}), Sample()
+TRAINS, BROKEN, ABSENT = Sample({0: 40.0}, {0: "done"}), Sample({0: 10.0}, {0: "done"}, {}, {0: "why"}), Sample()
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ pytestmark = pytest.mark.convolutions
 
 #: Of 11 micro-batches an epoch, k = 2.
 RATE = dataclasses.replace(CHAIN, correction="rate", correction_value=2.0)
-AHEAD = dataclasses.replace(CHAIN, forward_weights="predicted", correction="gap_aware")
+PREDICTED = dataclasses.replace(CHAIN, forward_weights="predicted")
+AHEAD = dataclasses.replace(PREDICTED, correction="gap_aware")
 NADAM = dataclasses.replace(CHAIN, optimizer="nadam", momentum=0.99, learning_rate=1e-3)
 
 
-@pytest.mark.parametrize("cell", [RATE, AHEAD, NADAM], ids=["rate", "predicted-gap-aware", "nadam"])
+@pytest.mark.parametrize("cell", [RATE, PREDICTED, AHEAD, NADAM], ids=lambda cell: cell.slug)
 def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: TrainingCell) -> None:
     run(cell, tmp_path / "whole")
     stop = StopAfter(17)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import itertools
 import json
 import weakref
 from collections import Counter
@@ -23,6 +24,8 @@ from reproduce.measures.how import How
 from reproduce.records.record import Record, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
+from reproduce.running.runner import run_grid
+from reproduce.running.worker import Settings
 from reproduce.teams.team import ALONE, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
 from tests.reproduce.cells.test_cells import TRAINING
@@ -422,3 +425,72 @@ def test_the_observer_hears_of_every_tick_and_epoch_and_the_process_is_left_as_i
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.are_deterministic_algorithms_enabled()
     assert allocation.fill_uninitialized_memory
+
+
+EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
+
+
+def test_the_learning_rate_warms_up_and_drops_with_the_epochs(tmp_path):
+    record, _ = run(dataclasses.replace(EXACT, warmup_epochs=1.0, drops=(2,)), tmp_path)
+    rates = [line["learning_rate"] / EXACT.learning_rate for line in record.metrics()]  # of the last micro-batch
+    assert rates == pytest.approx([(BATCHES - 1) / BATCHES, 1.0, EXACT.drop_factor])
+
+
+def test_the_training_loss_of_an_epoch_is_the_mean_over_its_micro_batches(tmp_path):
+    losses = []
+
+    class Keep(Observer):
+        def tick(self, done, total, loss):
+            losses.append(loss.item())
+
+    record, _ = run(EXACT, tmp_path, observer=Keep())
+    means = [sum(losses[at : at + BATCHES]) / BATCHES for at in range(0, len(losses), BATCHES)]
+    assert [line["train_loss"] for line in record.metrics()] == pytest.approx(means)
+
+
+def test_the_best_accuracy_is_that_after_the_last_drop_and_times_are_of_all_epochs(tmp_path, monkeypatch):
+    reached = iter([90.0, 60.0, 50.0])
+    monkeypatch.setattr(training.Trainer, "_evaluate", lambda _: {"test_accuracy": next(reached)})
+    record, _ = run(dataclasses.replace(EXACT, drops=(1,)), tmp_path)
+    result = record.result()
+    assert (result["test_accuracy"], result["best_test_accuracy"], result["best_epoch"]) == (50.0, 60.0, 2)
+    for name in ("train_seconds", "evaluation_seconds"):
+        assert result[name] == pytest.approx(sum(line[name] for line in record.metrics()))
+
+
+def test_time_before_a_stop_counts(tmp_path, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+    run(EXACT, tmp_path / "whole")
+    stop_after(BATCHES - 1, tmp_path / "pieces", EXACT)
+    run(EXACT, tmp_path / "pieces")
+    whole, pieces = (Record(tmp_path / name, EXACT).metrics()[0]["train_seconds"] for name in ("whole", "pieces"))
+    assert pieces == pytest.approx(whole, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"momentum": SMALL.momentum, "nesterov": True}),
+        ({"momentum": 0.0}, {"momentum": 0.0, "nesterov": False}),
+        ({"optimizer": "adamw", "momentum": 0.8}, {"betas": (0.8, 0.999)}),
+        ({"optimizer": "nadam", "momentum": 0.8}, {"betas": (0.8, 0.999), "momentum_decay": 0.004}),
+    ],
+)
+def test_the_optimizer_has_the_settings_of_the_cell(changes, expected):
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    (group,) = training.optimizer(dataclasses.replace(SMALL, **changes))([weight]).param_groups
+    assert {"lr": SMALL.learning_rate, "weight_decay": SMALL.weight_decay, **expected}.items() <= group.items()
+
+
+def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
+    """By whatever finds it: on the networks of the paper it has a gigabyte."""
+    record, _ = run(EXACT, Record.of(EXACT, tmp_path).path)
+    for again in (
+        lambda: run(EXACT, record.path),
+        lambda: run_grid([EXACT], Settings(root=tmp_path, jobs=1)),
+    ):
+        record.checkpoint.write_bytes(b"left by a kill")
+        again()
+        assert not record.checkpoint.exists()
+        assert record.state().status is Status.DONE

@@ -41,7 +41,9 @@ def test_what_a_network_really_costs_gives_a_cut() -> None:
 def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     timed = balance.measured(balance.of_training(CELL), torch.device("cpu"))
     assert timed.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
-    assert balance.balanced(CELL, 2, torch.device("cpu"), threads=1) == (1, 3)
+    before = torch.get_num_threads()
+    assert balance.balanced(CELL, 2, torch.device("cpu"), threads=before + 1) == (1, 3)
+    assert torch.get_num_threads() == before
     assert (timed.even(2).partition, timed.even(2).slowest) == ((2, 2), 12)
     assert timed.best(2).speedup == 2
     assert timed.replicated(3, Link()).replicas == (2, 1)

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.records import benchmarks, locks, merging
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
-from tests.fake_records import begin, train
+from tests.fake_records import begin, complexity_cell, train
 from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
 
@@ -170,8 +171,37 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
             Path(target).write_text('{"epoch": 1}\n')
 
     monkeypatch.setattr(merging.shutil, "copy2", torn)
-    assert decisions(there, here) == [Decision.UNREADABLE]
+    ((decision, path, detail),) = merge(there, here)
+    assert (decision, path) == (Decision.IN_USE, Record.of(CELL, there).path)
+    assert detail == f"{path} changed while it was copied; give the same command again"
     assert snapshot(here) == {}
+
+
+def test_what_somebody_works_on_there_is_left_where_there_is_none_here(there, here):
+    partial(there, 2)
+    with Record.of(CELL, there).lock():
+        assert decisions(there, here) == [Decision.IN_USE]
+    assert not Record.of(CELL, here).path.exists()
+
+
+def test_two_different_measurements_of_a_cell_without_epochs_are_a_conflict(there, here):
+    for root, flops in ((there, 1), (here, 2)):
+        begin(complexity_cell(methods.PETRA), root).finish({"stage_flops": flops})
+    assert decisions(there, here) == [Decision.CONFLICT]
+
+
+def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, here, monkeypatch):
+    train(CELL, there, 95.0)
+    copy = shutil.copy2
+
+    def meanwhile(source, target):
+        if not Record.of(CELL, here).path.exists():
+            train(CELL, here, 96.0)
+        return copy(source, target)
+
+    monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
+    assert decisions(there, here) == [Decision.CONFLICT]
+    assert Record.of(CELL, here).result()["test_accuracy"] == 96.0
 
 
 def _merge_slowly(there, here):

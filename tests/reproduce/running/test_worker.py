@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import recipes
 from reproduce.measures.how import How
@@ -13,6 +14,7 @@ from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
 from reproduce.running.worker import Settings, work
+from tests.fake_records import complexity_cell
 from tests.reproduce.measures.test_training import SMALL, records
 
 METHODS = ("PETRA", "DSP", "BACKPROPAGATION")
@@ -45,6 +47,11 @@ def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, mo
     [(message, index, text)] = reports([recipes.cell("paper")], tmp_path)
     assert (message, index) == ("problem", 0)
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
+
+
+def test_a_worker_measures_what_is_not_trained(tmp_path):
+    ((message, index, state),) = reports([complexity_cell(methods.PETRA)], tmp_path)
+    assert (message, index, state.status) == ("end", 0, Status.DONE)
 
 
 @pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])

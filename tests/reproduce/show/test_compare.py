@@ -18,13 +18,19 @@ def test_a_difference_is_over_the_seeds_that_both_have_and_a_sample_again() -> N
 
 def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
     states = {0: "done", 1: "done", 2: "diverged (epoch 2 of 3)", 3: "not run"}
-    entry = mean_entry(Sample({0: 60.0, 1: 61.0}, states, ("diverged",)))
+    entry = mean_entry(Sample({0: 60.0, 1: 61.0}, states, {2: "diverged"}))
     assert entry.text.endswith("(2 of 4; 1 diverged)")
     assert entry.raw == 60.5
     assert entry.hint == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
     entry = mean_entry(Sample({}, {0: "1 of 3 epochs", 1: "not run", 2: "not run"}))
     assert (entry.text, entry.tone) == (f"1 of 3 epochs; 2 {TIMES} not run", Tone.MISSING)
     assert mean_entry(Sample()).text == "not run"
+
+
+def test_without_a_seed_all_that_is_known_of_the_others_stays() -> None:
+    states = {0: "done", 1: "done", 2: "diverged (epoch 1 of 3)"}
+    others = Sample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without(0)
+    assert (others.values, others.seeds, others.ended) == ({1: 61.0}, "1 of 2; 1 diverged", True)
 
 
 def test_verdicts_of_a_family_are_counted_and_marked() -> None:

@@ -79,3 +79,8 @@ def test_a_difference_stands_only_if_it_survives_its_table() -> None:
     chance = estimate([1.0, 1.5, 1.9])
     assert judge({"chance": chance, **dict.fromkeys("abc", estimate([1.0]))})["chance"].stands
     assert not judge({"chance": chance, **dict.fromkeys("abc", estimate([0.0, 1.0]))})["chance"].stands
+
+
+def test_a_small_difference_that_is_certain_does_not_stand() -> None:
+    small = judge({"small": estimate([0.1, 0.11, 0.12])})["small"]
+    assert (small.verdict, small.survives, small.stands) == (Verdict.AGREE, True, False)
