@@ -2,7 +2,8 @@
 
 A second evaluation in training mode would move BatchNorm's running statistics a second time, as it does in
 torch.utils.checkpoint, memcnn, RevTorch and revlib. Inside `FrozenBuffers` normalisation still uses the statistics of
-the batch, as training does, but nothing is tracked; any other buffer that the function writes is put back.
+the batch, as training does, but nothing is tracked; any other buffer is a copy inside, and whatever the function writes
+to it is gone afterwards, unless a graph has need of it.
 """
 
 from types import TracebackType
@@ -25,11 +26,11 @@ class FrozenBuffers:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
-        self._saved: list[tuple[nn.Module, str, Tensor, int, Tensor]] = []
+        self._saved: list[Tensor] = []  # of the others
 
     @property
     def puts_back(self) -> bool:
-        """Whether there are buffers that an evaluation in this context may write, and that are put back after it."""
+        """Whether there are buffers that are copies in this context."""
         return bool(self._others)
 
     def __enter__(self) -> None:
@@ -40,17 +41,14 @@ class FrozenBuffers:
         for module, name in self._others:
             buffer = module._buffers[name]
             assert buffer is not None
-            self._saved.append((module, name, buffer, buffer._version, buffer.clone()))
+            self._saved.append(buffer)
+            module._buffers[name] = buffer.clone()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for attributes in self._norms:
             attributes["track_running_stats"] = True
-        for module, name, buffer, version, copy in self._saved:
-            module._buffers[name] = buffer  # in case the function assigned a new tensor
-            if (
-                buffer._version != version
-            ):  # only then: writing to a buffer that a graph has saved would spoil the graph
-                buffer.data.copy_(copy)
+        for (module, name), buffer in zip(self._others, self._saved, strict=True):
+            module._buffers[name] = buffer
         self._saved.clear()

@@ -99,7 +99,7 @@ class _Average(Corrector):
     """u = w - tau delta, delta <- gamma delta + (1 - gamma) (w_new - w_old), gamma = D^(1/tau)."""
 
     def backward_weights(self, weights: Mapping[str, Tensor], delay: int) -> dict[str, Tensor] | None:
-        if not delay or not self.buffers:
+        if not delay:
             return None
         return {name: (weight.data - delay * self.buffers[weight]).requires_grad_() for name, weight in weights.items()}
 
@@ -168,9 +168,7 @@ class _Spike(Corrector):
                 gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
                 state = self._optimizer.state[parameter]
                 momentum = state.get("momentum_buffer")
-                state["momentum_buffer"] = momentum = (
-                    gradient.clone() if momentum is None else momentum.mul_(mu).add_(gradient)
-                )
+                state["momentum_buffer"] = momentum = gradient if momentum is None else momentum.mul_(mu).add_(gradient)
                 parameter.add_(a * momentum + b * gradient, alpha=-group["lr"])
 
 

@@ -90,6 +90,29 @@ def test_frozen_buffers_work_with_every_normalisation() -> None:
     assert int(norms[0].num_batches_tracked) == 1
 
 
+class Scaled(nn.Module):
+    """Times the number of evaluations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x * self.count
+
+
+def test_a_graph_keeps_the_buffer_that_it_was_made_with() -> None:
+    """That was put back in place, unknown to autograd, and the gradient was 0."""
+    function, x = Scaled(), torch.ones(3, requires_grad=True)
+    with FrozenBuffers(function):
+        y = function(x)
+    assert function.count == 0
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1, 1, 1]
+
+
 class Inplace(nn.Module):
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return streams[0].relu_(), streams[1]
