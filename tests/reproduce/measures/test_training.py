@@ -494,3 +494,14 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
         again()
         assert not record.checkpoint.exists()
         assert record.state().status is Status.DONE
+
+
+def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):
+    states = []
+    for seed in (0, 1):
+        cell = dataclasses.replace(CHAIN, seed=seed)
+        trainer = training.Trainer(cell, Record(tmp_path, cell), Context())
+        states.append([stream.state for worker in trainer.pipeline._workers for stream in worker._streams])
+        trainer.close()
+    for (one,), (other,) in zip(*states, strict=True):
+        assert not torch.equal(one, other)

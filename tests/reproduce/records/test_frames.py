@@ -128,6 +128,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.train(cells[-1], tmp_path, 60.0)
         (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
+    cells.append(recipes.cell("small", seed=3))  # not run
     (sheet,) = sheets(tmp_path, "small", cells)
     assert sheet.described().endswith(
         "of 5 runs 1 on NVIDIA H200 and a CPU, 2 on NVIDIA H200, some pairs across devices"
