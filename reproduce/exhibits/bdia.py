@@ -16,7 +16,7 @@ from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, bounded, judge, means
-from reproduce.show.content import MEGABYTE, Entry, missing, with_sign
+from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.facets import facet
 from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
@@ -34,16 +34,22 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """What was published beside ours: accuracy at the published size, and memory, as the benchmark measured it."""
     every = [(sheet, _accuracy(_runs(sheet))) for sheet in sheets(frames, "bdia")]
     yield Sentence(_gains(every))
-    ours = Samples()
-    for sheet, accuracy in every:
-        if sheet.scale == "paper":
-            ours.update({(sheet.dataset, title): sample for title, sample in accuracy.items()})
+    papers = [(sheet, accuracy) for sheet, accuracy in every if sheet.scale == "paper"]
+    for arithmetic in dict.fromkeys(sheet.arithmetic for sheet, _ in papers):
+        yield from _published([of for of in papers if of[0].arithmetic == arithmetic], arithmetic)
+    yield _held(frames)
+
+
+def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iterator[Shown]:
+    """The published accuracies beside ours in an arithmetic."""
+    ours = Samples({(sheet.dataset, title): of for sheet, accuracy in papers for title, of in accuracy.items()})
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
     less = judge({key: ours[key].less(row.number("value")) for key, row in stated.items() if ours[key].values})
     yield table(
-        key="bdia",
-        caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”).",
+        key="bdia" if arithmetic == "float32" else f"bdia-paper-{arithmetic}",
+        caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”, "
+        f"{arithmetic}).",
         rows=stated,
         fields=[
             words("data set", lambda key: catalogue.by_name(key[0]).title),
@@ -61,6 +67,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
         grouped=True,
     )
     yield from map(statements.outcome, less.values())
+
+
+def _held(frames: Frames) -> Table:
+    """The published bytes beside those of the benchmark."""
+    rows = published_tables.read("bdia")
     series = frames.series[frames.series["benchmark"] == "bdia"]
     held = series.pivot_table("value", "contestant", "quantity", aggfunc="median") / MEGABYTE
     memory = [row for row in rows if row["quantity"] == "memory"]
@@ -72,7 +83,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         peak, bits = measured(network, ALLOCATED), measured(network, SIDE_BITS)
         return None if peak is None or bits is None else 100 * bits / peak
 
-    yield table(
+    return table(
         key="bdia-memory",
         caption="Peak memory at the published size in MB (10⁶ bytes), batch 128: published (second-hand), and what the "
         "allocator gave out during a step of ours (benchmark “bdia”).",

@@ -18,6 +18,7 @@ from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
 from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
 from reproduce.show.content import MEGABYTE, Entry, Finding, with_sign
+from reproduce.show.content import estimate as estimated
 from reproduce.show.facets import facet
 from reproduce.show.statistics import Estimate, Judgement, Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
@@ -236,12 +237,14 @@ def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
         best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
         loss = points(runs.accuracy[_exact(best)] - runs.accuracy[_alone(best)]).removeprefix("+")
         alike = less.get(("same optimizer", best))
-        left = f", {with_sign(alike.difference.mean, 1)} to backpropagation by it" if alike and alike.difference else ""
+        left = alike.difference if alike else None
+        by_chance = judgement.verdict is Verdict.DIFFER and not judgement.survives
         return Sentence(
             f"{best[0]}, k = {best[1]}{', best rates' * bool(runs.rates)}: {best[3]} {with_sign(gain.mean, 1)}"
-            f"{f' of {loss} points lost' if not left else ' points'} "
-            f"(n = {gain.n}, {judgement.verdict.value}{CHANCE * (not judgement.survives)}), "
-            f"for {runs.share(best):.2f} times PETRA's bytes{left}."
+            f"{' points' if left else f' of {loss} points lost'} "
+            f"(n = {gain.n}, {judgement.verdict.value}{CHANCE * by_chance}), "
+            f"{f'{estimated(left, 1, sign=True).text} to its backpropagation, ' if left else ''}"
+            f"{runs.share(best):.2f} times PETRA's bytes."
         )
     return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
 

@@ -61,7 +61,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in said}
     beside = "; ".join(f"{_way(p)} in {p[5]} {bounded(gain)}" for p, gain in untrained.items() if gain.values)
-    told = f"points over the best noise, and our data: {'; '.join(said.values()) or nothing}"
+    told = (
+        f"points over the best noise, and our data, uncorrected for their number: {'; '.join(said.values()) or nothing}"
+    )
     told += f". Over auxiliary networks drawn anew, whose cosine is that of noise: {beside}" * bool(beside)
     made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
     yield from statements.answer(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
@@ -123,7 +125,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ],
         notes=[
             f"A step: the allocator's peak and the time over those of backpropagation, at the paper's width with its "
-            f"auxiliary CNNs, whatever the row's (benchmark “{BENCHMARK}”).",
+            f"auxiliary CNNs, whatever the row's (benchmark “{BENCHMARK}”). Backpropagation is of the network in "
+            "blocks, for PETRA too, which has the reversible one.",
             "The learning rate is the recipe's for all, though projected on a guess a step is shorter by the cosine. "
             "The last block is trained by backpropagation in every row, under noise too.",
             "Published values are of other networks: they compare orders, not rows. Ren et al. 2023 (read): LocalMixer "
@@ -135,7 +138,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _costs(frames: Frames) -> dict[tuple[str, str], float]:
-    """What a step takes, over backpropagation of the same network, by what makes it and the quantity: medians."""
+    """What a step takes, over backpropagation of the network in blocks, by what makes it and the quantity: medians."""
     ratios: dict[tuple[str, str], float] = {}
     for benchmark in (of for of in frames.results.benchmarks if of.name == BENCHMARK):
         ratios |= {(of.first, of.quantity): benchmark.spread(of).median for of in benchmark.comparisons}

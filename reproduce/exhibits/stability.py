@@ -14,6 +14,7 @@ from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
 from reproduce.show.content import Entry, Tone, missing
 from reproduce.show.tables import Field, amount, entry, number, table
+from reproduce.words import count
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
 ROW = ["warmup_epochs", "k", "method"]
@@ -55,8 +56,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ]
 
     yield Sentence(
-        f"Of {len(known)} points training breaks at {len(petra)} under PETRA and {len(exact)} under backpropagation: "
-        f"at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation alone.",
+        f"Of {count(len(known), 'point')} training breaks at {len(petra)} under PETRA and {len(exact)} under "
+        f"backpropagation: at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation "
+        "alone.",
         known=bool(known),
     )
     yield facets.facet(

@@ -83,6 +83,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             amount("in one process, MB", measured, 1, group="measured"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
+        notes=[f"Stages were timed on {timed[0].machine}."],
         grouped=True,
     )
 

@@ -208,7 +208,7 @@ def facet(
                 layer(panel)
             named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
             name = (titles(r, c) if titles else named) if row or col else ""
-            described.append(": ".join(filter(None, (name, seen(panel)))))
+            described.append(": ".join(filter(None, (name.replace("\n", ", "), seen(panel)))))
             if margins is None or r == rows[0]:
                 axes.set_title(name)
             if margins is None:

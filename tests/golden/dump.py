@@ -17,11 +17,13 @@ from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
+from reproduce.report.headline import headlines
 from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 #: Where the code ran that made a record is no matter of how it is shown; schedules and asv's history are of no record.
+HEADLINES = "headlines"
 SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules"))
 
 
@@ -34,11 +36,14 @@ def chosen(root: Path) -> Path:
 
 
 def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
-    """Key and text of every exhibit, or of those called so."""
+    """Key and text of every exhibit, and of the pictures on top, or of those called so."""
     frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name)]))
     for exhibit in SHOWN:
         if not keys or exhibit.key in keys:
             yield exhibit.key, "\n".join(lines_of(section(exhibit, frames))) + "\n"
+    if not keys or HEADLINES in keys:
+        pictures = ((h.sentence, h.figure.caption, h.figure.description) for h in headlines(frames))
+        yield HEADLINES, "\n".join(map(" | ".join, pictures)) + "\n"
 
 
 def lines_of(shown: Section) -> Iterator[str]:
@@ -53,7 +58,7 @@ def lines_of(shown: Section) -> Iterator[str]:
 
 
 def _lines_of_block(block: Block) -> Iterator[str]:
-    """A table in full, of what is drawn the title, of prose that it is there."""
+    """A table in full, what is said of a drawing, prose."""
     if isinstance(block, Table):
         yield f"table {block.key}: {block.caption}"
         yield " | ".join(f"{c.group} / {c.name}" if c.group else c.name for c in block.columns)
@@ -61,7 +66,7 @@ def _lines_of_block(block: Block) -> Iterator[str]:
             yield "  " + " | ".join(entry.text + (f"[{entry.mark.value}]" if entry.mark else "") for entry in row)
         yield from (f"  note {note}" for note in block.notes)
     elif isinstance(block, Figure):
-        yield f"figure {block.key}: {block.title}"
+        yield f"figure {block.key}: {block.caption} | {block.description}"
     elif isinstance(block, Listing):
         yield f"listing {block.key}"
     else:

@@ -234,3 +234,20 @@ def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_re
     Two.__abstractmethods__ = frozenset()
     with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):
         Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)  # type: ignore[abstract]
+
+
+def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:
+    """Random numbers have one generator: beside the head's backward the masks could be of another state."""
+    seen: list[bool] = []
+    calling = Calling(lambda: seen.append(threading.current_thread() is threading.main_thread()))
+    block = nn.Sequential(calling, nn.Dropout(0.5))
+    net = [stage.double() for stage in (toys.stem(2), ReversibleStage(block), toys.head(2))]
+    toys.train(Pipeline(net, PAREPROP, optimizer=toys.sgd), toys.batches(1))
+    assert seen == [True, True]
+
+
+def test_training_with_float16_of_the_caller() -> None:
+    net = [stage.float() for stage in toys.network(6)]
+    data = [(x.float(), y) for x, y in toys.batches(4)]
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert_bitwise_equal(trained(net, PAREPROP, data), trained(net, REVERSIBLE_BACKPROPAGATION, data))

@@ -1,6 +1,7 @@
 """All messages of a tick in one operation at its end, as over NCCL, here over Gloo: the same bits, and nobody hangs."""
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,6 +16,7 @@ from torch import Tensor
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.layout import HEADER_BYTES
 from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
 from petra_core.schedule import Action, Clock, Kind, Tick
@@ -91,7 +93,7 @@ def recorded(*, batched: bool) -> Iterator[list[Entry]]:
 
     def noted_batch(operations: list[dist.P2POp]) -> list[Any]:
         works = batch(operations)
-        if all(operation.tensor.dtype is torch.uint8 for operation in operations):
+        if all(operation.tensor.numel() == HEADER_BYTES for operation in operations):
             return works  # a header, which goes from CPU to CPU
         parts = ((o.op.__name__, o.peer, o.tensor.numel()) for o in operations)
         log.append(Entry("batch", operations[0].group.group_name, tuple(parts)))
@@ -100,7 +102,7 @@ def recorded(*, batched: bool) -> Iterator[list[Entry]]:
 
     def collective(kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(tensor: Tensor, *, group: dist.ProcessGroup, **settings: Any) -> None:
-            if tensor.dtype is not torch.uint8:
+            if tensor.numel() != HEADER_BYTES:
                 assert not batched or all(one.waited_for for one in shared)
                 log.append(Entry(kind, group.group_name, tuple(dist.get_process_group_ranks(group))))
             call(tensor, group=group, **settings)
@@ -202,6 +204,7 @@ def in_order(rank: int, parts: Parts, method: Method, rows: int) -> None:
             channel.close()
         trained = [*log[:before_evaluation], *log[after_evaluation:]]
         if batched:
+            assert sum(e.kind == "batch" for e in trained) > 8, "messages too, and not the greeting alone"
             assert all(tick_in_order(tick) for tick in ticks(trained))
             assert len({e.group for e in log if e.kind in ("batch", "broadcast")}) == 1
             assert comes_to_an_end(gathered(log))
@@ -319,3 +322,77 @@ def lose_one_of_two(rank: int) -> None:
 @pytest.mark.slow
 def test_of_an_operation_with_several_neighbours_all_are_named_when_one_is_lost() -> None:
     in_processes(3, lose_one_of_two)
+
+
+def evaluate_while_it_fills(rank: int) -> None:
+    """The lowest rank has only sent by then: its operation has no receive that tells when it is over."""
+    [(images, labels)] = toys.batches(1)
+    with recorded(batched=True) as log:
+        channel = ProcessChannel((2, 1), batched=True)
+        pipeline = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
+        for _ in range(2):
+            pipeline.step(images, labels)
+        pipeline.evaluate(images)
+        channel.close()
+    assert comes_to_an_end(gathered(log))
+
+
+@pytest.mark.slow
+def test_an_evaluation_waits_for_what_is_under_way() -> None:
+    in_processes(2, evaluate_while_it_fills)
+
+
+def second_row(rank: int) -> None:
+    if rank:
+        channel = ProcessChannel((1, 1), ranks=[1, 2])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "batch_isend_irecv", lambda operations: [Failing()])
+            transfer = channel._exchange.receive(torch.zeros(1), channel._inlets[0]._peer, 5)
+        with pytest.raises(ChannelError, match=rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} over"):
+            transfer.wait()
+        channel.close()
+
+
+@pytest.mark.slow
+def test_who_is_lost_is_named_by_the_rank_that_everybody_knows() -> None:
+    in_processes(3, second_row)
+
+
+def close_while_it_travels(rank: int) -> None:
+    """What is sent last is more than a connection takes up before anybody reads it."""
+    channel = ProcessChannel((1, 1))
+    channel.begin(Clock(methods.PETRA, 2, 1).tick(enter=True))
+    if rank == 0:
+        channel.send(1, Message(0, (torch.zeros(20_000_000),)))
+    else:
+        time.sleep(0.5)
+    channel.end()
+    channel.close()
+
+
+@pytest.mark.slow
+def test_a_channel_is_closed_when_the_last_message_has_arrived() -> None:
+    in_processes(2, close_while_it_travels)
+
+
+def other_dtype(rank: int) -> None:
+    channel = ProcessChannel((1, 1))
+    clock, first = Clock(methods.PETRA, 2, 1), torch.zeros(2, 3)
+    channel.begin(clock.tick(enter=True))
+    if rank == 0:
+        channel.send(1, Message(0, (first,)))
+    channel.end()
+    channel.begin(clock.tick(enter=True))
+    if rank == 0:
+        with pytest.raises(ChannelError, match=r"what comes back .*float64"):
+            channel.end()
+    else:
+        channel.collect(1, Action(Kind.FORWARD, 0))
+        channel.send(0, Message(0, (first,), (first.double(),)))
+        channel.end()
+    dist.barrier()
+
+
+@pytest.mark.slow
+def test_what_comes_back_in_another_dtype_is_refused() -> None:
+    in_processes(2, other_dtype)

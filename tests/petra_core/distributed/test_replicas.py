@@ -132,3 +132,23 @@ def lose_the_other(rank: int) -> None:
         ):
             replicas.average_gradients(3, 4, stage)
     dist.barrier()
+
+
+def sums_and_means(rank: int) -> None:
+    replicas = Replicas((0, 1))
+    value = torch.tensor(rank + 1)
+    assert replicas.total(value) == 3
+    assert value == rank + 1  # as it was
+    model = nn.BatchNorm1d(2)
+    assert model.running_mean is not None
+    model.running_mean.fill_(rank)
+    with replicas.averaged_statistics(model):
+        means = list(model.buffers())
+        with replicas.averaged_statistics(model):  # they are means already
+            assert all(inner is outer for inner, outer in zip(model.buffers(), means, strict=True))
+        assert means[0].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_what_is_summed_stays_and_means_are_taken_once() -> None:
+    in_processes(2, sums_and_means)

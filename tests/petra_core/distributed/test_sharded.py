@@ -3,6 +3,7 @@
 import os
 import pickle
 import resource
+import shutil
 import signal
 from pathlib import Path
 
@@ -147,3 +148,45 @@ def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> 
     in_processes(3, write, tmp_path)
     parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
     assert [part[0].item() for part in parts.values()] == [20, 21, 22]
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.save(2, {"stage_0": 5})
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.remove()
+    assert not folder.exists
+
+
+def save_twice_under_one_number(rank: int, path: Path) -> None:
+    folder = Folder(path)
+    for turn, number in enumerate((1, 2, 2)):
+        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})
+        dist.barrier()
+        assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * turn + 2] * 2
+        dist.barrier()
+
+
+@pytest.mark.slow
+def test_all_ranks_write_into_the_folder_that_the_first_has_chosen(tmp_path: Path) -> None:
+    in_processes(3, save_twice_under_one_number, tmp_path)

@@ -112,3 +112,15 @@ def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_pa
     assert sum("learning rate 0.1·batch·k/256" in heading for heading in headings) == 1
     headings = [line for line in lines(grid_of("small"), tmp_path) if line.endswith(":")]
     assert len(headings) == len(set(headings)) > 5
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "status", "whole"),
+    [(95.0, Status.DONE, True), (80.0, Status.DONE, False), (None, Status.PARTIAL, False)],
+)
+def test_nothing_is_missing_only_where_all_is_there_and_as_good_as_expected(capsys, accuracy, status, whole):
+    result = {} if accuracy is None else {"test_accuracy": accuracy}
+    outcome = GridOutcome({recipes.cell("smoke"): State(status, 4, 4, result=result)})
+    with pytest.raises(SystemExit):
+        conclude(Scale("smoke", 90.0, (1, 4)), outcome, Path("records"))
+    assert ("Nothing is missing" in capsys.readouterr().out) == whole

@@ -73,3 +73,14 @@ def test_memory_is_of_the_benchmark_with_the_share_of_side_bits(tmp_path: Path) 
     assert (row["", "published"].raw, row["", "ours"].raw) == (693.4, 420.0)
     assert row["", "their share, %"].raw == pytest.approx(0.5)
     assert entries(memory, "ViT")["", "ours"].text == "not run"
+
+
+def test_runs_of_two_arithmetics_have_a_table_each(tmp_path: Path) -> None:
+    fake_records.train(plan.as_published(plan.VIT), tmp_path, 88.0)
+    fake_records.train(dataclasses.replace(plan.as_published(plan.BDIA), precision="bf16"), tmp_path, 89.0)
+    section = made(bdia.EXHIBIT, tmp_path)
+    shown = {
+        key: [entries(table(section, key), "CIFAR-10", name)["", "ours"].text for name in ("ViT", "BDIA-ViT")]
+        for key in ("bdia", "bdia-paper-bf16")
+    }
+    assert shown == {"bdia": ["88.00 (1 of 3)", "not run"], "bdia-paper-bf16": ["not run", "89.00 (1 of 3)"]}

@@ -11,7 +11,7 @@ from reproduce.grids import recipes, scales
 from reproduce.grids.plans import corrections as plan
 from reproduce.records.record import DEFAULT_ROOT, Record, Status
 from reproduce.show.content import Entry, Section, Table
-from tests import fake_records, sections
+from tests import fake_probes, fake_records, sections
 
 RATES_OF = {cure.title: cure.rates for cure in plan.CURES}
 POINTS = {"nothing": 40.0, "predicted weights": 44.0, "gap-aware": 41.0}
@@ -116,7 +116,7 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
-        "RevNet-18, width 8, k = 1, best rates: predicted weights +4.1 of 9.8 points lost (n = 2, differ), for 1.00 "
+        "RevNet-18, width 8, k = 1, best rates: predicted weights +4.1 of 9.8 points lost (n = 2, differ), 1.00 "
         "times PETRA's bytes."
     )
     assert [finding.text for finding in section.findings] == [
@@ -133,3 +133,71 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert longer.rows[1][-2].raw == pytest.approx(3.0)
     assert longer.rows[3][5].raw == pytest.approx(-4.0), "NAdam's, less backpropagation by NAdam"
     assert texts[5][:3] == ["predicted weights", "27", "not run"]
+
+
+def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(tmp_path: Path) -> None:
+    reached = {"nothing": {1.0: 40.0, 0.25: 38.5, 4.0: 35.0}, "gap-aware": {1.0: 41.0, 0.25: 42.5}}
+    for trial in plan.trials("small"):
+        cell = trial.cell
+        assert isinstance(cell, TrainedCell)
+        place = cell.model, cell.accumulation, cell.method, cell.epochs, cell.seed
+        accuracy = reached.get(trial.cure.title, {}).get(trial.rate)
+        if place == ("revnet18", 1, "PETRA", 3, 0) and accuracy is not None:
+            size = 3_000_000 if trial.cure.title == "gap-aware" and trial.rate < 1 else 1_000_000
+            fake_records.train(cell, tmp_path, accuracy, extra={"peak_bytes": size})
+    at_best = rows(sections.made(corrections.EXHIBIT, tmp_path), 1)
+    shown = {cure: [at_best[cure][head].text for head in ("rate", "lead", "held, relative")] for cure in reached}
+    assert shown == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
+
+
+def test_most_seeds_come_before_the_largest_gain_and_only_petra_is_told_of(tmp_path: Path) -> None:
+    """A gain of one seed is no trial with several; under DSP there are none of the summary."""
+    gains = {"nothing": 0.0, "predicted weights": 1.0, "gap-aware": 9.0}
+    for trial in plan.trials("small"):
+        cell = trial.cell
+        assert isinstance(cell, TrainedCell)
+        if (cell.model, cell.accumulation, cell.epochs, trial.rate) != ("revnet18", 1, 3, 1.0):
+            continue
+        if cell.method == "BACKPROPAGATION" and trial.cure is plan.NOTHING:
+            fake_records.train(cell, tmp_path, 50.0)
+        elif trial.cure.title in gains and cell.seed <= (trial.cure.title != "gap-aware"):
+            if cell.method == "PETRA":
+                fake_records.train(
+                    cell, tmp_path, 40.0 + gains[trial.cure.title] + 0.01 * cell.seed * gains[trial.cure.title]
+                )
+            elif cell.method == "DSP":
+                fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.cure.title])
+    section = sections.made(corrections.EXHIBIT, tmp_path)
+    won = "RevNet-18, width 8, k = 1: predicted weights +1.0 of 10.0 points lost (n = 2, differ"
+    assert section.sentence.startswith(won)
+    assert section.findings[0].text.startswith(
+        "Corrections at the recipe's rate: of 1 trial under PETRA with several seeds these win points: predicted"
+    )
+    assert "gap-aware" not in "".join(finding.text for finding in section.findings)
+
+
+def test_the_error_is_of_training_at_the_bottom(tmp_path: Path) -> None:
+    def error(cause: str, of: str, stage: int, epoch: int) -> float:
+        return {"rounding": 1e-7, "rounding_bfloat16": 1e-3, "training": 0.2}[cause] / max(stage, 1)
+
+    cell = next(
+        t.cell for t in plan.trials("small") if isinstance(t.cell, ReconstructionCell) and t.cure is plan.NOTHING
+    )
+    fake_probes.measure(cell, tmp_path, error)
+    section = sections.made(corrections.EXHIBIT, tmp_path)
+    assert [f.text for f in section.findings if "relative error" in f.text] == [
+        "Corrections: relative error of the inputs that PETRA reconstructs at the bottom: nothing: 0.2."
+    ]
+
+
+def test_a_larger_gain_under_another_method_is_not_petras(tmp_path: Path) -> None:
+    gains = {"PETRA": 1.0, "DSP": 2.0, "BACKPROPAGATION": 0.0}
+    for trial in plan.trials("small"):
+        cell = trial.cell
+        assert isinstance(cell, TrainedCell)
+        place = cell.model, cell.accumulation, cell.epochs, trial.rate, cell.seed
+        cures = ("nothing", "predicted weights")
+        if place == ("revnet18", 1, 3, 1.0, 0) and cell.method in gains and trial.cure.title in cures:
+            fake_records.train(cell, tmp_path, 40.0 + gains[cell.method] * (trial.cure is not plan.NOTHING))
+    said = sections.made(corrections.EXHIBIT, tmp_path).sentence
+    assert "predicted weights +1.0 of 0.0 points lost" in said, said

@@ -92,3 +92,14 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     unfinished = shallow["accuracy, %", "PETRA"]
     assert (unfinished.text, unfinished.tone) == (f"1 of 2 epochs; 2 {TIMES} not run", Tone.MISSING)
     assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["depth-small-errors"]
+
+
+def test_one_seed_has_no_interval_and_is_behind_nothing(tmp_path: Path) -> None:
+    for cell in CELLS:
+        if (cell.model, cell.accumulation, cell.seed) == ("chain8", 1, 0):
+            reached = 70.0 if cell.method == methods.BACKPROPAGATION.name else 40.0
+            if isinstance(cell, ReconstructionCell):
+                fake_probes.measure(cell, tmp_path, error, accuracy=reached)
+            else:
+                fake_probes.train(cell, tmp_path, reached)
+    assert "excludes 0: none. Broken runs: none." in made(depth.EXHIBIT, tmp_path).findings[0].text

@@ -119,3 +119,11 @@ def test_nothing_run_is_said(tmp_path: Path) -> None:
     shown = section(tmp_path)
     assert shown.standing is Standing.NOT_RUN
     assert not [block for block in shown.blocks if isinstance(block, Table | Figure)]
+
+
+def test_the_curves_are_of_one_k(tmp_path: Path) -> None:
+    for k, reached in ((1, 60.0), (4, 20.0)):
+        for method in (methods.PETRA, methods.BACKPROPAGATION):
+            fake_records.train(plan.planned("small", method, k, 3), tmp_path, reached)
+    (figure,) = [block for block in sections.made(length.EXHIBIT, tmp_path).blocks if isinstance(block, Figure)]
+    assert "PETRA 60." in figure.description

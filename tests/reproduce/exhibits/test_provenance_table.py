@@ -98,3 +98,13 @@ def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
     (finding,) = made(provenance.EXHIBIT, tmp_path).findings
     assert finding.text == f"1 cell failed: {reason}. {cell.name} (the words of the error)."
     assert finding.tone is tone
+
+
+def test_failed_cells_that_name_their_data_are_not_counted_as_silent(tmp_path: Path) -> None:
+    data = {"official": False, "reason": "a test", "deviations": ["none"], "files": {}}
+    fake_records.train(recipes.cell("smoke"), tmp_path, 95.0, data=data)
+    fake_records.begin(recipes.cell("smoke", seed=1), tmp_path).fail("diverged", "nan", {"data": data})
+    for seed in (2, 3):
+        fake_records.begin(recipes.cell("smoke", seed=seed), tmp_path).fail("diverged", "nan")
+    texts = [finding.text for finding in made(provenance.EXHIBIT, tmp_path).findings]
+    assert any("2 failed cells did not write down which they used" in text for text in texts)

@@ -1,5 +1,6 @@
 """The map of stability: what breaks, up to which rate nothing does, which is best, and what is not known."""
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -87,3 +88,11 @@ def test_the_map_shows_what_broke_what_has_no_accuracy_and_what_was_not_run(tmp_
     fake_records.train(at("PETRA", 1)[2], tmp_path, 10.0, epochs=0).fail("diverged", "the loss is nan")
     assert "pattern" in svg()
     assert "\N{MULTIPLICATION SIGN}" in svg()
+
+
+def test_the_map_is_of_one_seed_whatever_others_were_run(tmp_path: Path) -> None:
+    run(tmp_path, "PETRA", 1, [40.0])
+    run(tmp_path, "BACKPROPAGATION", 1, [50.0])
+    fake_probes.train(dataclasses.replace(at("PETRA", 1)[0], seed=1), tmp_path, 10.0)
+    sentence = made(stability.EXHIBIT, tmp_path).sentence
+    assert sentence.startswith("Of 1 point training breaks at 0 under PETRA")

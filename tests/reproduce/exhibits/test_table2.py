@@ -10,7 +10,7 @@ from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import table2
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS, Sweep
-from reproduce.show.content import TIMES, Entry, Section
+from reproduce.show.content import TIMES, Entry, Section, Standing, Tone
 from tests import fake_records, sections
 
 SMALL = "table2-small-cifar10"
@@ -138,3 +138,21 @@ def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: S
     baseline = sweep.baseline(sweep.datasets[0], "revnet18")
     assert baseline.batch_size == 2 * petra.batch_size  # CIFAR-10: 128 and 64, or half of both
     assert baseline.accumulation == 1
+
+
+def test_by_k_it_is_the_last_epoch_and_not_the_best(tmp_path: Path) -> None:
+    (cell,) = of_seeds(methods.PETRA, 1, (0,))
+    fake_records.train(cell, tmp_path, 60.0, extra={"best_test_accuracy": 65.0})
+    assert at(read(tmp_path), 1, 32)["PETRA"].raw == 60.0
+
+
+def test_values_that_differ_from_the_published_are_an_alert_and_every_arithmetic_counts(tmp_path: Path) -> None:
+    for seed in range(3):
+        cell = recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)
+        fake_records.train(cell, tmp_path, 90.0, extra={"best_test_accuracy": 90.0 + 0.1 * seed})
+    fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 2, precision="bf16"), tmp_path, 94.0)
+    section = read(tmp_path)
+    assert section.standing is Standing.DIFFERS
+    tones = {f.tone for f in section.findings if f.text.startswith("Table 2: ours at the paper's scale (float32)")}
+    assert tones == {Tone.ALERT}
+    assert any("2 of 27 published values" in finding.text for finding in section.findings)

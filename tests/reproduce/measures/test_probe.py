@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -129,3 +130,15 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
     probe.watch(p, 20)
     with pytest.raises(ValueError, match="draws random numbers"):
         train(probe, p, toys.batches(9))
+
+
+@pytest.mark.parametrize("make", [GradientQuality, ReconstructionProbe])
+def test_the_callers_memory_may_be_used_again_at_once(make: Callable[[int], Probe[Any]]) -> None:
+    data = toys.batches(12)
+    plain, probe = make(1), make(1)
+    train(plain, probed(plain, methods.PETRA, 12), data)
+    pipeline = probed(probe, methods.PETRA, 12)
+    x, y = map(torch.empty_like, data[0])
+    for images, labels in data:
+        train(probe, pipeline, [(x.copy_(images), y.copy_(labels))])
+    assert probe.collect() == plain.collect()

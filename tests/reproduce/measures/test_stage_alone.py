@@ -71,3 +71,8 @@ def test_an_update_comes_after_every_k_backwards(k: int) -> None:
     assert [turn.update is not None for turn in turns] == [(number + 1) % k == 0 for number in range(6)]
     assert stage.worker.version == 6 // k
     assert all(isinstance(turn, TurnSeconds) and turn.forward > 0 and turn.backward > 0 for turn in turns)
+
+
+def test_all_that_wait_have_entered():
+    stage = alone(network(), 1, methods.PETRA, waiting=3, k=3)
+    assert [message.micro_batch for message in stage._sent] == [0, 1, 2]

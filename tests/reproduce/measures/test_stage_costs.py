@@ -1,13 +1,17 @@
 """What each stage costs: every stage of a real narrow network is timed, and its messages weighed."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from petra_core import models
 from reproduce.cells.kinds import StageCostCell
 from reproduce.grids.plans import PLANS
+from reproduce.measures import stage_costs
 from reproduce.measures.context import Context, Stopped
+from reproduce.measures.stage_alone import StageAlone
 from reproduce.measures.stage_costs import measure
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
@@ -34,3 +38,17 @@ def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
     assert [row["bytes_up"] for row in result["stages"][:4]] == [2 * stream] * 3 + [stream]
     # Down to a stage that inverts goes its output beside the gradient; the stem below stage 1 wants none.
     assert [row["bytes_down"] for row in result["stages"][:4]] == [0, 2 * stream, 4 * stream, 4 * stream]
+
+
+def test_so_many_micro_batches_wait_as_the_stage_is_late_and_an_update_needs(monkeypatch):
+    waiting = []
+
+    def noted(*arguments, **settings):
+        waiting.append(settings["waiting"])
+        return StageAlone(*arguments, **settings)
+
+    monkeypatch.setattr(stage_costs, "StageAlone", noted)
+    cell = dataclasses.replace(CELL, method="PETRA", accumulation=3, repetitions=1)
+    rows = stage_costs.timed(cell, torch.device("cpu"))
+    assert waiting == [3] * 8 + [2, 0]
+    assert all(row["update"]["median"] > 0 for row in rows)

@@ -56,3 +56,8 @@ def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
         (["cpu"], 2, [1, 1]),
     ):
         assert [sharing(names, jobs, number) for number in range(jobs)] == shares
+
+
+def test_the_processor_may_be_named_twice_and_is_a_device_like_others_beside_a_gpu():
+    assert choose(["cpu", "cpu"]) == ("cpu",)
+    assert workers(("cpu", "cuda:0"), None, 1, cores=8) == 2

@@ -30,3 +30,15 @@ def test_ctrl_c_after_a_signal_has_its_usual_effect(first: signal.Signals) -> No
             assert interrupt.received == first
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Interrupt() as interrupt:
+            assert interrupt.exit_code == 143
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert (interrupt.received, interrupt.exit_code) == (signal.SIGINT, 130)
+    finally:
+        signal.signal(signal.SIGINT, before)
