@@ -144,8 +144,8 @@ def _judged(benchmark: Benchmark) -> Table:
 
 
 def _form(unit: str) -> Callable[[float], str]:
-    """A ratio to three decimals; else three digits, or more if it is large."""
-    return _digits if unit else "{:.3f}".format
+    """A ratio to three decimals, unless these say little of it; else three digits, or more if it is large."""
+    return _digits if unit else lambda ratio: f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
 
 
 def _digits(value: float) -> str:
