@@ -23,6 +23,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -37,6 +38,7 @@ from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDI
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
+R = TypeVar("R")  # a run, which is a dataclass with a `batch`
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
@@ -141,11 +143,11 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def largest_batch(peak: Callable[[int], int], limit: int, guess: int, device: torch.device) -> int:
-    """The largest batch of which `peak` is at most `limit` bytes, and does not run out of memory."""
+def largest_batch(run: R, peak: Callable[[R], int], limit: int, guess: int, device: torch.device) -> int:
+    """The largest `batch` of a run at which its `peak` is at most `limit` bytes, and does not run out of memory."""
 
     def fits(batch: int) -> bool:
-        needed = unless_out_of_memory(partial(peak, batch), device)
+        needed = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
         return needed is not None and needed <= limit
 
     return largest(fits, guess)
@@ -188,21 +190,13 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
     device = torch.device(run.device)
     for method in chosen:
         of_method = replace(run, method=method.name)
-        found: dict[int, int] = {}  # the allocated peak, by batch
-
-        def predicted(batch: int, run: MemoryRun = of_method) -> int:
-            return predicted_peak(replace(run, batch=batch))
-
-        def measured(batch: int, run: MemoryRun = of_method, found: dict[int, int] = found) -> int:
-            found[batch] = allocated(replace(run, batch=batch))[0].peak
-            return found[batch]
-
-        guess = largest_batch(predicted, limit, 64, device)
-        most = largest_batch(measured, limit, guess, device)
+        guess = largest_batch(of_method, predicted_peak, limit, 64, device)
+        most = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess, device)
         recorder.add("budget", method.title, LARGEST_PREDICTED, "images", guess)
         recorder.add("budget", method.title, LARGEST_FOUND, "images", most)
         if most:
-            recorder.add("budget", method.title, "allocated peak there", "B", found[most])
+            peak = allocated(replace(of_method, batch=most))[0].peak
+            recorder.add("budget", method.title, "allocated peak there", "B", peak)
         print(f"  {method.title}: largest batch {guess} predicted, {most} found")
 
 

@@ -203,17 +203,10 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
     """Measure the largest batch of every method under `limit` bytes."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
-
-        def predicted(batch: int, run: ParepropRun = of_method) -> int:
-            return predicted_peak(replace(run, batch=batch))
-
-        def measured(batch: int, run: ParepropRun = of_method) -> int:
-            return allocated(replace(run, batch=batch), device)
-
-        guess = largest_batch(predicted, limit, by_a_line(of_method, limit), device)
+        guess = largest_batch(of_method, predicted_peak, limit, by_a_line(of_method, limit), device)
         recorder.add(run.network, method.title, LARGEST_PREDICTED, "samples", guess)
         if find:
-            most = largest_batch(measured, limit, guess, device)
+            most = largest_batch(of_method, partial(allocated, device=device), limit, guess, device)
             recorder.add(run.network, method.title, LARGEST_FOUND, "samples", most)
 
 

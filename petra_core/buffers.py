@@ -29,7 +29,7 @@ class FrozenBuffers:
         self._saved: list[Tensor] = []  # of the others
 
     @property
-    def puts_back(self) -> bool:
+    def makes_copies(self) -> bool:
         """Whether there are buffers that are copies in this context."""
         return bool(self._others)
 

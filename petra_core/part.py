@@ -238,9 +238,9 @@ class Part:
         return self._memory[0].random is not None
 
     @property
-    def puts_buffers_back(self) -> bool:
-        """Whether a reconstruction saves buffers and puts them back after it."""
-        return self._frozen.puts_back
+    def copies_buffers(self) -> bool:
+        """Whether a reconstruction has copies in place of buffers."""
+        return self._frozen.makes_copies
 
     def backward(
         self,

@@ -298,10 +298,10 @@ class Worker:
     def forward_apart(self) -> bool:
         """Whether the R and B of a tick have nothing to do with its F, and could be done at the same time.
 
-        The head's B differentiates its F. And if there are buffers that R puts back, what F writes there meanwhile
-        would be undone; BatchNorm's running statistics are not among them, they are F's alone.
+        The head's B differentiates its F. And if there are buffers of which R has copies in their place, what F writes
+        there meanwhile would be lost; BatchNorm's running statistics are not among them, they are F's alone.
         """
-        return not self.is_head and not any(part.puts_buffers_back for part in self.parts)
+        return not self.is_head and not any(part.copies_buffers for part in self.parts)
 
     def backward(self, micro_batch: int) -> Message | None:
         """B: differentiate part by part. Returns the message downwards (None at stage 0)."""

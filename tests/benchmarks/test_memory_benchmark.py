@@ -34,10 +34,8 @@ def test_a_batch_that_runs_out_of_memory_does_not_fit(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return SimpleNamespace(peak=1000 * run.batch), MemoryReport(())
 
-    def peak(batch: int) -> int:
-        return allocated(dataclasses.replace(CHAIN, batch=batch))[0].peak
-
-    assert memory.largest_batch(peak, limit=10**9, guess=64, device=torch.device("cpu")) == 41
+    settings = {"limit": 10**9, "guess": 64, "device": torch.device("cpu")}
+    assert memory.largest_batch(CHAIN, lambda run: allocated(run)[0].peak, **settings) == 41
     monkeypatch.setattr(memory, "allocated", allocated)
     monkeypatch.setattr(memory, "growth_of_fresh_process", lambda *_: None)
     added: list[tuple[Any, ...]] = []

@@ -22,8 +22,8 @@ from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
-#: Where the code ran that made a record is no matter of how it is shown; schedules and asv's history are of no record.
 HEADLINES = "headlines"
+#: Where the code ran that made a record is no matter of how it is shown; schedules and asv's history are of no record.
 SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules"))
 
 

@@ -1,6 +1,7 @@
 """All messages of a tick in one operation at its end, as over NCCL, here over Gloo: the same bits, and nobody hangs."""
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -268,21 +269,22 @@ def test_it_is_the_way_of_nccl_and_layouts_that_do_not_agree_are_both_named() ->
 
 
 def disagree(rank: int) -> None:
-    """A later message of another shape, and an answer of another shape than what it answers, name both layouts."""
-    for batched in (False, True):
+    """A later message of another layout, and an answer of another layout than what it answers, name both layouts."""
+    first = torch.zeros(2, 3)
+    others = ((torch.zeros(2, 4), r"\(2, 3\)", r"\(2, 4\)"), (first.double(), "float32", "float64"))
+    for batched, (other, had, has) in itertools.product((False, True), others):
         channel = ProcessChannel((1, 1), batched=batched)
         clock = Clock(methods.PETRA, 2, 1)
-        first, other = (torch.zeros(2, size) for size in (3, 4))
         channel.begin(clock.tick(enter=True))
         if rank == 0:
             channel.send(1, Message(0, (first,)))
         channel.end()
         channel.begin(clock.tick(enter=True))
         if rank == 0:
-            later = r"micro-batch 1 from stage 0 to stage 1 has the layout .*\(2, 4\).*, those before it had .*\(2, 3\)"
+            later = f"micro-batch 1 from stage 0 to stage 1 has the layout .*{has}.*, those before it had .*{had}"
             with pytest.raises(ChannelError, match=later):
                 channel.send(1, Message(1, (other,)))
-            answer = r"stage 0 on rank 0 sends stage 1 on rank 1 .*\(2, 3\).*, and what comes back .*\(2, 4\)"
+            answer = f"stage 0 on rank 0 sends stage 1 on rank 1 .*{had}.*, and what comes back .*{has}"
             with pytest.raises(ChannelError, match=answer):
                 channel.end()
         else:
@@ -373,26 +375,3 @@ def close_while_it_travels(rank: int) -> None:
 @pytest.mark.slow
 def test_a_channel_is_closed_when_the_last_message_has_arrived() -> None:
     in_processes(2, close_while_it_travels)
-
-
-def other_dtype(rank: int) -> None:
-    channel = ProcessChannel((1, 1))
-    clock, first = Clock(methods.PETRA, 2, 1), torch.zeros(2, 3)
-    channel.begin(clock.tick(enter=True))
-    if rank == 0:
-        channel.send(1, Message(0, (first,)))
-    channel.end()
-    channel.begin(clock.tick(enter=True))
-    if rank == 0:
-        with pytest.raises(ChannelError, match=r"what comes back .*float64"):
-            channel.end()
-    else:
-        channel.collect(1, Action(Kind.FORWARD, 0))
-        channel.send(0, Message(0, (first,), (first.double(),)))
-        channel.end()
-    dist.barrier()
-
-
-@pytest.mark.slow
-def test_what_comes_back_in_another_dtype_is_refused() -> None:
-    in_processes(2, other_dtype)

@@ -55,7 +55,8 @@ def two_replicas(rank: int) -> None:
     for parameter in stage.parameters():
         parameter.grad = torch.full_like(parameter, rank)
     single.average_gradients(0, 0, stage)  # of one replica, whatever other processes do
-    assert all(bool((parameter.grad == rank).all()) for parameter in stage.parameters())  # type: ignore[union-attr]
+    gradients = [parameter.grad for parameter in stage.parameters()]
+    assert all(gradient is not None and bool((gradient == rank).all()) for gradient in gradients)
     data = toys.batches(24)
     for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA):
         for k in (1, 3):

@@ -1,10 +1,12 @@
 """Checkpoints of several processes: whole or not there, and read by any number of them."""
 
+import contextlib
 import os
 import pickle
 import resource
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,21 +43,28 @@ def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
     assert not folder.path.exists()
 
 
+@contextlib.contextmanager
+def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iterator[None]:
+    """Context whose work ends in a kill where it calls this function."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
 def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at the end of an epoch: saved after its last micro-batch, and after its evaluation."""
     folder = Folder(tmp_path)
-
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     for _ in range(2):
         folder.save(16, PARTS)
-        with monkeypatch.context() as patch:
-            patch.setattr(sharded, "save_state_dict", killed)
-            with pytest.raises(KeyboardInterrupt):
-                folder.save(16, {"stage_0": 5})
+        with killed_at(monkeypatch, sharded, "save_state_dict"):
+            folder.save(16, {"stage_0": 5})
         assert_bitwise_equal(folder.load(PARTS), PARTS)
     folder.save(16, {"stage_0": 6})
     assert folder.load(["stage_0"]) == {"stage_0": 6}
@@ -136,49 +145,7 @@ class MakesFolder:
 
 
 def write(rank: int, path: Path) -> None:
-    folder = Folder(path)
-    for number in (1, 2):
-        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * number + rank))})
-        dist.barrier()
-        assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * number + 2] * 2
-
-
-@pytest.mark.slow
-def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
-    in_processes(3, write, tmp_path)
-    parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
-    assert [part[0].item() for part in parts.values()] == [20, 21, 22]
-
-
-def killed(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Folder(tmp_path)
-    folder.save(1, PARTS)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            folder.save(2, {"stage_0": 5})
-    assert_bitwise_equal(folder.load(PARTS), PARTS)
-
-
-def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Folder(tmp_path)
-    folder.save(1, PARTS)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            folder.remove()
-    assert not folder.exists
-
-
-def save_twice_under_one_number(rank: int, path: Path) -> None:
+    """The second number twice: all write into the folder that the first rank has chosen for it."""
     folder = Folder(path)
     for turn, number in enumerate((1, 2, 2)):
         folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})
@@ -188,5 +155,27 @@ def save_twice_under_one_number(rank: int, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_ranks_write_into_the_folder_that_the_first_has_chosen(tmp_path: Path) -> None:
-    in_processes(3, save_twice_under_one_number, tmp_path)
+def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
+    in_processes(3, write, tmp_path)
+    parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in parts.values()] == [20, 21, 22]
+
+
+def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    with killed_at(monkeypatch, Path, "replace"):
+        folder.save(2, {"stage_0": 5})
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    with killed_at(monkeypatch, shutil, "rmtree"):
+        folder.remove()
+    assert not folder.exists
