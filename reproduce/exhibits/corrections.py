@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pandas import DataFrame
-
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import CHANCE, Samples, judge, means, measured, points
+from reproduce.show.compare import CHANCE, Samples, judge, means, measured
 from reproduce.show.content import MEGABYTE, Entry, Finding, with_sign
 from reproduce.show.content import estimate as estimated
 from reproduce.show.facets import facet
@@ -26,7 +24,9 @@ from reproduce.words import conjunction, count
 
 CHOICE = 0  # the seed on which a learning rate is chosen
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
-Place = tuple[Any, ...]  # what is compared with what (network and k, or epochs), the method's name, the cure's title
+Place = tuple[
+    Any, ...
+]  # what is compared with what (network, k, epochs if longer), the name of the method, the title of the cure
 Less = dict[tuple[str, Place], Judgement]  # by "backpropagation", "same optimizer" or "alone", and place
 INTRODUCTION = (
     "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
@@ -62,15 +62,19 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rate=sheet.runs["settings"].map(lambda key: tried[key].rate),
         megabytes=sheet.runs["peak_bytes"].astype(float) / MEGABYTE,
     )
-    runs = every[every["epochs"] == every["epochs"].min()]
+    shortest = every["epochs"].min()
+    runs = every[every["epochs"] == shortest]
     recipes = runs[runs["rate"] == 1]
     by = ["network", "k", "method", "cure"]
     plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
     less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
-    yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)))
+    after = means(every[every["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "cure"])
+    longer = _compared(after)
+    yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)), shortest, longer)
     yield from _told(less, "at the recipe's rate")
     yield from _told(less_at_best, "at best rates")
+    yield from _told(longer, "for longer")
     setting = sheet.described(recipes, width=False, rate=False)
     yield facet(
         [
@@ -144,25 +148,18 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             ),
             grouped=True,
         )
-    yield from _longer(sheet, every)
-
-
-def _longer(sheet: Sheet, every: DataFrame) -> Iterator[Shown]:
-    """What is left of a gain after more epochs."""
-    shortest = every["epochs"].min()
-    runs = every[every["epochs"] > shortest]
-    accuracy = means(runs, "test_accuracy", ["epochs", "method", "cure"])
-    if any(sample.values for sample in accuracy.values()):
+    if any(sample.values for sample in after.values()):
+        lasting = sheet.described(every[every["epochs"] > shortest], length=False, rate=False)
         yield table(
             key=f"corrections-{sheet.key}-longer",
             caption="The cures that won most, for longer, each at its rate of the table before, PETRA alone and "
-            f"backpropagation at the recipe's ({sheet.described(runs, length=False, rate=False)}; k = 1).",
-            rows=[place for place in accuracy if place[1] == PETRA.name],
+            f"backpropagation at the recipe's ({lasting}; k = 1).",
+            rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
-                words("cure", lambda place: place[2]),
-                number("epochs", lambda place: place[0]),
-                mean("accuracy, %", accuracy.get),
-                *_differences(_compared(accuracy)),
+                words("cure", lambda place: place[-1]),
+                number("epochs", lambda place: place[2]),
+                mean("accuracy, %", after.get),
+                *_differences(longer),
             ],
             notes=(
                 f"Rates were chosen after {count(shortest, 'epoch')}, cures after fewer epochs than these, with seed "
@@ -170,6 +167,11 @@ def _longer(sheet: Sheet, every: DataFrame) -> Iterator[Shown]:
             ),
             grouped=True,
         )
+
+
+def _where(place: Place) -> str:
+    network, k, *epochs, _, _ = place
+    return ", ".join([network, f"k = {k}", *(count(number, "epoch") for number in epochs)])
 
 
 def _alone(place: Place) -> Place:
@@ -228,25 +230,31 @@ def _of_petra(less: Less, kind: str) -> list[tuple[Place, Judgement, Estimate]]:
     ]
 
 
-def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]]) -> Sentence:
-    """The cure that wins most under PETRA: at best rates, if any is shown on other seeds, else at the recipe's."""
+def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]], shortest: int, longer: Less) -> Sentence:
+    """The cure that wins most under PETRA, at best rates if any is shown on other seeds; what is left of it in the end.
+
+    What is won in few epochs may be speed, by another optimizer above all, which is gone where training ends.
+    """
     for runs, less in views:
         won = _of_petra(less, "alone")
         if not won:
             continue
-        best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
-        loss = points(runs.accuracy[_exact(best)] - runs.accuracy[_alone(best)]).removeprefix("+")
-        alike = less.get(("same optimizer", best))
-        left = alike.difference if alike else None
-        by_chance = judgement.verdict is Verdict.DIFFER and not judgement.survives
+        best, _, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
+        later = {
+            epochs: left
+            for (network, k, epochs, *_, cure), _, left in _of_petra(longer, "alone")
+            if (network, k, cure) == (*best[:2], best[-1])
+        }
+        in_the_end = f", {_gain(later[max(later)])} after {max(later)}" if later else ""
         return Sentence(
-            f"{best[0]}, k = {best[1]}{', best rates' * bool(runs.rates)}: {best[3]} {with_sign(gain.mean, 1)}"
-            f"{' points' if left else f' of {loss} points lost'} "
-            f"(n = {gain.n}, {judgement.verdict.value}{CHANCE * by_chance}), "
-            f"{f'{estimated(left, 1, sign=True).text} to its backpropagation, ' if left else ''}"
+            f"{_where(best)}: {best[-1]} {_gain(gain)} points after {count(shortest, 'epoch')}{in_the_end}; "
             f"{runs.share(best):.2f} times PETRA's bytes."
         )
     return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
+
+
+def _gain(points: Estimate) -> str:
+    return estimated(points, 1, sign=True).text + " (one seed)" * (points.n == 1)
 
 
 def _told(less: Less, where: str) -> Iterator[Finding]:
@@ -254,7 +262,7 @@ def _told(less: Less, where: str) -> Iterator[Finding]:
     several = [of for of in _of_petra(less, "alone") if of[2].n > 1]
     for said, sign in (("win", 1), ("lose", -1)) if several else ():
         named = [
-            f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(gain.mean, 1)}){CHANCE * (not judgement.survives)}"
+            f"{place[-1]} ({_where(place)}: {with_sign(gain.mean, 1)}){CHANCE * (not judgement.survives)}"
             for place, judgement, gain in several
             if judgement.verdict is Verdict.DIFFER and sign * gain.mean > 0
         ]
@@ -263,8 +271,7 @@ def _told(less: Less, where: str) -> Iterator[Finding]:
             f"points: {conjunction(named) or 'none'}."
         )
     alike = [
-        f"{place[-1]} ({place[0]}, k = {place[1]}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, "
-        f"{judgement.verdict.value})"
+        f"{place[-1]} ({_where(place)}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, {judgement.verdict.value})"
         for place, judgement, less_exact in _of_petra(less, "same optimizer")
     ]
     if alike:
