@@ -24,9 +24,7 @@ from reproduce.words import conjunction, count
 
 CHOICE = 0  # the seed on which a learning rate is chosen
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
-Place = tuple[
-    Any, ...
-]  # what is compared with what (network, k, epochs if longer), the name of the method, the title of the cure
+Place = tuple[Any, ...]  # network, k, epochs if for longer, the name of the method, the title of the cure
 Less = dict[tuple[str, Place], Judgement]  # by "backpropagation", "same optimizer" or "alone", and place
 INTRODUCTION = (
     "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
@@ -257,12 +255,16 @@ def _gain(points: Estimate) -> str:
     return estimated(points, 1, sign=True).text + " (one seed)" * (points.n == 1)
 
 
+def _chance(judgement: Judgement) -> str:
+    return CHANCE * (judgement.verdict is Verdict.DIFFER and not judgement.stands)
+
+
 def _told(less: Less, where: str) -> Iterator[Finding]:
     """Of the cures under PETRA that were tried with several seeds, which win and which lose."""
     several = [of for of in _of_petra(less, "alone") if of[2].n > 1]
     for said, sign in (("win", 1), ("lose", -1)) if several else ():
         named = [
-            f"{place[-1]} ({_where(place)}: {with_sign(gain.mean, 1)}){CHANCE * (not judgement.survives)}"
+            f"{place[-1]} ({_where(place)}: {with_sign(gain.mean, 1)}){_chance(judgement)}"
             for place, judgement, gain in several
             if judgement.verdict is Verdict.DIFFER and sign * gain.mean > 0
         ]
@@ -271,7 +273,8 @@ def _told(less: Less, where: str) -> Iterator[Finding]:
             f"points: {conjunction(named) or 'none'}."
         )
     alike = [
-        f"{place[-1]} ({_where(place)}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, {judgement.verdict.value})"
+        f"{place[-1]} ({_where(place)}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, {judgement.verdict.value}"
+        f"{_chance(judgement)})"
         for place, judgement, less_exact in _of_petra(less, "same optimizer")
     ]
     if alike:
