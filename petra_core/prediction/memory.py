@@ -8,7 +8,7 @@ without autocast; temporaries inside an operation are in neither.
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,25 +17,12 @@ from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.narrowing import narrowed
-from petra_core.prediction.footprint import Footprint, StagePrediction, of_footprints
+from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 
 __all__ = ["footprints", "predict"]
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Bytes of one block, for one micro-batch."""
-
-    inputs: int  # as a message
-    kept: int
-    side: int
-    outputs: int  # as a message
-    graph: int
-    invertible: bool
-    is_head: bool
 
 
 def footprints(
@@ -52,8 +39,14 @@ def footprints(
     target = target.to("meta")
     per_stage = []
     for index, stage in enumerate(stages):
-        blocks, streams = _measure(stage, streams, target, messages if index else None, messages)
-        per_stage.append(_footprint(stage, blocks, method, payload([target]), optimizer))
+        blocks = []
+        for part in stage.parts():
+            block, streams = _of_block(part, method, streams, target, optimizer, messages if index else None, messages)
+            blocks.append(block)
+        whole = joined(blocks)
+        if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
+            whole = replace(whole, passing=sum(block.passing for block in blocks))
+        per_stage.append(whole)
     return tuple(per_stage)
 
 
@@ -95,50 +88,37 @@ def predict(
     )
 
 
-def _footprint(
-    stage: Stage, blocks: Sequence[_Sizes], method: Method, target_bytes: int, optimizer: OptimizerFactory | None
-) -> Footprint:
-    is_head = blocks[-1].is_head
-    lasts = [block.is_head or method.keeps_graph for block in blocks]
-    reconstructed = [block.graph for block, last in zip(blocks, lasts, strict=True) if not last]
-    return Footprint(
-        parameters=payload(stage.parameters()),
-        buffers=payload(stage.buffers()),
-        optimizer=_optimizer_bytes(stage, optimizer),
-        trainable=payload(parameter for parameter in stage.parameters() if parameter.requires_grad),
-        kept=sum(block.kept for block in blocks if not (method.reconstructs and block.invertible)),
-        side=sum(block.side for block in blocks if method.reconstructs and block.invertible),
-        lasting=sum(block.graph for block, last in zip(blocks, lasts, strict=True) if last),
-        passing=sum(reconstructed) if method.overlapped and not is_head else max(reconstructed, default=0),
-        below=blocks[0].inputs,
-        above=0 if is_head else blocks[-1].outputs * (2 if method.reconstructs and blocks[-1].invertible else 1),
-        target=target_bytes if is_head else 0,
+def _of_block(
+    block: Stage,
+    method: Method,
+    streams: Streams,
+    target: Tensor,
+    optimizer: OptimizerFactory | None,
+    below: torch.dtype | None,
+    above: torch.dtype | None,
+) -> tuple[Footprint, Streams]:
+    """The footprint of a block by a pass on the meta device, and its output; messages are narrowed to dtypes."""
+    block = copy.deepcopy(block).to("meta").train()
+    with torch.enable_grad(), SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved:
+        tape = block.record_loss(streams, target) if isinstance(block, HeadStage) else block.record(streams)
+    assert tape.outputs is not None
+    is_head = isinstance(block, HeadStage)
+    lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
+    sent = 0 if is_head else payload(narrowed(tape.outputs, above) or ())
+    footprint = Footprint(
+        parameters=payload(block.parameters()),
+        buffers=payload(block.buffers()),
+        optimizer=_optimizer_bytes(block, optimizer),
+        trainable=payload(parameter for parameter in block.parameters() if parameter.requires_grad),
+        kept=0 if reconstructs else payload(block.keep(streams)),
+        side=payload(block.side(streams)) if reconstructs else 0,
+        lasting=saved.bytes if lasts else 0,
+        passing=0 if lasts else saved.bytes,
+        below=payload(narrowed(streams, below) or ()),
+        above=2 * sent if reconstructs else sent,
+        target=payload([target]) if is_head else 0,
     )
-
-
-def _measure(
-    stage: Stage, streams: Streams, target: Tensor, below: torch.dtype | None, above: torch.dtype | None
-) -> tuple[list[_Sizes], Streams]:
-    """Sizes of the stage's blocks by a pass on the meta device, and its output; messages are narrowed to dtypes."""
-    blocks = []
-    for part in stage.parts():
-        part = copy.deepcopy(part).to("meta").train()
-        with torch.enable_grad(), SavedTensors([*streams, *part.parameters(), *part.buffers()]) as saved:
-            tape = part.record_loss(streams, target) if isinstance(part, HeadStage) else part.record(streams)
-        assert tape.outputs is not None
-        blocks.append(
-            _Sizes(
-                inputs=payload(narrowed(streams, below) or ()),
-                kept=payload(part.keep(streams)),
-                side=payload(part.side(streams)),
-                outputs=payload(narrowed(tape.outputs, above) or ()),
-                graph=saved.bytes,
-                invertible=part.invertible,
-                is_head=isinstance(part, HeadStage),
-            )
-        )
-        streams = tape.outputs
-    return blocks, streams
+    return footprint, tape.outputs
 
 
 def _optimizer_bytes(stage: Stage, factory: OptimizerFactory | None) -> int:
