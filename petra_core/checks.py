@@ -10,6 +10,7 @@ from petra_core.channel import Channel
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
+from petra_core.narrowing import DTYPES
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
 __all__ = [
@@ -84,7 +85,7 @@ def check_residual(residual: nn.Module) -> None:
         ValueError: F is such a function.
 
     """
-    layers = [layer for layer in residual.modules() if _is_leaf(layer) and not isinstance(layer, nn.Identity)]
+    layers = [m for m in residual.modules() if next(m.children(), None) is None and not isinstance(m, nn.Identity)]
     if len(layers) < 2 or not isinstance(layers[-1], nn.ReLU | nn.ReLU6):
         return
     weight, bias = getattr(layers[-2], "weight", None), getattr(layers[-2], "bias", None)
@@ -100,18 +101,14 @@ def check_residual(residual: nn.Module) -> None:
     )
 
 
-def _is_leaf(module: nn.Module) -> bool:
-    return next(module.children(), None) is None
-
-
 def check_settings(
-    method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: torch.dtype | None
+    method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any, messages: Any
 ) -> None:
     """Check the types of a pipeline's settings; a name in place of a value is refused.
 
     Raises:
         TypeError: something is of another kind.
-        ValueError: there is no mixed precision of this dtype.
+        ValueError: there is no mixed precision of this dtype, or messages cannot be sent in it.
 
     """
     for name, value, kind, such in (
@@ -133,6 +130,8 @@ def check_settings(
         )
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
+    if messages not in (None, *DTYPES):
+        raise ValueError(f"messages are sent as they are (None) or as {', '.join(map(str, DTYPES))}, got {messages}")
 
 
 def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:

@@ -24,16 +24,10 @@ import torch
 
 from petra_core.tape import Streams
 
-__all__ = ["check_messages", "narrowed", "widened"]
+__all__ = ["DTYPES", "narrowed", "widened"]
 
 #: What messages can be narrowed to. Not float16: a gradient above 65504 or below 6e-8 would be lost.
 DTYPES = (torch.bfloat16,)
-
-
-def check_messages(dtype: torch.dtype | None) -> None:
-    """Raise ValueError if messages cannot be sent in this dtype."""
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"messages are sent as they are (None) or as {', '.join(map(str, DTYPES))}, got {dtype}")
 
 
 def narrowed(streams: Streams | None, dtype: torch.dtype | None) -> Streams | None:

@@ -35,7 +35,6 @@ from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_weights
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
-from petra_core.narrowing import check_messages
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Clock, Kind, Recording
@@ -113,8 +112,7 @@ class Pipeline:
         check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
-        check_settings(method, optimizer, forward_weights, correction, autocast)
-        check_messages(messages)
+        check_settings(method, optimizer, forward_weights, correction, autocast, messages)
         check_delay_settings(method, forward_weights, correction)
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed, replicas)
