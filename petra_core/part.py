@@ -75,6 +75,7 @@ class Part:
 
     Attributes:
         corrector: corrects late gradients and the weights of late backwards, if there is one.
+        frozen: keeps the block's buffers as they are while a reconstruction is evaluated.
 
     """
 
@@ -105,7 +106,7 @@ class Part:
         # The current weights once more, as leaves on the same storage that no optimizer knows. Kept graphs are
         # recorded on these: an update gives the parameters other storage before such a graph is differentiated.
         self._current: Mapping[str, Tensor] | None = None
-        self._frozen = FrozenBuffers(stage.function)
+        self.frozen = FrozenBuffers(stage.function)
         self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
         self._ledger = ledger
         self._device = device
@@ -219,7 +220,7 @@ class Part:
         with (
             self._precision(),
             torch.enable_grad(),
-            self._frozen,
+            self.frozen,
             replay(entry.random, self._device),
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
@@ -236,11 +237,6 @@ class Part:
     def draws(self) -> bool:
         """Whether the forward of the oldest entry drew random numbers, so that its `reconstruct` will too."""
         return self._memory[0].random is not None
-
-    @property
-    def copies_buffers(self) -> bool:
-        """Whether a reconstruction has copies in place of buffers."""
-        return self._frozen.makes_copies
 
     def backward(
         self,

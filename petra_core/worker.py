@@ -96,10 +96,6 @@ class Message:
             return self
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The message as plain data."""
-        return {"micro_batch": self.micro_batch, "streams": self.streams, "gradients": self.gradients}
-
 
 def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     if streams is None:
@@ -301,7 +297,7 @@ class Worker:
         The head's B differentiates its F. And if there are buffers of which R has copies in their place, what F writes
         there meanwhile would be lost; BatchNorm's running statistics are not among them, they are F's alone.
         """
-        return not self.is_head and not any(part.copies_buffers for part in self.parts)
+        return not self.is_head and not any(part.frozen.makes_copies for part in self.parts)
 
     def backward(self, micro_batch: int) -> Message | None:
         """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
@@ -397,7 +393,7 @@ class Worker:
             "version": self.version,
             "parts": [part.state_dict() for part in self.parts],
             "random": [stream.state for stream in self._streams] if len(self._streams) > 1 else self._streams[0].state,
-            **{name: [message.state_dict() for message in inbox] for name, inbox in self._inboxes()},
+            **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
 
