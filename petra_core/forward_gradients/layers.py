@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.grad import conv2d_weight
 
-__all__ = ["Layer", "Observed", "layers_of", "observing", "shares", "shifted"]
+__all__ = ["NORMS", "Layer", "Observed", "layers_of", "observing", "shares", "shifted"]
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -35,11 +35,6 @@ class Layer:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters of the layer by name: `weight` and, where there is one, `bias`."""
         return dict(self.module.named_parameters(recurse=False))
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether it is a BatchNorm."""
-        return isinstance(self.module, NORMS)
 
 
 def layers_of(block: nn.Module) -> list[Layer]:

@@ -52,11 +52,6 @@ class Guess(enum.Enum):
         """Whether nothing of the network or the batch is in it."""
         return self in (Guess.GAUSSIAN, Guess.RADEMACHER)
 
-    @property
-    def needs_other_blocks(self) -> bool:
-        """Whether it comes down from blocks above, and so takes backpropagation."""
-        return self in (Guess.NEXT, Guess.GLOBAL)
-
 
 class Space(enum.Enum):
     """The tensors in which target and guess are multiplied, and for which there is one number a_n."""
@@ -121,7 +116,7 @@ class ForwardGradient:
     released: frozenset[Fault] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.derivative is Derivative.JVP and self.guess.needs_other_blocks:
+        if self.derivative is Derivative.JVP and self.guess in (Guess.NEXT, Guess.GLOBAL):
             raise ValueError(
                 f"the guess {self.guess.value!r} comes down through other blocks, which forward mode does without; "
                 f"use the derivative 'projection', or another guess"

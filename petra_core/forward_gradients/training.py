@@ -27,7 +27,7 @@ from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
 from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
-from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
+from petra_core.forward_gradients.layers import NORMS, Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
@@ -411,7 +411,7 @@ class ForwardGradients:
 
     def _set_gradient(self, layer: Layer, name: str, gradient: Tensor, guess: Tensor) -> None:
         parameters = layer.parameters
-        if name == "bias" and layer.is_norm and Fault.BIAS in self.settings.released:
+        if name == "bias" and isinstance(layer.module, NORMS) and Fault.BIAS in self.settings.released:
             parameters["weight"].grad = gradient
             parameters["bias"].grad = None if self.settings.guess.is_noise else guess.sum(0)
         else:
