@@ -92,9 +92,7 @@ def near_matches(wrong: str, names: typing.Iterable[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _checked(name: str, value: object, wanted: Any) -> object:

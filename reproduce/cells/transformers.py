@@ -16,7 +16,7 @@ Without dropout and stochastic depth: a cell has no setting for them.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from petra_core.sizes import (
@@ -74,13 +74,9 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
     arguments: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
     if coupling != OWN:
         arguments = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
-    families: dict[str, Callable[..., list[Stage]]] = {
-        "vit": models.vit,
-        "revvit": models.revvit,
-        "revswin": models.revswin,
-        "revmvit": models.revmvit,
-    }
-    return families[family](size, num_classes=num_classes, image_size=image_size, patch=patch, **arguments)
+    make = getattr(models, family)
+    stages: list[Stage] = make(size, num_classes=num_classes, image_size=image_size, patch=patch, **arguments)
+    return stages
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:
