@@ -71,7 +71,8 @@ def code() -> tuple[dict[str, Any], str]:
     """
     version = _version("petra-suite")
     try:
-        _check_ours()
+        # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
+        _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
         commit = _git("rev-parse", "HEAD").strip()
         patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary", "--", ".", f":(exclude){RECORDS}")
         new = _git("ls-files", "--others", "--exclude-standard", "--", *SOURCES).splitlines()
@@ -86,11 +87,6 @@ def code() -> tuple[dict[str, Any], str]:
         "untracked": new,
     }
     return entry, patch
-
-
-def _check_ours() -> None:
-    """An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file."""
-    _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
 
 
 def _git(*arguments: str) -> str:
