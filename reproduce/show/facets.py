@@ -594,19 +594,16 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
     return labelled
 
 
-def around(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of a percent axis around these values, with half their range (at least half a point) to spare."""
-    low, high = min(values), max(values)
-    spare = max(0.5, (high - low) / 2)
-    return max(0.0, low - spare), min(100.0, high + spare)
-
-
 def cut_to(frame: DataFrame, y: str) -> Layer:
-    """Scale the y-axis to the rows: with three seeds the band of a mean is wider than everything else."""
+    """Scale the y-axis, percent, to the rows: with three seeds the band of a mean is wider than everything else.
+
+    Half their range (at least half a point) is to spare.
+    """
 
     def cut_to(panel: Panel) -> None:
-        values = [value for value in np.asarray(frame[y], dtype=float) if not np.isnan(value)]
-        if values:
-            panel.axes.set_ylim(around(values))
+        values = frame[y].astype(float).dropna()
+        if len(values):
+            spare = max(0.5, (values.max() - values.min()) / 2)
+            panel.axes.set_ylim(max(0.0, values.min() - spare), min(100.0, values.max() + spare))
 
     return cut_to
