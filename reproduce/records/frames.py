@@ -316,6 +316,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""
+    last = [float(line["test_accuracy"]) for line in run.metrics[-averaged(cell) :]] if run.done else []
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
@@ -323,19 +324,13 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "recipe": _recipe(cell),
         "arithmetic": cell.precision + torchvision,
         "broken": broken(run),
-        "final_accuracy": _final_accuracy(cell, run) if run.done else None,
+        "final_accuracy": sum(last) / len(last) if last else None,
     }
 
 
 def averaged(cell: TrainedCell) -> int:
     """Epochs over which Figure 4 averages: the last 10 as in the paper, if so many follow the last drop; else 1."""
     return AVERAGED if cell.epochs - max(cell.drops, default=0) >= AVERAGED else 1
-
-
-def _final_accuracy(cell: TrainedCell, run: Run[Cell]) -> float:
-    """Percent, averaged over the last epochs."""
-    last = [float(line["test_accuracy"]) for line in run.metrics[-averaged(cell) :]]
-    return sum(last) / len(last)
 
 
 def _lines(run: Run[Cell], *, single: bool) -> Iterator[tuple[Any, ...]]:
@@ -352,29 +347,28 @@ def _lines(run: Run[Cell], *, single: bool) -> Iterator[tuple[Any, ...]]:
                 yield from ((*head, stage, measure, value) for stage, value in enumerate(values))
 
 
-def _parts(run: Run[Cell]) -> Iterator[tuple[Any, ...]]:
-    name = run.cell.name  # a hash of all settings: once a run, not once a row
-    return ((name, *part) for part in (_stage_values(run.cell, run.result) if run.done else ()))
-
-
-def _stage_values(cell: Cell, result: dict[str, Any]) -> Iterator[tuple[int, str, str, float]]:
+def _parts(run: Run[Cell]) -> Iterator[tuple[str, int, str, str, float]]:
+    cell, result = run.cell, run.result
+    if not run.done:
+        return
+    name = cell.name  # a hash of all settings: once a run, not once a row
     if isinstance(cell, MemoryCell):
         for row in result["rows"]:
             for of in ("held", "peak", "predicted"):
-                yield row["stage"], row["kind"], of, row[of]
+                yield name, row["stage"], row["kind"], of, row[of]
     elif isinstance(cell, ComplexityCell):
         for row in result["rows"]:
             for kind, value in row.items():
                 if kind not in ("stage", "invertible") and value is not None:
-                    yield row["stage"], kind, "held", value
+                    yield name, row["stage"], kind, "held", value
         for row in result["memory"]:
             for of in ("predicted", "measured"):
-                yield row["stage"], row["kind"], of, row[of]
+                yield name, row["stage"], row["kind"], of, row[of]
     elif isinstance(cell, StageCostCell):
         for row in result["stages"]:
             for of in ("forward", "backward", "update"):
-                yield row["stage"], "seconds", of, row[of]["median"]
+                yield name, row["stage"], "seconds", of, row[of]["median"]
     elif isinstance(cell, TrainedCell):
         for stage, row in enumerate(result.get("stages", ())):
             for kind, value in row.items():
-                yield stage, kind, "peak", value
+                yield name, stage, kind, "peak", value
