@@ -124,10 +124,6 @@ class RandomStream:
         else:
             self.state = (*(tensor.cpu() for tensor in state), *self._first[len(state) :])[: len(self._first)]
 
-    def ahead(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which is drawn what the next forward will draw from a stream of its own, which stays as it is."""
-        return replay(self.state, self._device)
-
     def __enter__(self) -> None:
         outside = capture(self._device)
         self._begin, self._outside = self.state or outside, outside

@@ -71,20 +71,14 @@ class Trace:
         self._spans.append((WAIT, stage, tick, where, begun, self._now(where)))
 
     @property
-    def events(self) -> tuple[Event, ...]:
-        """All that was done; waits for the device to have done it."""
-        return tuple(event for event in self._all() if event.name[0] != WAIT)
-
-    @property
-    def waits(self) -> tuple[Event, ...]:
-        """The times in which messages were waited for, by stage and tick; those of no length too."""
-        return tuple(event for event in self._all() if event.name[0] == WAIT)
-
-    def _all(self) -> Iterator[Event]:
+    def events(self) -> list[Event]:
+        """All that was done, and the times in which messages were waited for; waits for the device to have done it."""
         for device in self._zeros:
             torch.cuda.synchronize(device)
-        for kind, stage, number, where, begin, end in self._spans:
-            yield Event(self.device, (kind, stage, number), self._seconds(where, begin), self._seconds(where, end))
+        return [
+            Event(self.device, (kind, stage, number), self._seconds(where, begin), self._seconds(where, end))
+            for kind, stage, number, where, begin, end in self._spans
+        ]
 
     def _now(self, where: torch.device) -> Moment:
         if where.type != "cuda":
@@ -118,7 +112,7 @@ def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:
             bubble, would count it as such.
 
     """
-    events = [event for trace in traces for event in (*trace.events, *(trace.waits if waits else ()))]
+    events = [event for trace in traces for event in trace.events if waits or event.name[0] != WAIT]
     start = min((event.begin for event in events), default=0.0)
     events.sort(key=lambda event: (event.device, event.begin, event.end))
     return Timeline(
@@ -133,7 +127,7 @@ def gathered(trace: Trace) -> list[Trace]:
     Traces of other machines are put on the clock of rank 0's.
     """
     dist.barrier()
-    mine = (platform.node(), time.perf_counter(), trace.device, [*trace._all()])
+    mine = (platform.node(), time.perf_counter(), trace.device, trace.events)
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
     first_machine, first_clock, _, _ = everybody[0]

@@ -14,7 +14,6 @@ last to the first, so that one block's graph is alive at a time:
 A prime marks what is reconstructed: y' is y but for rounding and the updates since.
 """
 
-import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
 from petra_core.narrowing import narrowed, widened
 from petra_core.part import Ahead, Part
-from petra_core.randomness import RandomStream
+from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
@@ -356,11 +355,11 @@ class Worker:
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
         """Evaluate the stage with the current weights, or as a micro-batch's forward would be now; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
-        with contextlib.ExitStack() as stack:
-            version, ahead = self.version, None
-            if micro_batch is not None:
-                version, ahead = self._weights_for(micro_batch)
-                stack.enter_context(self._streams[micro_batch % len(self._streams)].ahead())
+        version, ahead, drawn_next = self.version, None, None
+        if micro_batch is not None:
+            version, ahead = self._weights_for(micro_batch)
+            drawn_next = self._streams[micro_batch % len(self._streams)].state
+        with replay(drawn_next, self.device):
             for part in self.parts:
                 streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
         return streams
