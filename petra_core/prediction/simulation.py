@@ -42,9 +42,9 @@ class Cost:
     weights: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "update", "up", "down", "weights"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
 
 
 @dataclass(frozen=True)
