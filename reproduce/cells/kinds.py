@@ -86,8 +86,9 @@ class NetworkCell(Cell):
             raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
     def _check_algorithm(self) -> None:
-        """Check the method and what goes with it. Raises: CellError."""
-        _check_method(self)
+        """Check the method and what goes with it, and write its name as the engine does. Raises: ValueError."""
+        object.__setattr__(self, "method", methods.by_name(self.method).name)
+        methods.check_accumulation(self.accumulation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,9 @@ class TrainedCell(NetworkCell):
 
     def _check_algorithm(self) -> None:
         super()._check_algorithm()
+        method, replicas = methods.by_name(self.method), self.stage_replicas
+        replicas = check_replicas(method, len(replicas), self.accumulation, replicas)
+        object.__setattr__(self, "stage_replicas", replicas)  # empty where each is one
         _check_delay(self)
 
     @property
@@ -450,13 +454,3 @@ def _check_delay(cell: TrainedCell) -> None:
         raise CellError(
             f"the correction {cell.correction} needs one process a stage, got replicas {cell.stage_replicas}"
         )
-
-
-def _check_method(cell: NetworkCell) -> None:
-    """Write the method's name as the engine does, and check k, and the replicas of stages."""
-    method = methods.by_name(cell.method)
-    object.__setattr__(cell, "method", method.name)
-    methods.check_accumulation(cell.accumulation)
-    if isinstance(cell, TrainedCell):
-        replicas = check_replicas(method, len(cell.stage_replicas), cell.accumulation, cell.stage_replicas)
-        object.__setattr__(cell, "stage_replicas", replicas)  # empty where each is one
