@@ -460,8 +460,6 @@ class Part:
         give the weight no gradient; and a cast made before an update would outlive it.
         """
         kind = self._device.type
-        if self._autocast is not None:
-            return torch.autocast(kind, dtype=self._autocast, cache_enabled=False)
-        if torch.is_autocast_enabled(kind):
-            return torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), cache_enabled=False)
-        return contextlib.nullcontext()
+        if self._autocast is None and not torch.is_autocast_enabled(kind):
+            return contextlib.nullcontext()
+        return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
