@@ -221,7 +221,7 @@ def _itinerary(method: Method, stages: int, replicas: Sequence[int]) -> list[lis
 class Schedule:
     """The actions of every stage at every tick.
 
-    `str()` gives the picture of the module docstring, `parse` reads it back.
+    `str()` gives the picture of the module docstring.
 
     Attributes:
         method: the method that runs.

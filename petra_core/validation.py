@@ -40,7 +40,7 @@ def validate(schedule: Schedule, *, complete: bool = True) -> None:
     its next one, and what lies before the record is taken to have been right.
 
     Args:
-        schedule: generated, recorded or parsed.
+        schedule: generated, recorded or written by hand.
         complete: whether every micro-batch must have finished at the end.
 
     Raises:

@@ -38,7 +38,7 @@ def to_svg(schedule: Schedule, *, highlight: int | None = None, title: str | Non
     """Draw a schedule.
 
     Args:
-        schedule: generated, recorded or parsed; `schedule.window(...)` picks the ticks of a long one.
+        schedule: generated or recorded; `schedule.window(...)` picks the ticks of a long one.
         highlight: a micro-batch whose way is traced: its boxes outlined, its messages drawn from stage to stage.
         title: heading and accessible name; the method, J and k unless given.
 

@@ -67,18 +67,19 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of every token to every token.
+    """Multi-head attention of every token to every token, or to itself and those before it.
 
     Args:
         width: channels.
         heads: divide the width.
         dropout: of attention probabilities.
+        causal: whether tokens do not see those after them.
 
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, *, causal: bool = False) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.causal = heads, dropout, causal
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
 
@@ -86,7 +87,8 @@ class SelfAttention(nn.Module):
         """[B, T, C] -> [B, T, C]."""
         q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=-1))  # [B, heads, T, C / heads]
         dropout = self.dropout if self.training else 0.0
-        result: Tensor = self.project(join_heads(F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)))
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
+        result: Tensor = self.project(join_heads(mixed))
         return result
 
 

@@ -22,9 +22,7 @@ from petra_core.models.transformer import (
     SelfAttention,
     TokenMean,
     initialise,
-    join_heads,
     pre_norm,
-    split_heads,
 )
 from petra_core.sizes import REVVIT as SIZES
 from petra_core.sizes import TransformerSize, find_size, patch_grid
@@ -44,18 +42,6 @@ class Increment(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.attention(x)
         result: Tensor = y + self.mlp(x + y)
-        return result
-
-
-class CausalAttention(SelfAttention):
-    """Multi-head attention of every token to itself and those before it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
-        q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=-1))  # [B, heads, T, C / heads]
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        result: Tensor = self.project(join_heads(mixed))
         return result
 
 
@@ -153,7 +139,7 @@ def gpt(
 
     """
     size = find_size("GPT", SIZES, size)
-    attention = lambda: CausalAttention(size.width, size.heads, dropout)  # noqa: E731
+    attention = lambda: SelfAttention(size.width, size.heads, dropout, causal=True)  # noqa: E731
     layers = [nn.LayerNorm(size.width), nn.Linear(size.width, check_int("vocabulary", vocabulary, 2))]
     head = HeadStage(nn.Sequential(Latest(), *layers), loss=next_token_loss)
     return _stages(size, Tokens(vocabulary, size.width, length), attention, head, dropout, bits, bdia=bdia)
