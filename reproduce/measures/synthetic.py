@@ -5,7 +5,6 @@ So no data set has to be there, and none is in these measurements.
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,26 +19,21 @@ from reproduce.measures.context import MEMORY_FORMAT, laid_out
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
-class Synthetic(NamedTuple):
-    """The stages of a network, and a micro-batch for it."""
-
-    stages: list[Stage]
-    images: Tensor  # [batch, 3, height, width]; for a network that reads text int64 [batch, tokens]
-    labels: Tensor  # int64 [batch]; for text [batch, tokens]
-
-
 @contextlib.contextmanager
-def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterator[Synthetic]:
-    """The cell's network and micro-batch on `device`; the global random state is afterwards as it was before."""
+def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterator[tuple[list[Stage], Tensor, Tensor]]:
+    """Stages, images and labels of the cell on `device`; the global random state is afterwards as it was before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(cell.seed)
         images, labels = micro_batch(cell, classes)
         stages = [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in networks.build(cell, classes)]
-        yield Synthetic(stages, laid_out(images.to(device)), labels.to(device))
+        yield stages, laid_out(images.to(device)), labels.to(device)
 
 
 def micro_batch(cell: MeasuredCell, classes: int) -> tuple[Tensor, Tensor]:
-    """Random images with labels, or tokens with targets, from torch's generator, on its default device."""
+    """Random images [batch, 3, height, width] and labels [batch], from torch's generator, on its default device.
+
+    For a network that reads text tokens and targets, [batch, tokens].
+    """
     if transformers.reads_text(cell.model):
         shape = cell.batch_size, cell.image_size
         return torch.randint(classes, shape), torch.randint(classes, shape)

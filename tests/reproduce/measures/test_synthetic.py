@@ -21,9 +21,9 @@ def test_shapes_are_those_of_the_cell_a_seed_fixes_everything_and_methods_share_
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with synthetic(CELL, 10, CPU) as first, synthetic(replace(CELL, method="DSP"), 10, CPU) as second:
-        assert torch.equal(first.images, second.images)
-        for one, other in zip(first.stages, second.stages, strict=True):
+        assert torch.equal(first[1], second[1])
+        for one, other in zip(first[0], second[0], strict=True):
             assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
     with synthetic(replace(CELL, seed=1), 10, CPU) as third:
-        assert not torch.equal(first.images, third.images)
+        assert not torch.equal(first[1], third[1])
     assert torch.equal(torch.get_rng_state(), before), "nobody's random numbers are disturbed"
