@@ -101,12 +101,12 @@ def method(name: str, of: Callable[[Any], Method]) -> Field:
 
 def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
     """A column of numbers that are settings: k, J, epochs."""
-    return _numbers(name, of, digits, group, hint, number_entry, Tone.PLAIN, "")
+    return _numbers(name, of, lambda value: number_entry(value, digits, tone=Tone.PLAIN), group, hint)
 
 
 def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
     """A column of numbers that were measured or computed here; `without`: stands where there is none (None or NaN)."""
-    return _numbers(name, of, digits, group, hint, number_entry, Tone.OURS, without)
+    return _numbers(name, of, lambda value: number_entry(value, digits), group, hint, without)
 
 
 def amounts(
@@ -132,10 +132,10 @@ def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "
     `exact`: there should be none, and any is an alert.
     """
 
-    def signed(value: float, digits: int, *, tone: Tone) -> Entry:
-        return Entry(with_sign(value, digits), value, Tone.ALERT if exact and value else tone)
+    def signed(value: float) -> Entry:
+        return Entry(with_sign(value, digits), value, Tone.ALERT if exact and value else Tone.OURS)
 
-    return _numbers(name, of, digits, group, hint, signed, Tone.OURS, "")
+    return _numbers(name, of, signed, group, hint)
 
 
 def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
@@ -224,20 +224,11 @@ def _words(value: object) -> Entry:
     return missing("") if value is None else Entry(str(value))
 
 
-def _numbers(
-    name: str,
-    of: Of,
-    digits: int,
-    group: str,
-    hint: str,
-    form: Callable[..., Entry],
-    tone: Tone,
-    without: str,
-) -> Field:
+def _numbers(name: str, of: Of, form: Callable[[float], Entry], group: str, hint: str, without: str = "") -> Field:
     def shown(row: Any) -> Entry:
         value = of(row)
         if isinstance(value, Entry):
             return value
-        return missing(without) if isna(value) else form(float(value), digits, tone=tone)
+        return missing(without) if isna(value) else form(float(value))
 
     return entry(name, shown, group=group, hint=hint)
