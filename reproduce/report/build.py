@@ -141,15 +141,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["label"] = overview.label
     environment.filters["brief"] = overview.brief
     environment.filters["commands"] = lambda section: commands(section.key)
-    environment.filters["picture"] = layout.picture
-    environment.filters["first_blocks"] = layout.first_blocks
-    environment.filters["other_blocks"] = layout.other_blocks
-    environment.filters["split"] = layout.split
-    environment.filters["named_svg"] = layout.named_svg
-    environment.filters["column_groups"] = layout.column_groups
-    environment.filters["k_of"] = layout.k_of
-    environment.filters["k_of_head"] = layout.k_of_head
-    environment.filters["raw_differs"] = layout.raw_differs
+    environment.filters |= {name: getattr(layout, name) for name in layout.__all__}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)
