@@ -17,6 +17,7 @@ is read:
 """
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,18 +40,8 @@ from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 
 CLASSES = 10
+COUNTED = ("parameters", "inputs", "graph", "stashed_weights")  # kinds of bytes of a row
 TIMED_TURNS = 20  # at least
-
-
-class _HeadWatch:
-    """Looks at the pipeline's memory every time the head works, through a hook on the head's module."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.reports: list[MemoryReport] = []
-        pipeline.stages[-1].function.register_forward_pre_hook(lambda *_: self.reports.append(pipeline.memory()))
-
-    def most(self, stage: int, kind: str) -> int:
-        return max(report.stages[stage].now[kind] for report in self.reports)
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
@@ -74,7 +65,8 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         feed = feeds(stages, method, images, labels)[FIRST_INNER]
         predictions = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
-        watch = _HeadWatch(pipeline)
+        at_head: list[MemoryReport] = []  # each time that the head works
+        stages[-1].function.register_forward_pre_hook(lambda *_: at_head.append(pipeline.memory()))
         # Then the pipeline is full, every stash holds all its versions, and an update has passed.
         count = 2 * (method.staleness(0, len(stages)) + cell.accumulation) + 1
         with pipeline.recording() as recording:
@@ -90,7 +82,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
     schedule = recording.schedule
     return {
         "stages": len(stages),
-        "rows": [_row(watch, pipeline, stage) for stage in range(len(stages))],
+        "rows": [_row(at_head, pipeline, stage) for stage in range(len(stages))],
         # The mean over the k of an update: with stashed weights those before it can cost less.
         "stage_flops": int(of_turns.get_total_flops()) / cell.accumulation,
         "stage_forward_flops": int(of_forward.get_total_flops()),
@@ -136,17 +128,15 @@ def _flop_counter() -> FlopCounterMode:
     return counter
 
 
-def _row(watch: _HeadWatch, pipeline: Pipeline, stage: int) -> dict[str, int | bool | None]:
-    upwards = watch.reports[0].stages[stage].peak["messages"]
+def _row(at_head: Sequence[MemoryReport], pipeline: Pipeline, stage: int) -> dict[str, int | bool | None]:
+    reports = [report.stages[stage] for report in at_head]
+    upwards = reports[0].peak["messages"]
     most = pipeline.memory().stages[stage].peak["messages"]
     inner = 0 < stage < len(pipeline.stages) - 1
     return {
         "stage": stage,
         "invertible": pipeline.stages[stage].invertible,
-        "parameters": watch.most(stage, "parameters"),
-        "inputs": watch.most(stage, "inputs"),
-        "graph": watch.most(stage, "graph"),
-        "stashed_weights": watch.most(stage, "stashed_weights"),
+        **{kind: max(report.now[kind] for report in reports) for kind in COUNTED},
         "message_up": upwards if inner else None,
         # One at a time, a message from above never waits beside one from below.
         "message_down": (most - upwards if pipeline.method.pipelined else most) if inner else None,
