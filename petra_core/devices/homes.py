@@ -96,16 +96,7 @@ class Homes:
     def combined(
         self, key: Hashable, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
     ) -> Tensor:
-        """The result of an operation, written at its home (`petra_core.tape.Combine`).
-
-        Args:
-            key: of the stage whose result it is.
-            name: of the result.
-            operation: with a tensor to write to as `out`.
-            left: its first operand.
-            right: its second.
-
-        """
+        """The result of an operation, by `out=` at its home; `key` is of the stage (see `petra_core.tape.Combine`)."""
         place = (key, name, self.tick % PLACES)
         home = self._homes.get(place)
         if home is None:

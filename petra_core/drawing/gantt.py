@@ -89,9 +89,7 @@ class _GanttDrawing:
         work = [Event(e.device, e.name, max(e.begin, begin), min(e.end, end)) for e in events if e.name[0] in "FRBWU"]
         at_work = Timeline(tuple(work), timeline.devices)
         self.busy = [at_work.busy(device) for device in range(timeline.devices)]
-        self.unit, self.unit_name = next(
-            ((unit, name) for unit, name in _UNITS if end - begin >= unit), (_UNITS[-1][0], _UNITS[-1][1])
-        )
+        self.unit, self.unit_name = next((unit for unit in _UNITS if end - begin >= unit[0]), _UNITS[-1])
 
     def svg(self) -> str:
         width = self.left + self.width + _SHARE + _MARGIN

@@ -17,14 +17,7 @@ __all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "traina
 
 
 def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
-    """What stands before each guess.
-
-    Args:
-        product: <T_n, G_n>, [n].
-        squared: ||G_n||^2, [n].
-        scaling: which rule.
-
-    """
+    """What stands before each guess by a rule, from <T_n, G_n> and ||G_n||^2, all [n]."""
     if scaling is Scaling.PROJECTED:
         return product / (squared + EPS)
     return product if scaling is Scaling.PLAIN else product.sign()
