@@ -169,13 +169,16 @@ class CapturedTicks:
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
         phase = number % self.period
         if phase in self._recordings:
+            pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
             self._recordings[phase]()
             head = self._advance(number)
         else:
             head = self._first(number)
+            pipeline._unfinished_tick = True
         assert self._loss is not None
         loss = self._loss.clone()
         pipeline._losses.add(head, loss, in_forward=False)
+        pipeline._unfinished_tick = False
         return loss
 
     def _first(self, number: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import Pipeline, merge, methods
+from petra_core import NonFiniteError, Pipeline, merge, methods
 from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
@@ -24,7 +24,7 @@ from petra_core.devices.homes import period
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
-from petra_core.schedule import Action, Kind
+from petra_core.schedule import Action, Kind, generate
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
@@ -204,7 +204,9 @@ def test_every_process_rehearses_before_it_records(method: Method, k: int) -> No
     whole, stopped, resumed = (toys.pipeline(toys.network(6), method, accumulation=k, seed=3) for _ in range(3))
     recorders = [SharedMemoryRecorder() for _ in range(3)]
     ticks = CapturedTicks(whole, recorders[0])
-    losses = [ticks.step(x, y) for x, y in data]
+    with whole.recording() as recording:
+        losses = [ticks.step(x, y) for x, y in data]
+    assert recording.ticks == list(generate(method, 6, len(data), k).ticks[: len(recording.ticks)])
     assert (losses[0] is None) is method.pipelined
     assert len(recorders[0].recorded) == recordings
     ticks = CapturedTicks(stopped, recorders[1])
@@ -317,11 +319,12 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
         (methods.APPROXIMATE_INPUTS, {}, "holds graphs or weights of several micro-batches"),
         (methods.PAREPROP, {}, "PAREPROP or a channel is in the way"),
         (methods.PETRA, {"before_update": lambda *_: None}, "take them off"),
+        (methods.PETRA, {"after_backward": lambda *_: None}, "take them off"),
         (methods.PETRA, {"optimizer": torch.optim.Adam}, "got Adam"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(method: Method, settings: Any, message: str) -> None:
-    pipeline = toys.pipeline(toys.network(6), method, **settings)
+    pipeline = Pipeline(toys.network(6), method, **{"optimizer": toys.sgd, **settings})
     with pytest.raises(ValueError, match=message):
         CapturedTicks(pipeline, SharedMemoryRecorder())
 
@@ -351,6 +354,28 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
     words = f"is at tick {2 * MANY + 1}, and the last recorded step left it at tick {2 * MANY}"
     with pytest.raises(RuntimeError, match=words):
         ticks.step(*data[0])
+    with pipeline.tracing(), pytest.raises(ValueError, match="take them off"):
+        CapturedTicks(pipeline, SharedMemoryRecorder())
+
+
+@pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
+def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
+    """As a plain tick does: the state had weights that are not finite, or was half of one step and half of another."""
+    pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
+    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    for x, y in data:
+        ticks.step(x, y)
+    if error is KeyboardInterrupt:
+        ticks._states = {phase: [interrupt_now] for phase in range(ticks.period)}
+    with pytest.raises(error):  # noqa: PT012
+        for x, y in data[:3]:
+            ticks.step(x * float("nan"), y)
+    with pytest.raises(RuntimeError, match="an exception broke off a tick of this pipeline"):
+        pipeline.state_dict()
+
+
+def interrupt_now(number: int) -> None:
+    raise KeyboardInterrupt
 
 
 class FakeCuda:
