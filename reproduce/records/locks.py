@@ -6,7 +6,7 @@ both. `record.lock`, the kernel's, settles it at once on one machine. `record.le
 and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this machine, or when nobody has
 touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks of two machines need not
 agree). Taking over a stale one is an atomic exchange of files (`filelock.SoftFileLease`): of two machines that find it,
-one gets it.
+one gets it. Where the file system refuses that, as NFS does, filelock leaves it there, and a person has to delete it.
 
 A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
 every write, tells it.
@@ -116,7 +116,8 @@ def hold(folder: Path) -> Iterator[Hold]:
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
                 f"{folder}: {_described(folder, lease.owner) or 'another process'} is working on this "
-                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
+                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life; "
+                f"on a file system that cannot exchange files, such as NFS, delete {folder / FILES[1]}"
             ) from None
         try:
             yield Hold(folder, lease.token, before if before and _left_behind(before) else None)
