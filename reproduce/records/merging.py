@@ -181,19 +181,21 @@ def _replace(theirs: Record, ours: Record) -> None:
 def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
     """A copy beside our records, for the time: all files but those of locks and of interrupted writes.
 
-    The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage.
+    The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage. Of
+    several processes' checkpoints the file that names one comes before those that it names.
 
     Raises: LockedError: what was copied is not whole, since somebody works on the record.
     """
     with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
         copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
-        copy.mkdir(parents=True)
-        files = [f for f in theirs.path.iterdir() if f.name not in locks.FILES and f.suffix != ".tmp"]
-        with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
-            for file in sorted(files, key=lambda file: file.name not in LAST):
-                (shutil.copytree if file.is_dir() else shutil.copy2)(file, copy / file.name)
         try:
+            names = [file.relative_to(theirs.path) for file in theirs.path.rglob("*") if file.is_file()]
+            names = [name for name in names if name.name not in locks.FILES and name.suffix != ".tmp"]
+            with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
+                for name in sorted(names, key=lambda name: (name.parts[0] not in LAST, len(name.parts))):
+                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(theirs.path / name, copy / name)
             Record(copy, theirs.cell).state()
-        except RecordError as error:
+        except (FileNotFoundError, RecordError) as error:
             raise LockedError(f"{theirs.path} changed while it was copied; give the same command again") from error
         yield copy

@@ -1,6 +1,7 @@
 """Merging: nothing finished is lost, nothing that may count is written over, and a kill does no harm."""
 
 import dataclasses
+import errno
 import json
 import multiprocessing
 import shutil
@@ -17,6 +18,7 @@ from reproduce.grids import recipes
 from reproduce.records import benchmarks, locks, merging
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
+from reproduce.records.storage import StorageFullError
 from tests.fake_records import begin, complexity_cell, train
 from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
@@ -77,8 +79,11 @@ def snapshot(root: Path) -> dict[str, bytes]:
 def test_what_is_not_here_is_brought_whole(there, here, make):
     make(there)
     before = snapshot(there)
+    interrupted = Record.of(CELL, there).path / "result.json.123.tmp"
+    interrupted.write_bytes(b"half of it")
     assert decisions(there, here) == [Decision.BROUGHT]
     assert snapshot(here) == before
+    interrupted.unlink()
     assert snapshot(there) == before
     assert not list(here.glob(".merge-*"))
 
@@ -91,7 +96,7 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
         (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Decision.REPLACED),
         (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Decision.REPLACED),  # no metrics left
         (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Decision.REPLACED),
-        (lambda root: partial(root, 1), lambda root: begin(CELL, root), Decision.REPLACED),
+        (lambda root: partial(root, 0), lambda root: begin(CELL, root), Decision.REPLACED),
         (lambda root: shared(root, 3), lambda root: partial(root, 1), Decision.REPLACED),
         (lambda root: partial(root, 3), lambda root: shared(root, 1), Decision.REPLACED),
         (lambda root: partial(root, 2), lambda root: shared(root, 3), Decision.KEPT),
@@ -175,6 +180,46 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
     assert (decision, path) == (Decision.IN_USE, Record.of(CELL, there).path)
     assert detail == f"{path} changed while it was copied; give the same command again"
     assert snapshot(here) == {}
+
+
+def test_a_record_that_goes_on_while_it_is_copied_is_not_brought(there, here, monkeypatch):
+    """Another machine has begun to work on it: what we saw of it a moment ago is gone."""
+    record = shared(there, 2)
+    copy = shutil.copy2
+
+    def meanwhile(source, target):
+        (record.shards / "part-1").unlink(missing_ok=True)
+        return copy(source, target)
+
+    monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
+    ((decision, _, detail),) = merge(there, here)
+    assert (decision, detail.partition(" ")[0]) == (Decision.IN_USE, str(record.path))
+    assert snapshot(here) == {}
+
+
+def test_of_a_record_the_checkpoint_is_copied_first_and_a_full_disk_is_told_as_one(there, here, monkeypatch):
+    shared(there, 2)
+    copied, copy = [], shutil.copyfile
+
+    def copyfile(source, target, **options):
+        copied.append(Path(source).name)
+        if Path(source).name == "part-1":
+            raise OSError(errno.ENOSPC, "no space left")
+        return copy(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    with pytest.raises(StorageFullError, match=r"no room to copy .* give the same command again"):
+        list(merge(there, here))
+    assert "metrics.jsonl" not in copied
+    assert snapshot(here) == {}
+
+
+def test_a_folder_of_which_only_a_lock_is_left_is_as_good_as_none(there, here):
+    train(CELL, there, 95.0)
+    with Record.of(CELL, here).lock():
+        pass
+    assert decisions(there, here) == [Decision.BROUGHT]
+    assert snapshot(here) == snapshot(there)
 
 
 def test_what_somebody_works_on_there_is_left_where_there_is_none_here(there, here):
