@@ -9,6 +9,7 @@ Workers report over a pipe each, so that one that is killed cannot hold up the o
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +17,6 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
@@ -118,7 +118,8 @@ def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
 
 def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt) -> None:
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    stop = context.Event()
+    # No `Event`, which has a lock: a worker that is killed while it holds that, to ask, would hold up all others.
+    stop = context.RawValue(ctypes.c_bool, False)
     workers: dict[Connection, tuple[int, BaseProcess]] = {}
 
     def start(number: int, without: Collection[int] = ()) -> None:
@@ -151,7 +152,7 @@ class _Listener:
         cells: list[Cell],
         outcome: GridOutcome,
         bar: GridBar,
-        stop: Event,
+        stop: ctypes.c_bool,
         start: Callable[[int, Collection[int]], None],
     ) -> None:
         self._cells, self._outcome, self._bar, self._stop, self._start = cells, outcome, bar, stop, start
@@ -163,8 +164,8 @@ class _Listener:
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
         while workers:
-            if interrupt.requested() and not self._stop.is_set():
-                self._stop.set()
+            if interrupt.requested() and not self._stop.value:
+                self._stop.value = True
                 self._bar.notice(
                     "stopping: every worker finishes its tick, and training is saved (Ctrl-C again: at once)"
                 )
@@ -173,7 +174,7 @@ class _Listener:
                 number, process = workers[ready]
                 try:
                     message, index, *rest = ready.recv()
-                except EOFError:
+                except (EOFError, OSError):  # the second if it died in the middle of a message
                     process.join()
                     del workers[ready]
                     if number in self._ended:
@@ -216,7 +217,7 @@ class _Listener:
 
     def _full(self, number: int, index: int, text: str) -> None:
         self._problem(number, index, text)
-        self._stop.set()
+        self._stop.value = True
 
 
 def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, bar: GridBar) -> None:

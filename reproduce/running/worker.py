@@ -4,6 +4,7 @@ What concerns the grid as a whole, starting workers and listening to them, is in
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -11,7 +12,6 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def main(
     settings: Settings,
     number: int,
     pipe: Connection,
-    stop: Event,
+    stop: ctypes.c_bool,
     parent: int,
     without: Collection[int] = (),
 ) -> None:
@@ -87,7 +87,7 @@ def main(
     settings = replace(settings, how=replace(settings.how, sharing=sharing))
 
     def should_stop() -> bool:
-        return stop.is_set() or os.getppid() != parent  # killed: nobody would stop us any more
+        return stop.value or os.getppid() != parent  # killed: nobody would stop us any more
 
     def report(*message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it

@@ -1,11 +1,13 @@
 """The grid: killed, stopped, shared or damaged, the same command ends with the same records."""
 
 import contextlib
+import ctypes
 import dataclasses
 import multiprocessing
 import os
 import shutil
 import signal
+import struct
 import sys
 import threading
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from reproduce.measures.how import How
 from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageFullError
 from reproduce.running import runner, worker
+from reproduce.running.interrupts import Interrupt
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.processes import Command, children, wait_for
@@ -258,6 +261,10 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     started = []
     monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
+    left = Record.of(CELLS[0], whole).checkpoint  # by a kill between the result and its removal
+    left.write_bytes(b"checkpoint")
+    assert run_grid(CELLS, settings(whole)).exit_code == 0
+    assert not left.exists()
     record = Record.of(CELLS[0], tmp_path)
     record.begin({}, {})
     record.fail("out of memory", "no more")
@@ -266,3 +273,25 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)
     assert started == [CELLS[:1]]
     assert record.state().status is Status.PARTIAL
+
+
+def test_a_cell_counts_once_whoever_tells_of_it_and_a_full_disk_stops_every_worker():
+    finished, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
+    bar = SimpleNamespace(notice=lambda _: None, finish=lambda *_, **__: finished.append(1))
+    listener = runner._Listener(CELLS, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar, stop, None)
+    for number in range(2):
+        listener._end(number, 0, State(Status.DONE))
+    assert len(finished) == 1
+    listener._full(0, 1, "no room")
+    assert stop.value
+
+
+def test_a_worker_that_is_killed_within_a_message_holds_up_nobody():
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    os.write(theirs.fileno(), struct.pack("!i", 9) + b"half")
+    theirs.close()
+    outcome, process = GridOutcome(), SimpleNamespace(join=lambda: None, exitcode=-9)
+    listener = runner._Listener(CELLS, outcome, SimpleNamespace(notice=lambda _: None), None, None)
+    listener._running[0] = CELLS[0]
+    listener.listen({ours: (0, process)}, Interrupt())
+    assert "a worker died while it ran" in outcome.problems[CELLS[0]]
