@@ -57,6 +57,8 @@ def first_to_report() -> bool:
         Path(folder, "reported").touch(exist_ok=False)
     except FileExistsError:
         return False
+    except OSError:
+        pass  # the disk is full, or the folder gone: better reported twice than not at all
     return True
 
 
@@ -216,6 +218,4 @@ def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
     if received:
         return 128 + received[0]
     final = [code for code in codes if code is not None and code > 0 and code != LOST]
-    if final:
-        return final[0]
-    return LOST if any(code != 0 for code in codes) else 0
+    return final[0] if final else LOST

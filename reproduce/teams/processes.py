@@ -83,7 +83,7 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     everybody = _everybodys((mine, (socket.gethostname(), _name(device)), nccl_available))
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
-        differing = [name for name in mine if theirs[name] != first[name]]
+        differing = [name for name in theirs if name in first and theirs[name] != first[name]]
         if differing:
             differences = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
             raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {differences}")

@@ -349,3 +349,11 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
     assert [first_to_report() for _ in range(2)] == [True, False]
     monkeypatch.setenv("MASTER_PORT", "no port")
     assert first_to_report()
+
+
+def test_a_failure_is_told_though_there_is_no_place_for_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems remove what has lain in their folder for temporary files for days."""
+    monkeypatch.setenv(MARKS, str(tmp_path / "gone"))
+    assert first_to_report()
+    monkeypatch.setenv(MARKS, str(tmp_path))
+    assert [first_to_report() for _ in range(2)] == [True, False]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from reproduce.grids import recipes
 from reproduce.teams import processes
 from reproduce.teams.partitioning import Shares
 from reproduce.teams.processes import Processes, wiring
@@ -35,6 +36,21 @@ def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPa
     assert wiring([("a", name) for name in names[:2]], True) == (True, "")
     assert "share cuda two" in wiring([("a", name) for name in names[1:]], True)[1]
     assert processes._name(torch.device("cpu")) == "cpu"
+
+
+def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a GPU, beside one with: the first had threads to compare, the other did not."""
+
+    def everybodys(mine: tuple[dict[str, object], object, bool]) -> list[object]:
+        theirs = {name: value for name, value in mine[0].items() if name != "threads"}
+        return [(theirs, ("b", "cuda one"), True), mine]
+
+    monkeypatch.setattr(processes.dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(processes, "_everybodys", everybodys)
+    monkeypatch.setattr(processes, "Processes", lambda *given: given)
+    cpu, shares, patience = torch.device("cpu"), Shares.of((3, 3)), timedelta(minutes=1)
+    joined = processes.join(recipes.cell("smoke"), shares, cpu, patience)
+    assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
 
 
 def placed(rank: int) -> None:
