@@ -1,11 +1,17 @@
-"""Running a cell: what is said where it goes on otherwise than it began."""
+"""Running a cell: what is said where it goes on otherwise than it began, and what float32 means."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from reproduce.measures.context import Stopped
+from reproduce.measures.context import Context, Stopped
+from reproduce.records.record import Record
+from reproduce.running import execution
+from reproduce.running.execution import deterministic, execute
+from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 
 
@@ -39,3 +45,27 @@ def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_
     ran_on(tmp_path, 3)
     (tmp_path / "checkpoint.pt").unlink()  # then it begins anew
     assert told(tmp_path) == []
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_on_a_gpu_float32_is_tf32_only_where_that_is_asked_for(tf32: bool) -> None:
+    """Left to itself torch multiplies in TF32 in convolutions, and not in products of matrices."""
+    backends = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [backend.allow_tf32 for backend in backends]
+    with deterministic(torch.device("cuda"), tf32=tf32):
+        assert [backend.allow_tf32 for backend in backends] == [tf32, tf32]
+    assert [backend.allow_tf32 for backend in backends] == before
+
+
+def test_tf32_needs_a_gpu_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = dataclasses.replace(SMALL, precision="tf32")
+    with pytest.raises(UnsupportedError, match=r"tf32 needs a CUDA device .* 8\.0 or more, and this is cpu"):
+        execute(Record.of(cell, tmp_path), Context())
+    assert not list(tmp_path.iterdir())
+    for capability, has in (((7, 5), False), ((8, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
+        if has:
+            assert execution._wants_tf32(cell, torch.device("cuda"))
+        else:
+            with pytest.raises(UnsupportedError, match="and this is cuda"):
+                execution._wants_tf32(cell, torch.device("cuda"))

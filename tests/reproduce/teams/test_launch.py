@@ -267,6 +267,36 @@ def test_one_exit_code_for_all() -> None:
         assert launch._verdict(codes, received) == verdict
 
 
+class Polled:
+    """Stands for a process that has these exit codes, one after the other as it is asked, then the last."""
+
+    def __init__(self, *codes: int | None) -> None:
+        self._codes, self.signals = list(codes), list[int]()
+
+    def poll(self) -> int | None:
+        return self._codes.pop(0) if len(self._codes) > 1 else self._codes[0]
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "POLL_SECONDS", 0)
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
+
+    def watched(received: list[int], *team: Polled) -> int:
+        return launch._watch(team, received)  # type: ignore[arg-type]  # stand-ins
+
+    for received, code in (([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGTERM, signal.SIGINT], 143)):
+        assert watched(received, hangs := Polled(None)) == code, "Ctrl-C once more ends the waiting"
+        assert hangs.signals == received[:1]
+    saves = Polled(*[None] * 9, 143)
+    assert watched([signal.SIGTERM, signal.SIGTERM], saves, Polled(143)) == 143
+    assert saves.poll() == 143, "who is told to stop has time to save, though another one has ended"
+    assert saves.signals == [signal.SIGTERM], "once"
+    assert watched([], Polled(None), Polled(1)) == 1
+
+
 def test_a_terminal_that_is_closed_ends_all() -> None:
     waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
     command = [sys.executable, "-c", waiting + "time.sleep(600)"]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from petra_core.distributed.groups import ChannelError
 from reproduce.grids import recipes
 from reproduce.teams import processes
 from reproduce.teams.partitioning import Shares
@@ -51,6 +52,22 @@ def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pyt
     cpu, shares, patience = torch.device("cpu"), Shares.of((3, 3)), timedelta(minutes=1)
     joined = processes.join(recipes.cell("smoke"), shares, cpu, patience)
     assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
+
+
+def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise RuntimeError("connection reset")
+
+    monkeypatch.setattr(processes.dist, "broadcast", lost)
+    team = object.__new__(Processes)
+    team.rank, team._channel, team._patience = 1, None, timedelta(minutes=1)
+    assert team.decide(5, stop=True, save=True) == (False, False), "nobody is asked"
+    words = r"^all stages on rank 1 lost another process after micro-batch 32, .* for 60 s \(connection reset\)$"
+    with pytest.raises(ChannelError, match=words) as caught:
+        team.decide(32, stop=True, save=True)
+    assert team.lost(caught.value) == str(caught.value)
+    assert "between micro-batches (gloo: " in team.lost(RuntimeError("gloo: timed out"))
+    assert team.lost(RuntimeError("a fault")) == ""
 
 
 def placed(rank: int) -> None:

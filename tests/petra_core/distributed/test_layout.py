@@ -1,0 +1,44 @@
+"""How tensors lie in memory on both sides: the same layout, and the bytes of the values that the tensors stand for."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from petra_core.distributed.groups import CPU
+from petra_core.distributed.layout import dense, flat, header_of, layout_of, layouts_in
+from tests.compare import assert_bitwise_equal
+
+IMAGES = torch.arange(48.0).view(2, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "keeps_strides"),
+    [
+        (IMAGES.to(memory_format=torch.channels_last), True),
+        (IMAGES.transpose(1, 3), True),
+        (IMAGES[1:], True),  # not at the beginning of its memory
+        (IMAGES[:, :1], False),  # with gaps
+        (torch.arange(3).expand(2, 3), False),
+        (torch.tensor([1 + 2j, 3 - 1j]).conj(), True),  # which stands for other values than its memory holds
+        (torch.tensor([1 + 2j, 3 - 1j]).conj().imag, False),
+        (torch.tensor([True, False]), True),
+        (torch.tensor(7, dtype=torch.bfloat16), True),
+        (torch.empty(0, 3), True),
+    ],
+)
+def test_what_is_received_is_what_was_sent(tensor: Tensor, keeps_strides: bool) -> None:
+    [sent] = dense((tensor,), CPU) or ()
+    assert (sent.stride() == tensor.stride()) is keeps_strides
+    streams, gradients = layouts_in(header_of((layout_of((sent,)), None)))
+    assert streams is not None
+    assert gradients is None
+    received = streams[0].empty(CPU)
+    flat(received).copy_(flat(sent))
+    assert_bitwise_equal(received, tensor.resolve_conj())
+    assert received.stride() == sent.stride()
+
+
+def test_a_layout_that_a_header_has_no_room_for_is_refused() -> None:
+    many = layout_of((IMAGES,) * 40)
+    with pytest.raises(ValueError, match=r"takes \d{4} bytes, and 1024 are provided for it"):
+        header_of((many, None))
