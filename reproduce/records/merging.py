@@ -82,8 +82,7 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decide
     for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
     for record, state in scanned.records:
-        if state.status is not Status.NOT_RUN:
-            yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
+        yield _merge_one(record, state, Record.of(record.cell, root), dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
 
@@ -169,7 +168,6 @@ def _bring(theirs: Record, ours: Record) -> bool:
 def _replace(theirs: Record, ours: Record) -> None:
     with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
-        (ours.path / "result.json").unlink(missing_ok=True)
         for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
             if file.is_file() and file.name not in locks.FILES and not (copy / file.name).exists():
                 file.unlink()

@@ -93,6 +93,7 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
     [
         (lambda root: train(CELL, root, 95.0), lambda root: partial(root, 3), Decision.REPLACED),
         (lambda root: train(CELL, root, 95.0), lambda root: failed(root, "out of memory"), Decision.REPLACED),
+        (lambda root: partial(root, 2), lambda root: failed(root, "out of memory"), Decision.REPLACED),
         (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Decision.REPLACED),
         (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Decision.REPLACED),  # no metrics left
         (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Decision.REPLACED),
@@ -247,6 +248,21 @@ def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, 
     monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
     assert decisions(there, here) == [Decision.CONFLICT]
     assert Record.of(CELL, here).result()["test_accuracy"] == 96.0
+
+
+def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(there, here, monkeypatch):
+    partial(there, 3)
+    ours = partial(here, 1).path
+    moved, replace = {}, Path.replace
+
+    def noted(self, target):
+        moved[Path(target).name] = locks.holder(ours)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    assert decisions(there, here) == [Decision.REPLACED]
+    assert [*moved][-1] == "checkpoint.pt"
+    assert all(moved.values())
 
 
 def _merge_slowly(there, here):
