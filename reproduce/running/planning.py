@@ -43,7 +43,7 @@ class Item:
     def column(self) -> str:
         if self.state is None:
             return "unreadable"
-        if self.locked and not self.state.final:
+        if self.locked:
             return "locked"
         return self.state.status.value
 

@@ -9,6 +9,9 @@ from click.testing import CliRunner
 
 from petra_core import checkpoint
 from reproduce.commands.cli import main
+from reproduce.teams.team import ALONE
+from reproduce.teams.trace_file import TraceFile
+from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.reproduce.teams.test_launch import Start, start
 
@@ -37,6 +40,18 @@ def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path)
         f"F{m}" for m in range(first, first + TRACED)
     ]
     assert sum(event["cat"] == "B" for event in events) == STAGES * TRACED
+
+
+def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> None:
+    """It would be kept in memory to the end of the run."""
+    pipeline, traced = toys.pipeline(toys.network(3)), []
+    file = TraceFile(tmp_path / "trace.json", 2, ALONE)
+    for x, y in toys.batches(12):
+        file.before_step(pipeline)
+        traced.append(pipeline.trace is not None)
+        pipeline.step(x, y)
+    assert traced.count(True) == 2
+    assert not traced[-1]
 
 
 def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_traced(tmp_path: Path) -> None:
