@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from petra_core import methods
+from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, joined
 from petra_core.prediction.holding import holding
 from petra_core.prediction.orders import merged, of_method, staleness
@@ -53,9 +54,13 @@ class Arrangement:
 
     @property
     def idle(self) -> float:
-        """Share of the time in which a device waits, mean over the devices."""
-        work = sum(cost.forward + cost.backward + cost.update / self.accumulation for cost in self.network.costs)
-        return 1 - work / (self.plan.devices * self.pace)
+        """Share of the time in which a device waits, mean over the devices; every replica does every update."""
+        replicas = of_stages(self.plan.partition, self.plan.replicas)
+        busy = sum(
+            cost.forward + cost.backward + count * cost.update / self.accumulation
+            for cost, count in zip(self.network.costs, replicas, strict=True)
+        )
+        return 1 - busy / (self.plan.devices * self.pace)
 
     @property
     def peak(self) -> int:

@@ -18,8 +18,8 @@ from tests import fake_records
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
 
 
-def made_up(forwards: list[float]) -> dict[str, Any]:
-    """A result in which a backward takes twice a forward, and an update nothing."""
+def made_up(forwards: list[float], update: float = 0.0) -> dict[str, Any]:
+    """A result in which a backward takes twice a forward, and an update of every stage as long as is said."""
     last = len(forwards) - 1
 
     def times(seconds: float) -> dict[str, float]:
@@ -34,7 +34,7 @@ def made_up(forwards: list[float]) -> dict[str, Any]:
             "bytes_down": 0 if stage == 0 else 2 * 10**6,
             "forward": times(seconds),
             "backward": times(2 * seconds),
-            "update": times(0.0),
+            "update": times(update),
         }
         for stage, seconds in enumerate(forwards)
     ]
@@ -77,6 +77,13 @@ def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
     assert {k: by_k[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
     assert by_k["1"][5] == "18"  # delay
     assert by_k["10"][1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
+
+
+def test_replicas_that_all_update_do_not_wait(tmp_path: Path) -> None:
+    """Under data parallelism each of ten devices updates every stage; nine of ten updates counted as waiting."""
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR, update=0.05))
+    rows = tables(read(tmp_path))["table5-arrangements"].rows
+    assert (rows[-1][1].text, rows[-1][7].text) == ("data parallelism", "0.0")
 
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
