@@ -120,7 +120,7 @@ class Measured:
 
     @property
     def holds(self) -> bool:
-        """Whether the formulas of activations, stashed weights and FLOPs hold at every inner stage."""
+        """Whether the formulas of activations and stashed weights hold at every inner stage, of FLOPs at the first."""
         return math.isclose(self.values()["flops"], self.formula("flops")) and all(
             math.isclose(self.values(stage)["activations"], self.formula("activations", stage))
             and math.isclose(self.values(stage)["copies"], math.ceil(self.formula("copies", stage)))

@@ -15,8 +15,9 @@ from reproduce.exhibits import table1
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
+from reproduce.modelling.complexity import formulas
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Figure, Section, Table, Tone
+from reproduce.show.content import Entry, Figure, Section, Standing, Table, Tone
 from tests import fake_records, sections
 
 SHOWN = (methods.BACKPROPAGATION, methods.DELAYED_GRADIENTS, methods.PETRA)
@@ -85,6 +86,15 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
     assert [block.key for block in section.blocks if isinstance(block, Table | Figure)] == ["table1"]
     assert len(rows(section)) == 5, "the formulas alone"
     assert rows(section)["PETRA"]["time per batch", "measured"].text == "not run"
+
+
+def test_one_method_that_follows_its_formulas_does_not_reproduce_the_table(tmp_path: Path) -> None:
+    write(tmp_path, "paper", only=(methods.BACKPROPAGATION,))
+    section = made(tmp_path)
+    assert section.findings[0].tone is Tone.GOOD
+    assert section.standing is Standing.SMALL_SCALE
+    write(tmp_path, "paper", only=tuple(formulas()))
+    assert made(tmp_path).standing is Standing.REPRODUCED
 
 
 def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path) -> None:
