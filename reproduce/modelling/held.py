@@ -50,7 +50,8 @@ def held(sheet: Sheet, unit: float) -> DataFrame:
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
     results = {cell: sheet.frames.by_name[cell].result for cell in sheet.done["cell"]}
     runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
-    runs["process"] = runs["cell"].map({cell: result["process"]["peak"] / unit for cell, result in results.items()})
+    grown = {cell: result["process"] for cell, result in results.items()}  # None where the system does not say
+    runs["process"] = runs["cell"].map({cell: of["peak"] / unit for cell, of in grown.items() if of})
     return runs
 
 

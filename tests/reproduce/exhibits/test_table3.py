@@ -130,6 +130,17 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
     assert not [block for block in section.blocks if isinstance(block, Figure)]
 
 
+def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = small(methods.PETRA)
+    held(tmp_path, monkeypatch, wanted)
+    fake_records.begin(wanted, tmp_path).finish({**measured(wanted), "process": None})
+    (row,) = rows(sections.made(table3.EXHIBIT, tmp_path))
+    assert row["really held, MB: process"].text == ""
+    assert row["really held, MB: at one moment"].text
+
+
 @pytest.mark.slow
 def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
     for c in PLANS["table3"]("small"):
