@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from pandas import concat
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENT, corrected, extents, quality
+from reproduce.exhibits.gradients import (
+    CLOSER,
+    KINDS_NOTE,
+    LOOKS,
+    MEASURES,
+    STATEMENT,
+    corrected,
+    extents,
+    family,
+    quality,
+)
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
 from reproduce.records.frames import Sheet
@@ -85,7 +95,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],
-        notes=[f"{CLOSER} {len(stages)} comparisons of stages, or all {len(overall)} of means. {KINDS_NOTE}"],
+        notes=[
+            f"{CLOSER} {family(stages)} comparisons of stages, or the {family(overall)} of means, that have an "
+            f"interval. {KINDS_NOTE}"
+        ],
         grouped=True,
     )
     said = [

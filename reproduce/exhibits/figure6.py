@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, corrected, extents, quality
+from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, corrected, extents, family, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
@@ -72,7 +72,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
             *quality(values, PLACE, judged),
         ],
-        notes=[f"{CLOSER} {len(judged)} comparisons of the table."],
+        notes=[f"{CLOSER} {family(judged)} comparisons of the table that have an interval."],
         grouped=True,
     )
     made = Counter(map(corrected, judged.values()))

@@ -36,7 +36,7 @@ KINDS = {
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
 CLOSER = (
     "e2e: the end-to-end gradient. PETRA closer by: the difference, paired over seeds; the statement: agree if its "
-    f"interval lies above 0, disagree if below, else cannot tell; {CHANCE}: does not survive Holm's correction for all"
+    f"interval lies above 0, disagree if below, else cannot tell; {CHANCE}: does not survive Holm's correction for the"
 )
 
 
@@ -56,6 +56,11 @@ def claim(judgement: Judgement) -> Outcome:
 def corrected(judgement: Judgement) -> Outcome:
     """The outcome after Holm's correction: what does not survive may be there by chance."""
     return claim(judgement) if judgement.survives else Outcome.CANNOT_TELL
+
+
+def family(judged: Mapping[Any, Judgement]) -> int:
+    """For how many comparisons Holm's method corrects: those that have an interval."""
+    return max((judgement.family for judgement in judged.values()), default=0)
 
 
 def quality(values: DataFrame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:

@@ -57,6 +57,7 @@ def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) ->
     assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["figure5-paper", "figure5-small"]
     assert "1 seed; seed 0: 1 of 300 epochs" in table(section, "figure5-paper").rows[0][0].text
     assert {finding.tone for finding in section.findings} == {Tone.MISSING}  # one seed has no interval
+    assert "for the 0 comparisons of stages, or the 0 of means" in table(section, "figure5-small").notes[0]
 
 
 def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> None:
