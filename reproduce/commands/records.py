@@ -4,6 +4,7 @@ import contextlib
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,13 +92,17 @@ def _folder_of(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield source
         return
-    if not source.is_file() or not tarfile.is_tarfile(source):
-        raise click.UsageError(
-            f"there is no folder {source}: SOURCE is one of records, as reports/records is, or an archive of one"
-        )
     with tempfile.TemporaryDirectory() as unpacked:
-        with tarfile.open(source) as archive:
-            archive.extractall(unpacked, filter="data")
+        try:
+            if not source.is_file() or not tarfile.is_tarfile(source):
+                raise click.UsageError(
+                    f"there is no folder {source}: SOURCE is one of records, as reports/records is, or an archive of "
+                    "one"
+                )
+            with tarfile.open(source) as archive:
+                archive.extractall(unpacked, filter="data")
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise click.UsageError(f"{source} cannot be unpacked: {error}; see that the copy is whole") from error
         if not (folder := Path(unpacked) / "records").is_dir():
             raise click.UsageError(f"{source}: there is no folder `records` in this archive")
         yield folder

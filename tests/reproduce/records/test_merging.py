@@ -371,6 +371,11 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
     assert snapshot(here) == snapshot(there)
     assert "no folder `records` in this archive" in call("merge", tmp_path / "other.tar.gz", "--records", here).output
+    torn = tmp_path / "torn.tar.gz"
+    whole = (tmp_path / "day.tar.gz").read_bytes()
+    for length in (50, len(whole) // 2):
+        torn.write_bytes(whole[:length])
+        assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
 
 
 def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):
