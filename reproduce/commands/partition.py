@@ -54,7 +54,7 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
 @NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
 @NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
-@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(method.name for method in methods.PAPER)}.")
+@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(m.name for m in methods.ALL if not m.overlapped)}.")
 @METHOD(
     *("accumulation", "-k", "--k", "--accumulation"),
     default=DEFAULTS.accumulation,
@@ -96,6 +96,9 @@ def partition(
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
     cell = balance.of_training(cell_by_hand(settings), repetitions)
+    if methods.by_name(cell.method).overlapped:
+        same = methods.REVERSIBLE_BACKPROPAGATION.name
+        raise click.UsageError(f"--method {cell.method} is not simulated; {same} is the same work in order")
     where = devices.take(device)
     import torch
 

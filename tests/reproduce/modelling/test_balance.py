@@ -149,6 +149,7 @@ def test_a_wrong_command_line_is_told() -> None:
     assert "--processes 100: the network has 10 stages" in fails("--processes", "100")
     assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
     assert "model 'revnet19'" in fails("--model", "revnet19")
+    assert "PAREPROP is not simulated; REVERSIBLE_BACKPROPAGATION is" in fails("--method", "PAREPROP")
     assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
     for wrong in ("8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"):
         assert "is no memory" in fails("--memory-limit", wrong)
