@@ -174,6 +174,10 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     by_rule = train.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
     assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
     assert by_rule.stem == "cifar"
+    doubled = train.cell_by_hand(settings | {"drops": ""} | {"replicas": 2, "learning_rate": None})
+    assert doubled.learning_rate == pytest.approx(2 * by_rule.learning_rate)
+    late = {"correction": "rate", "epochs": 12, "correction_value": None}
+    assert train.cell_by_hand(settings | {"drops": ""} | late).correction_value == 4
     changes = {"model": "revvit_tiny", "width": None, "optimizer": "adamw", "image_size": 16}
     transformer = train.cell_by_hand(settings | changes | {"drops": "", "stem": None, "learning_rate": None})
     assert (transformer.stem, transformer.width) == ("patch2", 192)

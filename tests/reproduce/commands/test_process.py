@@ -61,3 +61,7 @@ def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, n
         train()
     assert left.is_alive()
     assert holder(tmp_path).host == name
+
+
+def test_one_process_has_all_stages_however_they_were_to_be_shared():
+    assert process._shares(CHAIN, 1, "balanced") == process._shares(CHAIN, 1, "even")

@@ -94,6 +94,13 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
     assert averaged(recipes.cell("small")) == 1
 
 
+def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:
+    fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
+    assert section(tmp_path).sentence.endswith("not run at k = 1, not run at k = 32.")
+    write(tmp_path, {1: 57.0}, {1: 60.0})
+    assert f"{MINUS}3.0 at k = 1" in section(tmp_path).sentence
+
+
 def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
     write(tmp_path, {1: 57.0}, {1: 60.0, 2: 60.0})
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 3), tmp_path, 50.0, epochs=1).fail(

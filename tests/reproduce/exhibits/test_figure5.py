@@ -77,6 +77,21 @@ def test_what_has_begun_and_measured_nothing_has_no_table(tmp_path: Path) -> Non
     assert section.count == "0 of 15 cells"
 
 
+def test_a_mean_that_does_not_survive_the_correction_is_not_claimed(tmp_path: Path) -> None:
+    """Its interval alone lies above 0."""
+
+    def value(seed: int) -> fake_probes.Value:
+        by = {"cosine": (0.10, 0.16, 0.22)[seed], "relative_error": 0.1 * (-1) ** seed, "norm_ratio": 0.0}
+        return lambda pair, measure, stage, epoch: 0.5 + (by[measure] if pair == METHOD and stage < 9 else 0.0)
+
+    for cell in SMALL[:3]:
+        fake_probes.measure(cell, tmp_path, value(cell.seed), epochs=1)
+    section = made(figure5.EXHIBIT, tmp_path)
+    assert table(section, "figure5-small").rows[-1][7].text == "agree †"
+    assert "by cosine similarity, our data cannot tell (9 of 9 stages closer)" in section.findings[0].text
+    assert section.findings[0].tone is Tone.MISSING
+
+
 def test_only_what_survives_the_correction_of_its_family_is_claimed() -> None:
     borderline = Sample({0: 0.10, 1: 0.16, 2: 0.22})
     (alone,) = judge({0: borderline}).values()

@@ -107,7 +107,9 @@ def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path
     copies, flops = (figure.description.split(f"{title}: ")[1] for title in ("copies, over k", "forwards, over J"))
     assert "Delayed gradients from 8 to 2;" in copies.split(".")[0]
     assert "PETRA from 16 to 24" in flops.split(". ")[0]
-    assert sections.table(section, "table1").caption.endswith("batch 32, scale “small”).")
+    table = sections.table(section, "table1")
+    assert table.caption.endswith("batch 32, scale “small”).")
+    assert len(table.rows) == len(SHOWN), "one scale alone"
 
 
 def test_the_smoke_grid_goes_over_j_and_over_k() -> None:

@@ -86,6 +86,32 @@ def test_replicas_that_all_update_do_not_wait(tmp_path: Path) -> None:
     assert (rows[-1][1].text, rows[-1][7].text) == ("data parallelism", "0.0")
 
 
+def test_where_nothing_is_heavy_nothing_is_replicated(tmp_path: Path) -> None:
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1] * 10, update=0.05))
+    assert [row[1].text for row in tables(read(tmp_path))["table5-arrangements"].rows] == ["one device a stage"]
+
+
+def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Path) -> None:
+    """The first of 18 stages takes twice as long, and an even cut gives its device another."""
+    fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))
+    table = tables(read(tmp_path))["table5-arrangements"]
+    assert "scale “smoke”" in table.caption
+    names = [column.name for column in table.columns]
+    shown = [names.index(name) for name in ("way", "devices", "staleness", "speed-up")]
+    assert [[row[place].text for place in shown] for row in table.rows[:4]] == [
+        ["one device a stage", "18", "34", "9.50"],
+        ["equal numbers", "10", "34", "6.33"],
+        ["balanced", "10", "34", "9.50"],
+        ["balanced, merged", "10", "18", "9.50"],
+    ]
+
+
+def test_the_machine_is_named_by_its_gpu_where_it_has_one(tmp_path: Path) -> None:
+    environment = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
+    fake_records.begin(cells("smoke")[0], tmp_path, environment=environment).finish(made_up(FOUR))
+    assert "Measured on A GPU, 2 threads; load" in tables(read(tmp_path))["table5-smoke"].notes[0]
+
+
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     assert read(tmp_path).sentence.endswith(f": RevNet-18 2.0{TIMES} with J = 10.")
@@ -98,6 +124,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     assert section.standing is Standing.SMALL_SCALE, "modelled is not measured"
     assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.sentence
     assert section.count == "2 of 8 cells"
+    assert tables(section)["table5-arrangements"].caption.endswith("scale “paper”.")
     first, second = tables(section)["table5"].rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices

@@ -37,6 +37,19 @@ def test_what_a_network_really_costs_gives_a_cut() -> None:
     assert torch.get_num_threads() == threads
 
 
+def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_with = []
+
+    def timed(*arguments: object) -> object:
+        timed_with.append(torch.get_num_threads())
+        return made_up([1.0] * 4)["stages"]
+
+    monkeypatch.setattr(stage_costs, "timed", timed)
+    before = torch.get_num_threads()
+    balance.balanced(CELL, 2, torch.device("cpu"), threads=before + 1)
+    assert timed_with == [before + 1]
+
+
 @pytest.mark.usefixtures("costs")
 def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     timed = balance.measured(balance.of_training(CELL), torch.device("cpu"))
@@ -104,6 +117,11 @@ def test_the_command() -> None:
         assert line in said.output.splitlines()
     more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output
     assert "to train so: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
+    link = ["--processes", "2", "--method", "backpropagation", "--bandwidth", "1MB/s", "--latency", "1s"]
+    slow = CliRunner().invoke(main, [*arguments, *link], catch_exceptions=False).output
+    assert "simulated: 23000.000 ms a micro-batch" in slow, "9 and 9 s of work, 1 MB up, 2 down, twice the latency"
+    full = CliRunner().invoke(main, [*arguments, "--memory-limit", "0.001MB"])
+    assert "stays below 1,000 bytes" in full.output
 
 
 def test_what_is_timed_is_the_network_that_is_trained() -> None:

@@ -27,6 +27,7 @@ def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
     """Without overlap all work and the last update in a row; in the full pipeline the slowest turn."""
     costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
     assert seconds_without_overlap(costs) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
+    assert seconds_without_overlap(costs, 4) == pytest.approx(4 + 7 + 2 + 1 + 0.5 / 4)
     assert seconds_when_full(costs) == pytest.approx(7.25)
     messages = tuple(
         Cost(c.forward, c.backward, c.update, up, down)
@@ -48,6 +49,7 @@ def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
         Cost(2, 3, 1, 7, 5),
         Cost(1, 2, 0, 0, 7),
     ]
+    assert keeping_graphs([Cost(3, 2), Cost(1, 2)])[0].backward == 0, "times are measured, and noisy"
 
 
 def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
