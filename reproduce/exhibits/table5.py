@@ -115,7 +115,8 @@ def _arrangements(sheet: Sheet) -> Table:
 
     return table(
         key="table5-arrangements",
-        caption=f"Ways to use {DEVICES} devices for PETRA, modelled from measured stage costs, scale “{sheet.scale}”.",
+        caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
+        f"costs, scale “{sheet.scale}”.",
         rows=[way for network in timed_networks(sheet) for way in arrangements(network)],
         fields=[
             words("network", lambda way: way.network.title),

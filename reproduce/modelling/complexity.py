@@ -80,8 +80,7 @@ class Measured:
             activations (bytes held), copies (of the weights, besides the current ones), up and down (messages, in
             streams), flops (of all stages, in forwards of one), executed (time per batch by the executed schedule,
             in forwards), time (by the clock, if all stages took as long as the first inner one: one at a time a batch
-            passes all stages, else the slower of forward and backward sets the pace), backward (seconds, with what is
-            reconstructed, in forwards).
+            passes all stages, else the slower of forward and backward sets the pace).
 
         """
         row, seconds, stages = self.result["rows"][stage], self.result["seconds"], self.place["J"]
@@ -94,7 +93,6 @@ class Measured:
             "flops": stages * self.result["stage_flops"] / self.result["stage_forward_flops"],
             "executed": self.result["units_overlapped"],
             "time": max(1.0, backward) if self.method.pipelined else stages * (1.0 + backward),
-            "backward": backward,
         }
 
     def formula(self, name: str, stage: int = FIRST_INNER) -> float:
