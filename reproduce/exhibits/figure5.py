@@ -41,7 +41,7 @@ PLACE = ["study", "stage", "kind"]
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The curves, every number, and the paper's statement against it."""
     values = gradients.profiles(gradients.comparisons(sheet))
-    if values.empty:
+    if values["value"].isna().all():
         return
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))

@@ -30,7 +30,7 @@ PLACE = ["study", "begin", "end"]
 def each(sheet: Sheet) -> Iterator[Shown]:
     """A line of panels a study, and the paper's statement over training."""
     lines = gradients.comparisons(sheet, single=True)
-    if lines.empty:
+    if lines["value"].isna().all():
         return
     epochs = sheet.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
