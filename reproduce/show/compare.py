@@ -19,6 +19,7 @@ from reproduce.show.statistics import judge as judge_estimates
 from reproduce.words import count
 
 DONE, NOT_RUN = "done", "not run"
+NO_PAIR = "no pair"  # of a difference: there is no seed with which both are finished, for whatever reason
 CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
 
 
@@ -163,16 +164,16 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
 
 
 def points(difference: Sample) -> str:
-    """A mean difference in points with its sign, "not run" without one."""
+    """A mean difference in points with its sign, "no pair" without one."""
     estimate = difference.estimate
-    return with_sign(estimate.mean, 1) if estimate else NOT_RUN
+    return with_sign(estimate.mean, 1) if estimate else NO_PAIR
 
 
 def bounded(difference: Sample) -> str:
     """Likewise with half the 95 % interval; fewer seeds than three are said."""
     estimate = difference.estimate
     if estimate is None:
-        return NOT_RUN
+        return NO_PAIR
     return estimate_entry(estimate, 1, sign=True).text + {1: " (one seed)", 2: " (two seeds)"}.get(estimate.n, "")
 
 

@@ -19,7 +19,7 @@ from pandas import isna
 
 from petra_core.methods import Method
 from reproduce.published import Row
-from reproduce.show.compare import CHANCE, Sample, family_note
+from reproduce.show.compare import CHANCE, NO_PAIR, Sample, family_note
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error, short_title, with_sign
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import number as number_entry
@@ -202,7 +202,7 @@ def judged(
 def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
     """A difference and its verdict."""
     if judgement.difference is None:
-        return [missing("no pair", "no seed with which both are finished"), missing("")]
+        return [missing(NO_PAIR, "no seed with which both are finished"), missing("")]
     shown = verdict_entry(judgement.verdict)
     if judgement.verdict is Verdict.DIFFER:
         hint = f"p = {judgement.corrected:.2g} after Holm's correction"

@@ -96,7 +96,7 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
 
 def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
-    assert section(tmp_path).sentence.endswith("not run at k = 1, not run at k = 32.")
+    assert section(tmp_path).sentence.endswith("no pair at k = 1, no pair at k = 32.")
     write(tmp_path, {1: 57.0}, {1: 60.0})
     assert f"{MINUS}3.0 at k = 1" in section(tmp_path).sentence
 
