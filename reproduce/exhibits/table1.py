@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce.cells.kinds import ComplexityCell
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
@@ -120,9 +121,10 @@ def _activations(m: Measured) -> Entry:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The growth with J and k."""
     measured = _measured(sheet)
-    holds = {m.cell.name: m.holds for m in measured if m.method in formulas()}
+    holds = {m.cell: m.holds for m in measured if m.method in formulas()}
+    planned = [cell for cell in sheet.planned if isinstance(cell, ComplexityCell)]
     # What was not measured agrees with nothing.
-    yield combine(holds.get(run.cell) for run in sheet.runs.itertuples() if methods.by_name(run.method) in formulas())
+    yield combine(holds.get(cell) for cell in planned if methods.by_name(cell.method) in formulas())
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facet(
         [
