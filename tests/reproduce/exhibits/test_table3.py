@@ -9,6 +9,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce import published
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
@@ -24,7 +25,7 @@ from reproduce.modelling.buffer_rules import (
 )
 from reproduce.modelling.held import COUNTED
 from reproduce.records.record import Record
-from reproduce.show.content import Entry, Figure, Section, Tone
+from reproduce.show.content import Entry, Figure, Section, Standing, Tone
 from tests import fake_records, sections
 from tests.reproduce.measures.test_held_memory import cell
 
@@ -133,6 +134,25 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
     assert counted[0].hint == "memory-x would hold 215 bytes"
     assert [row[10].text for row in sections.table(section, "table3").rows] == [entry.text for entry in counted]
     assert not [block for block in section.blocks if isinstance(block, Figure)]
+
+
+@pytest.mark.parametrize(
+    ("finished", "more", "standing"),
+    [(3, 0.0, Standing.SMALL_SCALE), (4, 0.0, Standing.REPRODUCED), (4, 0.1, Standing.DIFFERS)],
+)
+def test_it_is_reproduced_where_as_much_is_held_as_was_published(
+    tmp_path: Path, finished: int, more: float, standing: Standing
+) -> None:
+    papers = [c for c in PLANS["table3"]("paper") if isinstance(c, MemoryCell)]
+    papers = [c for c in papers if (c.dataset, c.model) == ("imagenet", "revnet50")]
+    stated = dict(zip([m.name for m in METHODS], published.read("table3_memory"), strict=True))
+    assert len(papers) == len(stated)
+    for wanted in papers[:finished]:
+        size = round(1e9 * (stated[wanted.method].number("memory_gb") + more))
+        row = {"stage": 0, "kind": "parameters", "held": size, "peak": size, "predicted": size}
+        result = {"stages": 1, "ticks": 1, "rows": [row], "at_once": size, "process": None}
+        fake_records.begin(wanted, tmp_path).finish(result)
+    assert sections.made(table3.EXHIBIT, tmp_path).standing is standing
 
 
 def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
