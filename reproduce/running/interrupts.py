@@ -8,9 +8,13 @@ SIGTERM may come more than once, and still means that there is time to save: Slu
 step, and torchrun, which is one of them, passes it on. Who cannot wait has SIGKILL.
 """
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
@@ -35,7 +39,7 @@ class Interrupt:
         return 128 + (self.received or signal.SIGTERM)
 
     def __enter__(self) -> "Interrupt":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(
@@ -47,3 +51,18 @@ class Interrupt:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or number
         signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+
+
+@contextlib.contextmanager
+def ignored() -> Iterator[None]:
+    """Context in which SIGINT and SIGTERM do nothing; a process that is started in it ignores them from its birth.
+
+    Ctrl-C and Slurm reach every process of a group. One that is told by another what to do could ignore them by itself,
+    but only once it has imported what it needs, which takes seconds.
+    """
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -23,7 +23,7 @@ from reproduce.cells.kinds import Cell
 from reproduce.records.locks import LockedError
 from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.running import worker
-from reproduce.running.interrupts import Interrupt
+from reproduce.running.interrupts import Interrupt, ignored
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS, Settings
 
@@ -127,7 +127,8 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar:
         process: BaseProcess = context.Process(
             target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid(), without)
         )
-        process.start()
+        with ignored():  # the parent passes them on
+            process.start()
         theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
         workers[ours] = number, process
 

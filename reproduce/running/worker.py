@@ -6,7 +6,6 @@ What concerns the grid as a whole, starting workers and listening to them, is in
 import contextlib
 import ctypes
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -79,8 +78,6 @@ def main(
     without: Collection[int] = (),
 ) -> None:
     """Worker process number `number`, from its start to its end."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C, and Slurm, reach every process; the parent passes it on
     torch.set_num_threads(settings.threads)
     sharing = devices.sharing(settings.devices, settings.jobs, number)
     device = devices.take(device_of(number, settings), sharing)

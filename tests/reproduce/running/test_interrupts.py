@@ -1,10 +1,12 @@
 """Signals as orders: which of them are only noted, and which end the process."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from reproduce.running.interrupts import Interrupt
+from reproduce.running.interrupts import SIGNALS, Interrupt, ignored
 
 
 def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
@@ -42,3 +44,14 @@ def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() 
             assert (interrupt.received, interrupt.exit_code) == (signal.SIGINT, 130)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_its_birth() -> None:
+    """Without a handler of Python's own, which Ctrl-C in the seconds of its imports would end with a traceback."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    said = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
+    with ignored():
+        signal.raise_signal(signal.SIGTERM)
+        run = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[True, True]"
+    assert [signal.getsignal(number) for number in SIGNALS] == before

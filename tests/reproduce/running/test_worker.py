@@ -110,7 +110,6 @@ def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
     ],
 )
 def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch, names, expected):
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(worker.devices, "take", lambda *given: given)
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, settings, *given: worked.append((settings.how.sharing, given[2])))
