@@ -13,7 +13,7 @@ import ctypes
 import multiprocessing
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -62,7 +62,8 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
             bar.finish(cell.slug, _words(state), worker=None)
     with Interrupt() as interrupt:
         if todo:
-            _supervise(todo, settings, outcome, bar, interrupt)
+            # A worker without a cell is not started, and so has no share of a GPU.
+            _supervise(todo, replace(settings, jobs=min(settings.jobs, len(todo))), outcome, bar, interrupt)
     bar.close()
     outcome.signal = interrupt.received
     for cell in todo:
@@ -132,7 +133,7 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar:
         theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
         workers[ours] = number, process
 
-    for number in range(min(settings.jobs, len(cells))):
+    for number in range(settings.jobs):
         start(number)
     try:
         _Listener(cells, outcome, bar, stop, start).listen(workers, interrupt)

@@ -50,7 +50,13 @@ def whole(tmp_path_factory):
 
 def grid(cells, root, jobs):
     """Run the grid as a command does, in this process; its workers are forked from it."""
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def as_a_started_program() -> None:  # which has no handlers of its parent's, but ignores what that ignored
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=as_a_started_program)
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
 
@@ -259,7 +265,7 @@ def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
 
 def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, whole, monkeypatch):
     started = []
-    monkeypatch.setattr(runner, "_supervise", lambda todo, *_: started.append(list(todo)))
+    monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
     left = Record.of(CELLS[0], whole).checkpoint  # by a kill between the result and its removal
     left.write_bytes(b"checkpoint")
@@ -270,8 +276,8 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     record.fail("out of memory", "no more")
     assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
     assert started == []
-    run_grid(CELLS[:1], settings(tmp_path), retry_failed=True)
-    assert started == [CELLS[:1]]
+    run_grid(CELLS[:1], settings(tmp_path, jobs=3), retry_failed=True)
+    assert started == [(CELLS[:1], 1)], "a worker for every cell, who share the device"
     assert record.state().status is Status.PARTIAL
 
 
