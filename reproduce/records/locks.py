@@ -6,16 +6,18 @@ both. `record.lock`, the kernel's, settles it at once on one machine. `record.le
 and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this machine, or when nobody has
 touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks of two machines need not
 agree). Taking over a stale one is an atomic exchange of files (`filelock.SoftFileLease`): of two machines that find it,
-one gets it. Where the file system refuses that, as NFS does, filelock leaves it there, and a person has to delete it.
+one gets it. NFS and others refuse that, and filelock then leaves it there; so here it is renamed, which one can do too.
 
 A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
 every write, tells it.
 """
 
+import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +36,9 @@ if not hasattr(filelock, "SoftFileLease"):  # in a plain checkout no installer h
         f"filelock {filelock.__version__} is too old to share records between machines: expected 3.30 or newer; "
         f"install it with `pip install 'filelock>=3.30'`"
     )
+
+#: By folder, the lease of another process as it was last seen, and since when it is so by this process's clock.
+_SEEN: dict[Path, tuple[tuple[filelock.OwnerRecord, float], float]] = {}
 
 
 class LockedError(Exception):
@@ -112,12 +117,11 @@ def hold(folder: Path) -> Iterator[Hold]:
         before = _described(folder, lease.owner)
         try:
             with explain_full_disk(room):
-                lease.acquire(blocking=False)
+                _take(folder, lease)
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
                 f"{folder}: {_described(folder, lease.owner) or 'another process'} is working on this "
-                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life; "
-                f"on a file system that cannot exchange files, such as NFS, delete {folder / FILES[1]}"
+                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
             ) from None
         try:
             yield Hold(folder, lease.token, before if before and _left_behind(before) else None)
@@ -125,6 +129,48 @@ def hold(folder: Path) -> Iterator[Hold]:
             lease.release()
     finally:
         kernel.release()
+
+
+def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
+    """Take the lease while this machine's kernel lock is held. Raises filelock.Timeout if it is another's."""
+    try:
+        lease.acquire(blocking=False)
+    except filelock.Timeout:
+        if not _removed(folder, lease):
+            raise
+        lease.acquire(blocking=False)
+
+
+def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
+    """Whether the lease was stale, as far as this process has seen, and is gone now.
+
+    If it was renewed or taken over between the look and the renaming, it is put back. Should a third process have got a
+    lease in between, the one before it learns from `Hold.check` that it has lost the record.
+    """
+    owner = lease.owner
+    left = _described(folder, owner)
+    if owner is None or left is None or not (left.here or _untouched(folder, owner, left) >= STALE_SECONDS):
+        return False
+    aside = folder / f"{FILES[1]}.{secrets.token_hex(8)}.tmp"  # a leftover, if this process is killed in between
+    try:
+        (folder / FILES[1]).rename(aside)
+    except FileNotFoundError:  # another process was faster
+        return False
+    renamed = filelock.SoftFileLease(aside).owner
+    stale = renamed == owner and aside.stat().st_mtime == left.touched
+    if not stale:
+        with suppress(FileExistsError):
+            os.link(aside, folder / FILES[1])
+    aside.unlink()
+    return stale
+
+
+def _untouched(folder: Path, owner: filelock.OwnerRecord, left: Holder) -> float:
+    """Seconds for which this process has seen the lease as it is now."""
+    sign, now = (owner, left.touched), time.monotonic()
+    if folder not in _SEEN or _SEEN[folder][0] != sign:
+        _SEEN[folder] = sign, now
+    return now - _SEEN[folder][1]
 
 
 def holder(folder: Path) -> Holder | None:

@@ -44,6 +44,15 @@ def short_times(monkeypatch):
     locks._lease.cache_clear()
 
 
+@pytest.fixture(params=[True, False], ids=["files can be exchanged", "not, as on NFS"])
+def shared(request, tmp_path, monkeypatch):
+    """A folder of a file system with or without the exchange of files."""
+    if not request.param:
+        monkeypatch.setattr("filelock._soft.exchange_names", lambda *_: False)
+    yield tmp_path
+    assert {file.name for file in tmp_path.iterdir() if not file.name.startswith("record.lock")} <= {"record.lease"}
+
+
 def _hold(machine, stale, folder, ready, release):
     be_machine(machine, stale)
     with hold(folder):
@@ -109,46 +118,46 @@ def no_room(*_, **__):
     raise OSError(errno.ENOSPC, "no space left")
 
 
-def test_a_living_machine_keeps_its_lock_and_is_named(tmp_path, machine):
+def test_a_living_machine_keeps_its_lock_and_is_named(shared, machine):
     machine("beta")
     be_machine("alpha")
     end = time.monotonic() + 3 * STALE  # long enough to take over, if nobody refreshed the lease
     while time.monotonic() < end:
         with (
-            pytest.raises(LockedError, match=r"process \d+ on beta .* after 1 s without .* delete .*lease$"),
-            hold(tmp_path),
+            pytest.raises(LockedError, match=r"process \d+ on beta .* after 1 s without .* life$"),
+            hold(shared),
         ):
             pass
         time.sleep(0.1)
-    assert holder(tmp_path).host == "beta"
-    assert not holder(tmp_path).gone
+    assert holder(shared).host == "beta"
+    assert not holder(shared).gone
 
 
-def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_released_one_at_once(tmp_path, machine):
+def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_released_one_at_once(shared, machine):
     process, release = machine("beta")
     release.set()
     process.join()
     be_machine("alpha")
-    with hold(tmp_path) as held:
+    with hold(shared) as held:
         assert held.taken_from is None
     process, _ = machine("beta")
     process.kill()
     process.join()
     started = time.monotonic()
-    taken_from = acquire_within(tmp_path)
+    taken_from = acquire_within(shared)
     assert time.monotonic() - started >= STALE, "a machine that was only slow had no chance"
     assert (taken_from.host, taken_from.process) == ("beta", process.pid)
 
 
-def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(tmp_path, machine):
+def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(shared, machine):
     here = socket.gethostname()
     process, _ = machine(here, stale=1000)  # nothing but the death of the process tells
     be_machine(here, stale=1000)
-    assert not holder(tmp_path).gone
+    assert not holder(shared).gone
     process.kill()
     process.join()
-    assert holder(tmp_path).gone
-    with hold(tmp_path) as held:
+    assert holder(shared).gone
+    with hold(shared) as held:
         assert held.taken_from.process == process.pid
 
 
@@ -190,20 +199,20 @@ def _take_over(name, folder, start, results):
 
 
 @pytest.mark.slow
-def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(tmp_path, machine):
+def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(shared, machine):
     names = [f"m{number}" for number in range(6)]
     start, results = FORKED.Barrier(len(names)), FORKED.Queue()
     process, _ = machine("beta")
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    others = [FORKED.Process(target=_take_over, args=(name, tmp_path, start, results)) for name in names]
+    others = [FORKED.Process(target=_take_over, args=(name, shared, start, results)) for name in names]
     for other in others:
         other.start()
     taken_from = dict(results.get(timeout=PATIENCE) for _ in names)
     for other in others:
         other.join()
     assert [host for host in taken_from.values() if host is not None] == ["beta"], taken_from
-    assert not (tmp_path / "inside").exists()
+    assert not (shared / "inside").exists()
 
 
 def _sleep_and_write(folder, ready, go_on, said):
@@ -219,9 +228,9 @@ def _sleep_and_write(folder, ready, go_on, said):
             said.put(str(error))
 
 
-def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
+def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
     ready, go_on, said = FORKED.Event(), FORKED.Event(), FORKED.Queue()
-    process = FORKED.Process(target=_sleep_and_write, args=(tmp_path, ready, go_on, said))
+    process = FORKED.Process(target=_sleep_and_write, args=(shared, ready, go_on, said))
     process.start()
     try:
         assert ready.wait(PATIENCE)
@@ -230,7 +239,7 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
         end = time.monotonic() + PATIENCE
         while True:
             try:
-                with hold(tmp_path) as held:
+                with hold(shared) as held:
                     os.kill(process.pid, signal.SIGCONT)
                     go_on.set()  # which waits for a process that is waiting
                     assert "has taken this cell over" in said.get(timeout=PATIENCE)
@@ -243,6 +252,36 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(tmp_path):
     finally:
         process.kill()
         process.join()
+
+
+@pytest.mark.parametrize("then", ["another has it", "nobody else has", "it was renewed"])
+def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_path, machine, monkeypatch, then):
+    """Where files cannot be exchanged; unless a third process has a lease by then, and the other learns that."""
+    monkeypatch.setattr("filelock._soft.exchange_names", lambda *_: False)
+    process, _ = machine("beta", stale=1000)
+    process.kill()
+    process.join()
+    be_machine("alpha", stale=1000)
+    monkeypatch.setattr(locks, "_untouched", lambda *_: 1000)
+    lease, rename = tmp_path / "record.lease", Path.rename
+    stale = lease.read_text()
+    newer, third = (stale.replace(locks._lease(tmp_path).owner.token, digit * 32) for digit in "12")
+    assert len({stale, newer, third}) == 3
+
+    def changed(file, aside):
+        if then == "it was renewed":
+            os.utime(lease)
+        else:
+            lease.write_text(newer)
+        rename(file, aside)
+        if then == "another has it":
+            lease.write_text(third)
+
+    monkeypatch.setattr(Path, "rename", changed)
+    with pytest.raises(LockedError, match="on beta"), hold(tmp_path):
+        pass
+    assert lease.read_text() == {"another has it": third, "nobody else has": newer, "it was renewed": stale}[then]
+    assert [file.name for file in tmp_path.iterdir() if "lock" not in file.name] == ["record.lease"]
 
 
 def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypatch):
