@@ -1,4 +1,4 @@
-"""Bytes held over time: a timeline, and what every stage keeps for a micro-batch.
+"""The most bytes held at any time: a timeline, and what every stage keeps for a micro-batch.
 
 Methods are compared by their speed and by their memory, and the second depends on the schedule as much as the first:
 GPipe and 1F1B keep the same graphs, one for all micro-batches of a batch, the other for those under way. So bytes are
@@ -14,38 +14,18 @@ which is how the engine's ledger counts (`petra_core.ledger`). Targets of the lo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from petra_core.prediction.footprint import Footprint
 from petra_core.timeline import Event, Name, Timeline
 
-__all__ = ["History", "holding"]
+__all__ = ["peaks"]
 
 Change = tuple[float, int]  # seconds, bytes more (or less)
 
 
-@dataclass(frozen=True)
-class History:
-    """Bytes that one device holds, over time.
-
-    Attributes:
-        steps: (seconds, bytes held from then on), in order of time; the first is what it always holds.
-
-    """
-
-    steps: tuple[tuple[float, int], ...]
-
-    @property
-    def peak(self) -> int:
-        """The most that is held at any time, bytes."""
-        return max(held for _, held in self.steps)
-
-
-def holding(
-    timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False
-) -> tuple[History, ...]:
-    """The bytes that every device holds in the course of a timeline, simulated or recorded.
+def peaks(timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False) -> tuple[int, ...]:
+    """The most bytes that every device holds at any time of a timeline, simulated or recorded.
 
     Args:
         timeline: that of a whole run, from the first forward on.
@@ -57,29 +37,24 @@ def holding(
     for event in timeline.events:
         devices[event.device].setdefault(event.name[1], []).append(event)
     ends = {event.name: event.end for event in timeline.events}
-    return tuple(_history(stages, footprints, ends, stashes_weights=stashes_weights) for stages in devices)
+    return tuple(_peak(stages, footprints, ends, stashes_weights=stashes_weights) for stages in devices)
 
 
-def _history(
+def _peak(
     stages: Mapping[int, Sequence[Event]],
     footprints: Sequence[Footprint],
     ends: Mapping[Name, float],
     *,
     stashes_weights: bool,
-) -> History:
+) -> int:
     changes: list[Change] = []
     for stage, events in stages.items():
         changes += _of_micro_batches(events, stage, footprints[stage], ends)
         if stashes_weights:
             changes += _of_weights(events, footprints[stage].trainable)
-    held = sum(footprints[stage].always for stage in stages)
-    steps = [(min((time for time, _ in changes), default=0.0), held)]
     # What is let go in a moment makes room for what comes in the same moment.
-    for time, together in groupby(sorted(changes), key=lambda change: change[0]):
-        for _, change in together:
-            held += change
-        steps.append((time, held))
-    return History(tuple(steps))
+    together = (sum(size for _, size in of) for _, of in groupby(sorted(changes), key=lambda change: change[0]))
+    return max(accumulate(together, initial=sum(footprints[stage].always for stage in stages)))
 
 
 def _of_micro_batches(

@@ -160,9 +160,9 @@ def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[
         f"simulated: {1e3 * pace:.3f} ms a micro-batch, {plan.work / pace:.2f} times one device, "
         f"efficiency {plan.work / pace / plan.devices:.0%}"
     )
-    for device, history in enumerate(measured.holding(timeline)):
+    for device, peak in enumerate(measured.peaks(timeline)):
         share = timeline.idle(device) / timeline.seconds
-        yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {history.peak / 1e6:.1f} MB"
+        yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {peak / 1e6:.1f} MB"
 
 
 def _micro_batches(measured: Balance, plan: Cut) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from petra_core import methods
 from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, joined
-from petra_core.prediction.holding import holding
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged, of_method, staleness
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, simulate
@@ -65,7 +65,7 @@ class Arrangement:
     @property
     def peak(self) -> int:
         """Bytes of the device that holds most, followed through the simulated run."""
-        return max(history.peak for history in holding(self._run[0], self._stages[1]))
+        return max(peaks(self._run[0], self._stages[1]))
 
     @cached_property
     def _stages(self) -> tuple[tuple[Cost, ...], tuple[Footprint, ...], tuple[int, ...]]:

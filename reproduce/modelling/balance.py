@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from petra_core import methods
 from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, of_footprints
-from petra_core.prediction.holding import History, holding
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.partition import Cut, assess, plan, replicated_plan
 from petra_core.prediction.simulation import Cost, Link, simulate
@@ -137,9 +137,9 @@ class Balance:
         )
         return simulate(operations, link)
 
-    def holding(self, timeline: Timeline) -> tuple[History, ...]:
-        """The bytes that every device holds in the course of a timeline."""
-        return holding(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
+    def peaks(self, timeline: Timeline) -> tuple[int, ...]:
+        """The most bytes that every device holds at any time of a timeline."""
+        return peaks(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
 
 
 @cache

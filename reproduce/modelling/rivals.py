@@ -8,7 +8,7 @@ from typing import TypeVar
 from petra_core import methods
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
-from petra_core.prediction.holding import holding
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.timeline import Timeline
 from reproduce.grids import recipes
@@ -123,7 +123,7 @@ class RivalChain:
             batch, timeline = run(batch, link)
             return self._efficiency(batch, timeline.seconds / batch)
 
-        peak = max(history.peak for history in holding(run(BATCH, INSTANT)[1], self._footprints(rival)))
+        peak = max(peaks(run(BATCH, INSTANT)[1], self._footprints(rival)))
         return self._outcome(rival.title, efficiency, peak, with_4p=few, over_links=few)
 
     def _pipelined(self, rival: Way) -> RivalOutcome:

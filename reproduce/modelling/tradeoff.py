@@ -13,7 +13,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import joined
-from petra_core.prediction.holding import holding
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import INSTANT, Cost, Operation, simulate
 from petra_core.shares import runs
 from reproduce.modelling.balance import Balance
@@ -74,14 +74,14 @@ def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, a
         steady = 2 * accumulation * -(-2 * len(stages.costs) // accumulation)
         timeline = balance.simulated(balance.best(devices), INSTANT, 2 * steady)
         seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2)
-        histories = balance.holding(timeline)
+        held = balance.peaks(timeline)
     else:
         merged = tuple(orders.merged(balance.costs, partition))
         timeline = simulate(way.order(merged, (1,) * devices, accumulation), INSTANT)
         seconds = timeline.seconds / accumulation
         footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(partition)]
-        histories = holding(timeline, footprints)
-    return Taken(seconds, max(history.peak for history in histories))
+        held = peaks(timeline, footprints)
+    return Taken(seconds, max(held))
 
 
 def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]) -> tuple[Cost, ...]:

@@ -7,10 +7,9 @@ from petra_core import merge, methods, models
 from petra_core.methods import Method
 from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined
-from petra_core.prediction.holding import holding
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.memory import footprints, predict
 from petra_core.prediction.simulation import Cost, simulate
-from petra_core.timeline import Timeline
 
 UNIT = Cost(forward=1, backward=2, update=0.25)
 
@@ -36,8 +35,8 @@ def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Metho
         ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in per_stage]),
         ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in per_stage]),
     ):
-        histories = holding(timeline, only, stashes_weights=method.stashes_weights)
-        assert [history.peak for history in histories] == [stage.peak[kind] for stage in predicted], kind
+        held = peaks(timeline, only, stashes_weights=method.stashes_weights)
+        assert held == tuple(stage.peak[kind] for stage in predicted), kind
     assert [f.always for f in per_stage] == [
         sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
     ]
@@ -53,32 +52,26 @@ def test_footprints_of_stages_that_are_made_one() -> None:
         assert merged == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
 
 
-def peaks(timeline: Timeline, stages: int, footprint: Footprint) -> list[int]:
-    return [history.peak for history in holding(timeline, [footprint] * stages)]
-
-
 def test_gpipe_keeps_a_batch_and_one_f_one_b_what_is_under_way() -> None:
-    one = of_inputs(1, always=100)
+    one = [of_inputs(1, always=100)] * 6
     costs = [UNIT] * 3
-    assert peaks(simulate(orders.gpipe(costs, (1, 1, 1), 8)), 3, one) == [108, 108, 108]
-    assert peaks(simulate(orders.one_f_one_b(costs, (1, 1, 1), 8)), 3, one) == [103, 102, 101]
-    assert peaks(simulate(orders.interleaved([UNIT] * 6, [1] * 6, 9)), 6, one) == [208, 206, 204]
-    assert peaks(simulate(orders.zero_bubble(costs, (1, 1, 1), 8)), 3, one) == [103, 103, 103]  # until its W is done
-    # F from 0 to 1, B from 1 to 3, and nobody before or after.
-    (history,) = holding(simulate(orders.gpipe([UNIT], (1,), 1)), [of_inputs(5, passing=7, always=1)])
-    assert (history.steps, history.peak) == (((0, 1), (0, 6), (1, 13), (3, 1)), 13)
+    assert peaks(simulate(orders.gpipe(costs, (1, 1, 1), 8)), one) == (108, 108, 108)
+    assert peaks(simulate(orders.one_f_one_b(costs, (1, 1, 1), 8)), one) == (103, 102, 101)
+    assert peaks(simulate(orders.interleaved([UNIT] * 6, [1] * 6, 9)), one) == (208, 206, 204)
+    assert peaks(simulate(orders.zero_bubble(costs, (1, 1, 1), 8)), one) == (103, 103, 103)  # until its W is done
+    # Both inputs wait when the first B begins; its graph is gone when the second does.
+    assert peaks(simulate(orders.gpipe([UNIT], (1,), 2)), [of_inputs(5, passing=7, always=1)]) == (1 + 2 * 5 + 7,)
 
 
 def test_messages_are_held_by_who_waits_for_them() -> None:
-    """Stage 1 is busy with micro-batch 0 until 5, while 1 and 2 have come from stage 0."""
+    """Stage 1 is busy with micro-batch 0 until 5, while 1 and 2 have come from stage 0; alone none has to wait."""
     footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]
-    timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), 3))
-    below, above = holding(timeline, footprints)
-    assert above.steps == ((1, 0), (1, 0), (2, 3), (3, 6), (5, 3), (9, 0))
-    assert below.peak == 10
+    for micro_batches, held in ((3, (10, 2 * 3)), (1, (10, 0))):
+        timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), micro_batches))
+        assert peaks(timeline, footprints) == held
 
 
 def test_replicas_share_what_waits() -> None:
     costs = [Cost(1, 1), Cost(2, 4), Cost(1, 1)]
     timeline = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
-    assert peaks(timeline, 3, of_inputs(2)) == [2 * 9, 2 * 3, 2 * 3, 2]
+    assert peaks(timeline, [of_inputs(2)] * 3) == (2 * 9, 2 * 3, 2 * 3, 2)

@@ -66,8 +66,8 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
         timed.best(2, limit=10)
     timeline = timed.simulated(timed.best(2), Link(), 40)
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
-    for history, bound in zip(timed.holding(timeline), timed.best(2).bytes, strict=True):
-        assert 0 < history.peak <= bound
+    for peak, bound in zip(timed.peaks(timeline), timed.best(2).bytes, strict=True):
+        assert 0 < peak <= bound
 
 
 @pytest.mark.usefixtures("costs")
@@ -88,7 +88,7 @@ def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.Monkey
     free = timed.replicated(5, Link())
     assert Shares.of(free.partition, free.replicas) == Shares.of((1, 1, 1, 1), (1, 2, 1, 1))
     assert free.bytes[0] > timed.held[0], "its micro-batches take longer to come back"
-    simulated = timed.holding(timed.simulated(free, Link(), 60))[0].peak
+    simulated = timed.peaks(timed.simulated(free, Link(), 60))[0]
     assert timed.held[0] < simulated <= free.bytes[0]
     assert timed.replicated(5, Link(), free.bytes[0]) == free
     limited = timed.replicated(5, Link(), free.bytes[0] - 1)
