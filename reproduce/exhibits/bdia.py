@@ -18,7 +18,6 @@ from reproduce.show import facets, statements
 from reproduce.show.compare import Samples, bounded, judge, means
 from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
 from reproduce.show.content import published as published_entry
-from reproduce.show.facets import facet
 from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
 
 Stated = Mapping[str, published_tables.Row]  # published accuracies on a data set by network
@@ -106,7 +105,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     """All networks and methods of a data set."""
     runs = _runs(sheet)
     accuracy, done = _accuracy(runs), runs.dropna(subset=["test_accuracy"])
-    yield facet(
+    yield facets.facet(
         done,
         [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], interval=True)],
         key=f"bdia-{sheet.key}-{sheet.dataset}",

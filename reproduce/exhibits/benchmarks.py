@@ -17,7 +17,6 @@ from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none
-from reproduce.show.facets import TITLE_LOOKS, Look
 from reproduce.show.tables import Field, entry, number, table, words
 from reproduce.words import conjunction, count, some
 
@@ -191,7 +190,7 @@ def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
         x="at",
         y="value",
         hue="contestant",
-        looks={name: TITLE_LOOKS.get(name, Look(name, f"C{place}")) for place, name in enumerate(names)},
+        looks={name: facets.TITLE_LOOKS.get(name, facets.Look(name, f"C{place}")) for place, name in enumerate(names)},
         row="quantity",
         col="group",
         titles=lambda quantity, axis: f"{quantity}, against {axis}",

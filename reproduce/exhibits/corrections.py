@@ -17,7 +17,6 @@ from reproduce.show import facets
 from reproduce.show.compare import CHANCE, Samples, judge, means, measured
 from reproduce.show.content import MEGABYTE, Entry, Finding, with_sign
 from reproduce.show.content import estimate as estimated
-from reproduce.show.facets import facet
 from reproduce.show.statistics import Estimate, Judgement, Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
@@ -74,7 +73,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield from _told(less_at_best, "at best rates")
     yield from _told(longer, "for longer")
     setting = sheet.described(recipes, width=False, rate=False)
-    yield facet(
+    yield facets.facet(
         [
             {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3], "points": value}
             for place in plain.accuracy

@@ -17,7 +17,6 @@ from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import Sample, bounded, judge, means, measured
 from reproduce.show.content import Entry, missing
-from reproduce.show.facets import Look, facet
 from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 
@@ -34,10 +33,10 @@ INTRODUCTION = (
     f"{STATED.quoted}."
 )
 LOOKS = {
-    "": Look("no guess", plots.INK),
-    "global": Look("target: global", plots.COLOURS[methods.PETRA]),
-    "next": Look("target: next block's", plots.COLOURS[methods.DSP], marker="s"),
-    "local": Look("target: local", plots.COLOURS[methods.DELAYED_GRADIENTS], marker="^"),
+    "": facets.Look("no guess", plots.INK),
+    "global": facets.Look("target: global", plots.COLOURS[methods.PETRA]),
+    "next": facets.Look("target: next block's", plots.COLOURS[methods.DSP], marker="s"),
+    "local": facets.Look("target: local", plots.COLOURS[methods.DELAYED_GRADIENTS], marker="^"),
 }
 
 
@@ -69,7 +68,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield from statements.answer(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
     drawn = drawn.dropna(subset=["test_accuracy"])
-    yield facet(
+    yield facets.facet(
         drawn,
         [facets.rows(list(dict.fromkeys(drawn["way"])), interval=True)],
         key=f"forward-gradients-{sheet.key}",
@@ -86,7 +85,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lines = sheet.lines().dropna(subset=["value"])
     lines = lines.assign(place=lines["cell"].map(places))
     lines = lines.assign(way=[f"{p[5]}: {_way(p)}, {p[3]} target".replace("_", " ") for p in lines["place"]])
-    yield facet(
+    yield facets.facet(
         lines[[p[3] != p[4] for p in lines["place"]]],
         [facets.line("range", marked=True), facets.zero],
         key=f"forward-cosines-{sheet.key}",

@@ -6,7 +6,6 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show import facets
 from reproduce.show.content import Finding, code
-from reproduce.show.facets import TITLE_LOOKS, Look, facet
 from reproduce.show.tables import difference, entry, number, table, words
 from reproduce.words import count
 
@@ -15,7 +14,7 @@ INTRODUCTION = (
     "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
 )
 CHANGED = 0.01  # share of a figure from which a change is listed
-LOOKS = {"": Look("of no method", "#555555")} | TITLE_LOOKS
+LOOKS = {"": facets.Look("of no method", "#555555")} | facets.TITLE_LOOKS
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -35,7 +34,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved if figure in latest
         )
         yield Sentence(f"Over {count(commits, 'commit')} {said}{now}.")
-        yield facet(
+        yield facets.facet(
             rows.groupby(["figure", "method", "at"], sort=False)["ratio"].mean().reset_index(),
             [facets.line()],
             key=f"history-{machine}",

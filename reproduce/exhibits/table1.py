@@ -18,7 +18,6 @@ from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, agreement
 from reproduce.show.content import KILOBYTE, MINUS, NARROW_SPACE, Column, Entry, Finding, Tone, missing, none, published
 from reproduce.show.content import number as number_entry
-from reproduce.show.facets import facet, only
 from reproduce.show.statements import combine
 from reproduce.show.tables import Field, method, number, table
 
@@ -126,7 +125,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     # What was not measured agrees with nothing.
     yield combine(holds.get(cell) for cell in planned if methods.by_name(cell.method) in formulas())
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
-    yield facet(
+    yield facets.facet(
         [
             {"over": over, "place": m.place[over], "title": title, "timed": key == "time", "method": m.method.name}
             | {"measured": m.values()[key] / unit}
@@ -139,8 +138,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         [
             facets.also("formula", facets.line(width=1.2)),
             facets.dots(),
-            only(facets.from_zero, timed=False),
-            only(facets.logarithmic, timed=True),
+            facets.only(facets.from_zero, timed=False),
+            facets.only(facets.logarithmic, timed=True),
         ],
         key=f"growth-{sheet.key}",
         caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "

@@ -20,7 +20,6 @@ from reproduce.records.frames import Frames, Sheet, settings_key
 from reproduce.show import facets, statements
 from reproduce.show.compare import NOT_RUN, Sample, judge, means, points, reported
 from reproduce.show.content import Finding, Tone, none
-from reproduce.show.facets import facet
 from reproduce.show.statements import Outcome
 from reproduce.show.tables import entry, judged, mean, mean_entry, number, published_value, table, words
 
@@ -143,7 +142,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         + f" (scale “{sheet.scale}”).",
         known=any(gaps[revnets[0], k, SAME].values for k in (ks[0], ks[-1])),
     )
-    yield facet(
+    yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [facets.line("interval"), facets.dots(apart=0.05)],
         key=f"table2-{sheet.key}-{sheet.dataset}",

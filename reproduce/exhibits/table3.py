@@ -17,7 +17,6 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import DONE, NOT_RUN, agreement
 from reproduce.show.content import GIGABYTE, MEGABYTE, Entry, Finding, Tone, missing, short_title
-from reproduce.show.facets import KIND_LOOKS, facet
 from reproduce.show.statements import combine
 from reproduce.show.tables import amount, difference, entry, method, published_value, table, words
 
@@ -91,7 +90,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = with_rules(runs[runs["subject"].isin(runs.loc[runs["status"] != NOT_RUN, "subject"])], MEGABYTE)
     bars = by_kind(sheet.frames, runs[runs["batch_size"] == runs.groupby("dataset")["batch_size"].transform("min")])
     titles = bars["method"].map(lambda name: short_title(methods.by_name(name)))
-    yield facet(
+    yield facets.facet(
         bars.assign(bar=bars["model"].str.removeprefix("revnet") + " " + titles, gigabytes=bars["value"] / GIGABYTE),
         [facets.stack()],
         key=f"held-{sheet.key}",
@@ -100,7 +99,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         x="bar",
         y="gigabytes",
         hue="kind",
-        looks=KIND_LOOKS,
+        looks=facets.KIND_LOOKS,
         col="images",
         xlabel="GB, all stages",
         share=(False, False),

@@ -22,7 +22,6 @@ from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import bounded, means
 from reproduce.show.content import GIGABYTE, Figure, short_title
-from reproduce.show.facets import KIND_LOOKS, TITLE_LOOKS, facet
 
 __all__ = ["Headline", "claim", "headlines"]
 
@@ -86,7 +85,7 @@ def _accuracy_of(sheet: Sheet) -> Headline | None:
         "PETRA less backpropagation at the same effective batch, points: "
         f"{', '.join(f'{bounded(gaps[k])} at k = {k}' for k in ends)}"
         f"{f'; at a fixed batch, as in the paper, {at_fixed}' * bool(fixed.values)} (scale “{sheet.scale}”).",
-        facet(
+        facets.facet(
             runs,
             [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
             key="headline-accuracy",
@@ -115,7 +114,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         yield Headline(
             f"PETRA held {petra['held']:.3g} GB where {methods.by_name(most['method']).title.lower()} held "
             f"{most['held']:.3g} GB, {100 * (1 - petra['held'] / most['held']):.0f} % less (scale “{sheet.scale}”).",
-            facet(
+            facets.facet(
                 bars.assign(gigabytes=bars["value"] / GIGABYTE),
                 [facets.stack(sums=".3g")],
                 key="headline-memory",
@@ -124,7 +123,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
                 x="way",
                 y="gigabytes",
                 hue="kind",
-                looks=KIND_LOOKS,
+                looks=facets.KIND_LOOKS,
                 xlabel="GB",
                 height=HEIGHT,
                 width=WIDTH,
@@ -137,7 +136,8 @@ def _memory(frames: Frames) -> Iterator[Headline]:
 
 SPEED_K = 16
 SPEED_LOOKS = {
-    way: TITLE_LOOKS[way] for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
+    way: facets.TITLE_LOOKS[way]
+    for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
 }
 
 
@@ -160,7 +160,7 @@ def _speed(frames: Frames) -> Iterator[Headline]:
     yield Headline(
         f"{network_title} on {most} devices, modelled: PETRA {speeds['PETRA', most]:.1f} times as fast as one device "
         f"that backpropagates, the synchronous 1F1B {speeds['1F1B', most]:.1f}{by_two} (scale “{sheet.scale}”).",
-        facet(
+        facets.facet(
             [
                 {"way": title, "devices": p, "modelled": speed, "measured": measured.get(title) if p == 2 else None}
                 for (title, p), speed in speeds.items()
