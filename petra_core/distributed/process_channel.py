@@ -39,7 +39,7 @@ strides may mean other kernels, which round differently.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from math import gcd, lcm
 
@@ -199,7 +199,9 @@ class ProcessChannel(Channel):
             (self.stages.stop - 1, self._from_above, (Kind.RECONSTRUCT, Kind.BACKWARD)),  # one message is for both
         ):
             if stage == border and (action is None or action.kind in kinds):
-                messages += _taken(inlets, None if action is None else action.number)
+                last = None if action is None else action.number
+                arrived = (message for inlet in inlets.values() for message in inlet.take(last))
+                messages += sorted(arrived, key=lambda message: message.micro_batch)
         return messages
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
@@ -246,8 +248,3 @@ class ProcessChannel(Channel):
 def _whose(micro_batch: int, part: range) -> int:
     """The place in `part` whose turn a micro-batch is."""
     return part[micro_batch % len(part)]
-
-
-def _taken(inlets: Mapping[int, Inlet], last: int | None) -> list[Message]:
-    """The messages that the inlets have brought up to micro-batch `last` (None: all), in order."""
-    return sorted((m for inlet in inlets.values() for m in inlet.take(last)), key=lambda message: message.micro_batch)

@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -86,7 +85,10 @@ class Folder:
         with _together():
             if not leads:
                 self._see(target)
-            encoded = {name: _encode(part) for name, part in parts.items()}
+            encoded = {
+                name: torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
+                for name, part in parts.items()
+            }
         writer = FileSystemWriter(target)
         with _without_warning(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
@@ -135,7 +137,8 @@ class Folder:
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self._pointer} is damaged: {error}; {ADVICE}") from error
         try:
-            _refuse_code(target / ".metadata")
+            with (target / ".metadata").open("rb") as table:
+                _Restricted(table).load()  # torch reads it without such care
             reader = FileSystemReader(target)
             contents = reader.read_metadata().state_dict_metadata
             sizes = {name: part.size for name, part in contents.items() if isinstance(part, TensorStorageMetadata)}
@@ -154,10 +157,6 @@ class Folder:
         """Remove the folder; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
         self._pointer.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _encode(part: Any) -> Tensor:
-    return torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
 
 
 PATHS = {"Path", "PosixPath", "PurePosixPath"}
@@ -181,21 +180,12 @@ CLASSES = {
 
 
 class _Restricted(pickle.Unpickler):
+    """Reads a table of contents so that nothing in it can run."""
+
     def find_class(self, module: str, name: str) -> Any:
         if name not in CLASSES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
         return super().find_class(module, name)
-
-
-def _refuse_code(file: Path) -> None:
-    """Read a table of contents so that nothing in it can run, because torch reads it without such care.
-
-    Raises:
-        pickle.UnpicklingError: there is something in it that does not belong there.
-
-    """
-    with file.open("rb") as stream:
-        _Restricted(stream).load()
 
 
 @contextlib.contextmanager
