@@ -391,7 +391,7 @@ class Day:
             time.sleep(POLL)
             if time.monotonic() - self._saved > 5:
                 self.save()
-            if self._interrupt.requested():
+            if self._interrupt.received:
                 why = "stopped"
             elif time.monotonic() >= ends:
                 why = "late"

@@ -76,7 +76,7 @@ def train_here(
         context = Context(
             device=where,
             how=how,
-            should_stop=lambda: interrupt.requested() or launcher_gone(),
+            should_stop=lambda: bool(interrupt.received) or launcher_gone(),
             observer=Observers(*observers),
             model_file=record.path / "model.pt",
             team=team,

@@ -27,9 +27,6 @@ class Interrupt:
         self.received = 0
         self._before: dict[int, Any] = {}
 
-    def requested(self) -> bool:
-        return self.received != 0
-
     @property
     def exit_code(self) -> int:
         """What the shell expects of a process that a signal ended: 130 after Ctrl-C.

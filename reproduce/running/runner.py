@@ -166,7 +166,7 @@ class _Listener:
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
         while workers:
-            if interrupt.requested() and not self._stop.value:
+            if interrupt.received and not self._stop.value:
                 self._stop.value = True
                 self._bar.notice(
                     "stopping: every worker finishes its tick, and training is saved (Ctrl-C again: at once)"
