@@ -4,9 +4,9 @@ Each is started with the environment that torchrun sets (RANK, WORLD_SIZE, MASTE
 by `reproduce.teams.launch`. The first thing they do is to compare what they are about to do: a rank with another
 version of the code or another configuration would train something that nobody asked for.
 
-They form a mesh of R replicas by P stage groups (torch's DeviceMesh): rank r·P + p has the p-th share of the stages of
-replica r. Rank 0 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them,
-these are P processes all the same.
+They form a mesh of R replicas by P stage groups: rank r·P + p has the p-th share of the stages of replica r. Rank 0
+leads. Where stages of a replica are replicated themselves, for some processes to take turns at them, these are P
+processes all the same.
 
 Decisions and small objects (stop, save, who has which stages, how messages lie in memory) always go over Gloo and the
 CPU: with NCCL each would wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU
@@ -28,7 +28,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import CPU, ChannelError, backend
@@ -141,18 +140,14 @@ class Processes(Team):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.name, self.notice = f"rank {self.rank}: ", notice
         self._shares, self._nccl, self._patience = shares, nccl, patience
-        self._wire = device if nccl else torch.device("cpu")
-        shape = (self.size // shares.processes, shares.processes)
-        # For its coordinates. Groups come from `new_group`: those of a mesh have torch's patience, half an hour.
-        self._mesh = init_device_mesh(self._wire.type, shape, mesh_dim_names=("replica", "stage"))
-        self.replicas = Replicas(self._ranks("replica"), wire=self._wire, patience=patience)
+        self._wire = device if nccl else CPU
+        share = self.rank % shares.processes
+        self._row = range(self.rank - share, self.rank - share + shares.processes)  # of this replica
+        column = range(share, self.size, shares.processes)
+        self.replicas = Replicas(column, wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
         self._parts = places(shares.partition, shares.replicas, shares.processes)
         self.head = self.replicas.index * shares.replicas[-1]
-
-    def _ranks(self, direction: str) -> list[int]:
-        ranks: list[int] = self._mesh[direction].mesh.tolist()
-        return ranks
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -178,7 +173,7 @@ class Processes(Team):
         self._channel = ProcessChannel(
             self._shares.partition,
             replicas=self._shares.replicas,
-            ranks=self._ranks("stage"),
+            ranks=self._row,
             wire=self._wire,
             patience=self._patience,
         )
