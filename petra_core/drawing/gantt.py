@@ -6,7 +6,7 @@ the two can be laid side by side. Every box has its name and its times as a tool
 is room.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
@@ -30,18 +30,14 @@ _FILL = {kind.value: FILL[kind] for kind in Kind} | {"W": "#c9b8e8", "wait": RUL
 
 # Lengths in pixels.
 _MARGIN, _HEADER, _LABEL, _SHARE, _LEGEND = 16, 62, 74, 66, 44
+_WIDTH = 900  # of the axis of time
 _HEIGHT, _GAP = 22, 6  # of a lane, and between lanes
 _DIGIT = 6.5  # width of a digit of the font
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def to_svg(
-    timeline: Timeline,
-    *,
-    title: str,
-    span: tuple[float, float] | None = None,
-    width: int = 900,
-    labels: Mapping[int, str] | None = None,
+    timeline: Timeline, *, title: str, span: tuple[float, float] | None = None, labels: Mapping[int, str] | None = None
 ) -> str:
     """Draw a timeline.
 
@@ -49,7 +45,6 @@ def to_svg(
         timeline: simulated, or the trace of a real run.
         title: heading and accessible name.
         span: the part of it to draw, from and to, in seconds; all of it unless given.
-        width: of the axis of time, pixels.
         labels: what the lanes are called, such as "stages 0..3"; "device 0" and so on unless given.
 
     Returns:
@@ -66,24 +61,14 @@ def to_svg(
     )
     if not end > begin:
         raise ValueError(f"a span of time ends after it begins, got {begin} to {end} seconds")
-    within = [event for event in events if event.end > begin and event.begin < end]
-    return _GanttDrawing(timeline, within, title, begin, end, width, labels or {}).svg()
+    return _GanttDrawing(timeline, title, begin, end, labels or {}).svg()
 
 
 class _GanttDrawing:
-    def __init__(
-        self,
-        timeline: Timeline,
-        events: Sequence[Event],
-        title: str,
-        begin: float,
-        end: float,
-        width: int,
-        labels: Mapping[int, str],
-    ) -> None:
-        self.timeline, self.events, self.title = timeline, events, title
-        self.begin, self.end, self.width = begin, end, width
-        self.labels = labels
+    def __init__(self, timeline: Timeline, title: str, begin: float, end: float, labels: Mapping[int, str]) -> None:
+        self.timeline, self.title, self.labels = timeline, title, labels
+        self.begin, self.end = begin, end
+        self.events = events = [event for event in timeline.events if event.end > begin and event.begin < end]
         self.left = _MARGIN + max([_LABEL, *(round(_DIGIT * len(label)) + 10 for label in labels.values())])
         # A recorded wait is drawn, and is idle time.
         work = [Event(e.device, e.name, max(e.begin, begin), min(e.end, end)) for e in events if e.name[0] in "FRBWU"]
@@ -92,7 +77,7 @@ class _GanttDrawing:
         self.unit, self.unit_name = next((unit for unit in _UNITS if end - begin >= unit[0]), _UNITS[-1])
 
     def svg(self) -> str:
-        width = self.left + self.width + _SHARE + _MARGIN
+        width = self.left + _WIDTH + _SHARE + _MARGIN
         height = _HEADER + self.timeline.devices * (_HEIGHT + _GAP) + _LEGEND
         root = canvas(width, height, self.title, self._description())
         text(root, _MARGIN, 24, self.title, font_size="15", font_weight="600")
@@ -113,9 +98,9 @@ class _GanttDrawing:
     def _grid(self, root: ElementTree.Element) -> None:
         for device in range(self.timeline.devices):
             y = self._y(device)
-            rect(root, self.left, y, self.width, _HEIGHT, fill=LANE)
+            rect(root, self.left, y, _WIDTH, _HEIGHT, fill=LANE)
             text(root, _MARGIN, y + 15, self._name(device))
-            edge = self.left + self.width + _SHARE
+            edge = self.left + _WIDTH + _SHARE
             text(root, edge, y + 15, f"{self._idle(device):.0%}", fill=QUIET, text_anchor="end")
         top, bottom = self._y(0) - 4, self._y(self.timeline.devices) - _GAP + 4
         step = _round_step((self.end - self.begin) / 8)
@@ -126,7 +111,7 @@ class _GanttDrawing:
             text(root, x, top - 6, f"{number * step / self.unit:g}", fill=QUIET, text_anchor="middle")
             number += 1
         text(root, _MARGIN, top - 6, self.unit_name, fill=QUIET)
-        text(root, self.left + self.width + _SHARE, top - 6, "idle", fill=QUIET, text_anchor="end")
+        text(root, self.left + _WIDTH + _SHARE, top - 6, "idle", fill=QUIET, text_anchor="end")
 
     def _box(self, root: ElementTree.Element, event: Event) -> None:
         kind, stage, number = event.name
@@ -164,7 +149,7 @@ class _GanttDrawing:
         return f"{seconds / self.unit:.4g} {self.unit_name}"
 
     def _x(self, seconds: float) -> float:
-        return self.left + self.width * (seconds - self.begin) / (self.end - self.begin)
+        return self.left + _WIDTH * (seconds - self.begin) / (self.end - self.begin)
 
     def _y(self, device: int) -> int:
         return _HEADER + device * (_HEIGHT + _GAP)

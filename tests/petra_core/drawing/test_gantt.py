@@ -28,9 +28,9 @@ def numbers(box: ElementTree.Element) -> tuple[float, ...]:
 
 def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
     timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6))
-    drawn = boxes(to_svg(timeline, title="three devices", width=840))
+    drawn = boxes(to_svg(timeline, title="three devices"))
     assert len(drawn) == len(timeline.events)
-    pixels_a_second = 840 / timeline.seconds
+    pixels_a_second = 900 / timeline.seconds
     for event, box in zip(timeline.events, drawn.values(), strict=True):
         x, y, width, height = numbers(box)
         assert x == pytest.approx(90 + pixels_a_second * event.begin, abs=0.1)
@@ -56,9 +56,9 @@ def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
 def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
     """From 4 to 9 ms; idle time is that of the part."""
     timeline = Timeline((Event(0, ("F", 0, 0), 0.0, 5e-3), Event(0, ("B", 0, 0), 8e-3, 8.5e-3)), 2)
-    svg = to_svg(timeline, title="a < b", span=(4e-3, 9e-3), width=500)
+    svg = to_svg(timeline, title="a < b", span=(4e-3, 9e-3))
     x, _, width, _ = numbers(boxes(svg)["F0 of stage 0: 0 ms to 5 ms"])
-    assert (x, width) == (90, 100)
+    assert (x, width) == (90, 180)
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == "a < b"
     assert (root.findtext(f"{SVG}desc") or "").endswith("idle: device 0 70%, device 1 100%.")
