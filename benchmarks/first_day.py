@@ -51,7 +51,7 @@ from benchmarks.recording import line
 from petra_core.files import replacing
 from reproduce.records import benchmarks, locks, provenance
 from reproduce.records.benchmarks import Benchmark
-from reproduce.records.record import State, scan
+from reproduce.records.record import scan
 from reproduce.records.storage import write_atomically, write_json
 from reproduce.running import devices
 from reproduce.running.interrupts import Interrupt
@@ -460,7 +460,7 @@ def summary(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> str
             lines += ["", benchmark.name, *(line(benchmark, sought) for sought in benchmark.comparisons)]
     cells = scan(day.output / "records")
     lines += [""] * bool(cells.records)
-    lines += [f"{record.path.name}: {_words(state)}" for record, state in cells.records]
+    lines += [f"{record.path.name}: {state.reached}" for record, state in cells.records]
     lines += [f"PROBLEM {problem}" for problem in (*problems, *cells.problems)]
     return "\n".join(lines) + "\n"
 
@@ -481,11 +481,6 @@ def map_lines(ticks: Sequence[Benchmark]) -> list[str]:
         said = f"  {place}: {ratio.median:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), against {fastest.second}"
         lines.append(said)
     return [*lines, f"  PETRA is slower in {above} of {count(len(ticks), 'place')}."]
-
-
-def _words(state: State) -> str:
-    accuracy = state.result.get("test_accuracy")
-    return str(state) if accuracy is None else f"{accuracy:.2f} %"
 
 
 def pack(day: Day, said: str) -> list[str]:

@@ -39,11 +39,10 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
 
 def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
     for cell, state in outcome.states.items():
-        accuracy = state.result.get("test_accuracy")
-        if scale.falls_short(cell, state, accuracy):
+        if scale.falls_short(cell, state, state.result.get("test_accuracy")):
             target = scale.own_targets.get(cell.model) if isinstance(cell, TrainedCell) else None
             expected = f" (expected: above {target:g} %)" if target is not None else ""
-            yield f"{cell.slug}: {state if accuracy is None else f'{accuracy:.2f} %'}{expected}"
+            yield f"{cell.slug}: {state.reached}{expected}"
 
 
 def _warn(what: str, lines: list[str], cells: int | None = None) -> None:

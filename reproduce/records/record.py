@@ -77,6 +77,12 @@ class State:
         """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
         return self.status is Status.DONE or self.reason == DIVERGED
 
+    @property
+    def reached(self) -> str:
+        """The test accuracy, where there is one, else how far it is."""
+        accuracy = self.result.get("test_accuracy")
+        return str(self) if accuracy is None else f"{accuracy:.2f} %"
+
     def __str__(self) -> str:
         if self.status is Status.PARTIAL:
             return f"{self.epochs_done} of {self.epochs} epochs" if self.epochs else "begun"

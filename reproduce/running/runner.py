@@ -59,7 +59,7 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
     bar = GridBar(len(cells))
     for cell, state in outcome.states.items():
         if state.final:
-            bar.finish(cell.slug, _words(state), worker=None)
+            bar.finish(cell.slug, state.reached, worker=None)
     with Interrupt() as interrupt:
         if todo:
             # A worker without a cell is not started, and so has no share of a GPU.
@@ -197,7 +197,7 @@ class _Listener:
         cell = self._cells[index]
         if not self._outcome.states[cell].final:  # else another worker has told it
             self._outcome.states[cell] = state
-            self._bar.finish(cell.slug, _words(state), worker=number)
+            self._bar.finish(cell.slug, state.reached, worker=number)
 
     def _notice(self, number: int, index: int, text: str) -> None:
         """Told once: a method that cannot be recorded cannot be in any cell."""
@@ -233,8 +233,3 @@ def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, b
     bar.notice(f"PROBLEM {text}")
     if cell is not None:
         outcome.problems[cell] = text
-
-
-def _words(state: State) -> str:
-    accuracy = state.result.get("test_accuracy") if state.status is Status.DONE else None
-    return str(state) if accuracy is None else f"{accuracy:.2f} %"
