@@ -13,8 +13,10 @@ import click
 from reproduce.cells import catalogue
 from reproduce.commands.options import Minutes
 from reproduce.measures.how import How
+from reproduce.records.record import DEFAULT_ROOT
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
+RECORDS = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 SHOWN = 12  # lines of a list
 DATA_WORKERS = 16  # of a process, at most: as many as a fast GPU needs for ImageNet

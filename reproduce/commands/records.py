@@ -12,14 +12,12 @@ from typing import Any
 
 import click
 
-from reproduce.commands.common import FOLDER, check_writable
+from reproduce.commands.common import FOLDER, RECORDS, check_writable
 from reproduce.records import merging, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
-from reproduce.records.record import DEFAULT_ROOT, scan
+from reproduce.records.record import scan
 from reproduce.records.storage import StorageFullError
-
-ROOT = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
 
 
 @click.group()
@@ -28,7 +26,7 @@ def records() -> None:
 
 
 @records.command("list")
-@ROOT
+@RECORDS
 def list_(root: Path) -> None:
     """List every record with its state, and who works on it."""
     folder = scan(_checked(root))
@@ -39,7 +37,7 @@ def list_(root: Path) -> None:
 
 
 @records.command()
-@ROOT
+@RECORDS
 def check(root: Path) -> None:
     """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
     contents = results.read(_checked(root))
@@ -51,7 +49,7 @@ def check(root: Path) -> None:
 
 @records.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@ROOT
+@RECORDS
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
@@ -110,7 +108,7 @@ def _folder_of(source: Path) -> Iterator[Path]:
 
 @records.command()
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
-@ROOT
+@RECORDS
 def export(folder: Path, root: Path) -> None:
     """Write all records as CSV files into FOLDER, for statistics of your own.
 

@@ -5,13 +5,12 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import CORES, FOLDER, check_writable
-from reproduce.records.record import DEFAULT_ROOT
+from reproduce.commands.common import CORES, RECORDS, check_writable
 from reproduce.records.storage import StorageFullError
 
 
 @click.command()
-@click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
+@RECORDS
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
