@@ -31,7 +31,7 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """What was published beside ours: accuracy at the published size, and memory, as the benchmark measured it."""
-    every = [(sheet, _accuracy(_runs(sheet))) for sheet in sheets(frames, "bdia")]
+    every = [(sheet, means(_runs(sheet), "test_accuracy", ["contestant"])) for sheet in sheets(frames, "bdia")]
     yield Sentence(_gains(every))
     papers = [(sheet, accuracy) for sheet, accuracy in every if sheet.scale == "paper"]
     for arithmetic in dict.fromkeys(sheet.arithmetic for sheet, _ in papers):
@@ -104,7 +104,7 @@ def _held(frames: Frames) -> Table:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """All networks and methods of a data set."""
     runs = _runs(sheet)
-    accuracy, done = _accuracy(runs), runs.dropna(subset=["test_accuracy"])
+    accuracy, done = means(runs, "test_accuracy", ["contestant"]), runs.dropna(subset=["test_accuracy"])
     yield facets.facet(
         done,
         [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], interval=True)],
@@ -151,11 +151,6 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
             said = ", ".join(f"{title} {bounded(gain)}" for title, gain in gains.items())
             return f"Points of accuracy above a plain ViT (scale “{sheet.scale}”): {said}."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
-
-
-def _accuracy(runs: DataFrame) -> Samples:
-    """The samples of such runs by what they are of."""
-    return means(runs, "test_accuracy", ["contestant"])
 
 
 def _runs(sheet: Sheet) -> DataFrame:
