@@ -5,6 +5,7 @@ ships them), magnified by a whole number and repeated in three channels, so that
 The split is fixed: the same 20 % of every class are the test set, for all seeds.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,8 @@ class Digits(NamedTuple):
     deviation: Channels
 
 
-def digits(image_size: int = 16) -> Digits:
+@cache
+def digits(image_size: int) -> Digits:
     """The digits, 1,437 to train on and 360 to test on, in three equal channels; `image_size` is a multiple of 8."""
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey

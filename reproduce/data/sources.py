@@ -7,7 +7,7 @@ and `data check` reads the rest.
 
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,9 +19,6 @@ from reproduce.data.beton import ANOTHER, Beton, JpegFiles, RawImages
 from reproduce.data.errors import DataError, check_labels
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
 from reproduce.data.manifest import Manifest, read_list
-
-if TYPE_CHECKING:
-    from reproduce.data.digits import Digits
 
 READ_WHOLE = 8e9  # bytes
 EVALUATION_BATCH = 512  # samples of up to 64 x 64 pixels; without effect on the logits beyond rounding
@@ -54,7 +51,9 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
     augment, large = cell.augmentation != "none", cell.dataset == IMAGENET.name
     sized = partial(BatchFormat, image_size=cell.image_size, device=device)
     if cell.dataset == DIGITS.name:
-        images, provenance = _digits(cell.image_size), manifest.built_in(DIGITS.name)
+        from reproduce.data.digits import digits  # scikit-learn takes seconds to import
+
+        images, provenance = digits(cell.image_size), manifest.built_in(DIGITS.name)
         batch_format = sized(num_classes=DIGITS.num_classes, mean=images.mean, deviation=images.deviation)
         train: Source = InMemory(images.train, batch_format, augment=augment)
         test: Source = InMemory(images.test, batch_format)
@@ -174,10 +173,3 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
 @cache
 def _raw_images(beton: Path, stamp: Stamp) -> RawImages:
     return Beton(beton).raw()
-
-
-@cache
-def _digits(image_size: int) -> "Digits":
-    from reproduce.data.digits import digits  # scikit-learn takes seconds to import
-
-    return digits(image_size)
