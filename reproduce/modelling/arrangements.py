@@ -7,7 +7,7 @@ that take its micro-batches in turn, and the whole network on every device.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 from petra_core import methods
 from petra_core.ages import of_stages
@@ -77,10 +77,15 @@ class Arrangement:
         footprints = tuple(joined(footprints[run.start : run.stop]) for run in runs(partition))
         return tuple(merged(costs, partition)), footprints, (1,) * len(partition)
 
-    @property
+    @cached_property
     def _run(self) -> tuple[Timeline, float]:
-        costs, _, partition = self._stages
-        return _simulated(costs, partition, self.plan.replicas, self.accumulation)
+        """The run, and seconds for a micro-batch in its steady state."""
+        (costs, _, partition), replicas, k = self._stages, self.plan.replicas, self.accumulation
+        fill = -(-(staleness(partition, replicas)[0] + 8) // k) * k
+        measured = -(-16 // k) * k
+        order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas)
+        timeline = simulate(order, INSTANT)
+        return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
 
 
 def arrangements(network: Modelled) -> Iterator[Arrangement]:
@@ -97,15 +102,3 @@ def arrangements(network: Modelled) -> Iterator[Arrangement]:
         if max(plan.replicas) > 1:
             name = "data parallelism" if plan.replicas == (DEVICES,) else "heavy stages replicated"
             yield Arrangement(network, name, plan, k, merges=True)
-
-
-@cache
-def _simulated(
-    costs: tuple[Cost, ...], partition: tuple[int, ...], replicas: tuple[int, ...], k: int
-) -> tuple[Timeline, float]:
-    """The run, and seconds for a micro-batch in its steady state."""
-    fill = -(-(staleness(partition, replicas)[0] + 8) // k) * k
-    measured = -(-16 // k) * k
-    order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas)
-    timeline = simulate(order, INSTANT)
-    return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
