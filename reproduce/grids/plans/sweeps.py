@@ -21,9 +21,6 @@ class Sweep:
     accumulations: tuple[int, ...]  # in the order in which they are run
     families: tuple[str, ...] = ("resnet", "revnet")
 
-    def seeds(self, dataset: str) -> tuple[int, ...]:
-        return recipes.seeds(self.scale, dataset)
-
     def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
         """The cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
         return recipes.cell(self.scale, network, method, accumulation, seed, dataset=dataset)

@@ -1,6 +1,7 @@
 """Table 2: the paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
 
 from reproduce.cells.kinds import Cell
+from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS
 
 
@@ -12,6 +13,6 @@ def cells(scale: str) -> list[Cell]:
         cell
         for depth in sweep.depths
         for dataset in sweep.datasets
-        for seed in sweep.seeds(dataset)
+        for seed in recipes.seeds(scale, dataset)
         for cell in sweep.cells(dataset, depth, seed)
     ]

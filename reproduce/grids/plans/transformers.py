@@ -35,11 +35,6 @@ class Study:
         seeds = recipes.seeds(self.scale)
         return [self.cell(m, k, seed) for k in self.accumulations for m in COMPARED for seed in seeds]
 
-    @property
-    def example(self) -> TrainingCell:
-        """One cell for all, such as for their data set."""
-        return self.cell(methods.PETRA, 1)
-
 
 PATCHES: dict[str, Any] = {"stem": "patch4", "width": 48, "weight_decay": 0.05}
 TEXT: dict[str, Any] = {"dataset": catalogue.PYDOC.name, "width": 48}

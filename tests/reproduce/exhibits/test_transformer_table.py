@@ -25,12 +25,12 @@ def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> No
     rates = {cell.accumulation: cell.learning_rate for cell in images if isinstance(cell, TrainingCell)}
     assert rates == pytest.approx({1: 5e-4, 4: 1e-3, 16: 2e-3})
     assert images[0].name == "cifar10-revvit_tiny-w48-backpropagation-k1-adamw-s0-63156d89c1f6"
-    stages = networks.build(IMAGES.example, 10)
+    stages = networks.build(IMAGES.cell(methods.PETRA, 1), 10)
     assert len(stages) == 14
     assert all(stage.invertible for stage in stages[1:-1])
 
 
-@pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.example.model}-{study.scale}")
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.model}-{study.scale}")
 def test_every_study_compares_with_backpropagation(study: Study) -> None:
     assert COMPARED == (methods.BACKPROPAGATION, methods.PETRA)
     assert {cell.scale for cell in study.cells} == {study.scale}
@@ -42,9 +42,10 @@ def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
     done = State(Status.DONE)
     for study in STUDIES:
         if study.scale == "smoke":
-            assert 0 < smoke.target(study.example) < smoke.target_accuracy
-            assert smoke.falls_short(study.example, done, smoke.target(study.example))
-            assert not smoke.falls_short(study.example, done, smoke.target(study.example) + 0.1)
+            cell = study.cell(methods.PETRA, 1)
+            assert 0 < smoke.target(cell) < smoke.target_accuracy
+            assert smoke.falls_short(cell, done, smoke.target(cell))
+            assert not smoke.falls_short(cell, done, smoke.target(cell) + 0.1)
 
 
 def text_data(sha256: str, accuracy: float = 18.0) -> dict[str, Any]:
