@@ -34,13 +34,12 @@ import torch
 from benchmarks.arguments import add_methods, count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.slopes import Growth, growth
-from benchmarks.tick import in_turn, rounds
+from benchmarks.tick import HELD, in_turn, rounds
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import Benchmark, Goal, Series
 
-FOR_BACKWARDS = ("inputs", "stashed_weights", "messages", "graph")
 TIME, BYTES = "time of a micro-batch", "bytes of an inner stage"
 STRAIGHT, AT_MOST_LINEAR, FLAT = 0.99, 1.1, 0.02
 NOTE = "width: channels of a stream; batch: images of a micro-batch."
@@ -81,7 +80,7 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
 def bytes_of_inner_stage(pipeline: Pipeline) -> int:
     """The most bytes that a stage but stem and head has held for its backwards."""
     inner = pipeline.memory().stages[1:-1]
-    return max(sum(stage.peak[kind] for kind in FOR_BACKWARDS) for stage in inner)
+    return max(sum(stage.peak[kind] for kind in HELD) for stage in inner)
 
 
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
