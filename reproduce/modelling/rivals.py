@@ -82,11 +82,6 @@ class RivalChain:
         """The costs of each device if graphs are reconstructed and inputs sent back."""
         return self._on_devices(self.blocks)
 
-    @property
-    def keeping(self) -> tuple[Cost, ...]:
-        """The costs of each device if graphs are kept."""
-        return self._on_devices(self.blocks_keeping)
-
     def outcomes(self) -> list[RivalOutcome]:
         """The outcomes of all rivals, PETRA first; where there are many devices, of fewer rivals (`MANY`)."""
         compared = [rival for rival in RIVALS if self.devices < MANY or rival.order in FEW]
