@@ -217,7 +217,9 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     if processes * cell.replicas > 1 and not launched.in_a_team():
         arguments = sys.argv[1:]
         if partition == "balanced":
-            partition = _balanced(cell, processes, device, threads)
+            cut = balance.balanced(cell, processes, devices.take(device), threads=threads)
+            partition = ",".join(map(str, cut))
+            click.echo(f"--partition balanced is {partition}, from what the stages cost here and now", err=True)
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
         shared = partitioning.replicated(cell, partitioning.shares(cell, partition, processes))
@@ -227,19 +229,6 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
 
     how = shared_by(how, launched.local_team_size())
     train_here(cell, how, device=device, threads=threads, processes=processes, partition=partition, **options)
-
-
-def _balanced(cell: TrainedCell, processes: int, device: str, threads: int) -> str:
-    where = devices.take(device)
-    cut = ",".join(map(str, balance.balanced(cell, processes, where, threads=threads)))
-    click.echo(f"--partition balanced is {cut}, from what the stages cost here and now", err=True)
-    return cut
-
-
-def constant(correction: str, epochs: int) -> float:
-    """The usual constant of a correction; that of `rate`, epochs until it is released, a third of them."""
-    usual = {c.name: c.value for c in CONSTANTS} | {delay.RATE.name: epochs / 3}
-    return usual.get(correction, 0.0)
 
 
 def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
@@ -255,6 +244,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     if values["model"] is None:
         values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
     model, dataset = values["model"], catalogue.by_name(values["dataset"])
+    constants = {c.name: c.value for c in CONSTANTS} | {delay.RATE.name: values["epochs"] / 3}
     defaults = {
         "accumulation": 1 if guesses else DEFAULTS.accumulation,
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
@@ -263,7 +253,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
         "weight_decay": dataset.weight_decay,
-        "correction_value": constant(values["correction"], values["epochs"]),
+        "correction_value": constants.get(values["correction"], 0.0),
     }
     values |= {name: value for name, value in defaults.items() if values[name] is None}
     try:
