@@ -485,7 +485,8 @@ def map_lines(ticks: Sequence[Benchmark]) -> list[str]:
 
 def pack(day: Day, said: str) -> list[str]:
     """Write summary and archive anew. Returns the files that are too large for it, in words."""
-    files = [file for name in PACKED for file in sorted((day.output / name).rglob("*")) if _is_result(file)]
+    there = [file for name in PACKED for file in sorted((day.output / name).rglob("*")) if file.is_file()]
+    files = [file for file in there if file.name not in locks.FILES and file.suffix != ".tmp"]
     files += [day.output / "state.json"]
     sizes = {file: file.stat().st_size for file in sorted(files, key=lambda file: file.stat().st_size)}
     fitting = dict(zip(sizes, itertools.accumulate(sizes.values()), strict=True))
@@ -497,10 +498,6 @@ def pack(day: Day, said: str) -> list[str]:
         for file in (*packed, day.output / "summary.txt"):
             archive.add(file, str(file.relative_to(day.output)))
     return left
-
-
-def _is_result(file: Path) -> bool:
-    return file.is_file() and file.name not in locks.FILES and file.suffix != ".tmp"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
