@@ -20,8 +20,6 @@ from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
 
-Stated = Mapping[str, published_tables.Row]  # published accuracies on a data set by network
-
 INTRODUCTION = (
     "In training a block x + h(x) of a plain transformer becomes a step that is averaged with one back, at random for "
     "each sample; what halving would lose is kept, one bit a value. In evaluation it is the plain network. RevViT has "
@@ -134,7 +132,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _published_points(contestant: TransformerContestant, stated: Stated) -> Entry:
+def _published_points(contestant: TransformerContestant, stated: Mapping[str, published_tables.Row]) -> Entry:
     """What was published of the two less each other, on the same data set."""
     if not contestant.against or contestant.title not in stated:
         return missing("")
