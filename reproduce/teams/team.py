@@ -20,8 +20,6 @@ from petra_core.stages import Stage
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
-State = dict[str, Any]
-
 SCHEMA = 1  # format of a checkpoint, as `common` in it says; the first ones did not say it
 
 
@@ -105,7 +103,7 @@ class Team:
 ALONE = Team()
 
 
-def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> tuple[State, list[Any]] | None:
+def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> tuple[dict[str, Any], list[Any]] | None:
     """Load what was saved last, by one process or by several, for any number of them to go on from.
 
     Args:
@@ -142,7 +140,7 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
     return state, workers
 
 
-def _check(common: State, path: Path) -> None:
+def _check(common: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError if another version wrote the checkpoint."""
     if (schema := common.get("schema", SCHEMA)) != SCHEMA:
         raise CheckpointError(
