@@ -22,7 +22,7 @@ Internal: `petra_core.distributed` sends and receives.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -65,7 +65,7 @@ class Transfer:
         micro_batch: whose message it belongs to.
         group: of torch.distributed.
         work: what torch made of it; None until it is started.
-        parties: of all transfers that torch made one work of, the peers and micro-batches.
+        parties: of all transfers that torch made one work of, the peers and micro-batches; none until then.
 
     """
 
@@ -75,10 +75,7 @@ class Transfer:
     micro_batch: int
     group: dist.ProcessGroup
     work: Any = None
-    parties: Sequence[tuple[Peer, int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.parties = ((self.peer, self.micro_batch),)
+    parties: Sequence[tuple[Peer, int]] = ()
 
     @property
     def arrived(self) -> bool:
@@ -145,12 +142,9 @@ class Exchange:
             )
         except RuntimeError as error:
             raise _lost(parties, self.group, error) from error
-        if len(works) < len(transfers):  # NCCL's is one for all, Gloo has one for each
-            works = works * len(transfers)
-            for transfer in transfers:
-                transfer.parties = parties
-        for transfer, work in zip(transfers, works, strict=True):
-            transfer.work = work
+        shared = len(works) < len(transfers)  # NCCL's is one for all, Gloo has one for each
+        for transfer, party, work in zip(transfers, parties, works * len(transfers) if shared else works, strict=True):
+            transfer.work, transfer.parties = work, parties if shared else [party]
 
 
 def _lost(parties: Sequence[tuple[Peer, int]], group: dist.ProcessGroup, error: RuntimeError) -> ChannelError:
