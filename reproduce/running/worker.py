@@ -103,7 +103,7 @@ def work(
     settings: Settings,
     report: Report,
     should_stop: Callable[[], bool],
-    device: torch.device | None = None,
+    device: torch.device,
     without: Collection[int] = (),
 ) -> None:
     """Take cells that nobody holds, in order, until every one has a result or a problem, or until it is time to stop.
@@ -115,11 +115,10 @@ def work(
             ("notice", index, text) or, when this process can do nothing more, ("full", index, text) for a full disk and
             ("broken", index, text) where a CUDA device does nothing more for it.
         should_stop: asked between cells, and within them as `Context` says.
-        device: to train on; the first of the settings' unless given.
+        device: to train on.
         without: numbers of cells that are left alone.
 
     """
-    device = devices.take(device_of(0, settings)) if device is None else device
     left = [index for index in range(len(cells)) if index not in without]
     while left:
         held = []

@@ -203,7 +203,7 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
     holder = threading.Thread(target=hold, args=(ready,))
     holder.start()
     ready.wait()
-    work(CELLS, settings(tmp_path), report, lambda: False)
+    work(CELLS, settings(tmp_path), report, lambda: False, torch.device("cpu"))
     holder.join()
     assert order == [1, 2, 0]
     assert records(tmp_path) == records(whole)

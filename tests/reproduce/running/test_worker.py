@@ -28,7 +28,7 @@ def reports(cells, root, should_stop=lambda: False, **how):
     """What one worker in this process reports, without the shares."""
     messages = []
     settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
-    work(cells, settings, lambda *message: messages.append(message), should_stop)
+    work(cells, settings, lambda *message: messages.append(message), should_stop, torch.device("cpu"))
     return [message for message in messages if message[0] != "share"]
 
 
