@@ -9,7 +9,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.table4 import CONFIGURATIONS
+from reproduce.grids.plans.table4 import METHODS
 from reproduce.modelling.gradients import kinds_of
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
@@ -69,7 +69,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         key=key,
         caption=f"Top-1 accuracy in percent after the last epoch by what is buffered ({recipe}); last, the paper's "
         "statement.",
-        rows=[(network, method) for network in networks for method in (*CONFIGURATIONS.values(), None)],
+        rows=[(network, method) for network in networks for method in (*METHODS, None)],
         fields=[
             words("network", lambda row: f"{row[0]}: {networks[row[0]]}"),
             words("method", lambda row: row[1].title if row[1] else "inputs reconstructed less weights current"),

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from petra_core.methods import PETRA, Method
 from reproduce.cells import catalogue
@@ -40,17 +40,10 @@ class StageSize:
 
     stage: int
     staleness: int  # micro-batches between its forward and its backward, 2(J - 1 - j)
-    buffered: bool  # whether it keeps its inputs under every configuration, because it cannot be inverted
+    buffered: bool  # whether it keeps its inputs under every method, because it cannot be inverted
     parameters: int
     statistics: int  # BatchNorm's running mean and variance
     streams: tuple[int, ...]  # of one micro-batch's input, stream by stream
-
-
-class Configuration(NamedTuple):
-    """Which buffers are held: a row of Table 3."""
-
-    input_buffer: bool
-    parameter_buffer: bool
 
 
 @dataclass(frozen=True)
@@ -59,17 +52,11 @@ class BufferRule:
 
     title: str
     both_streams: bool  # whether the second stream of reversible stages and of the head counts
-    stem_buffer: bool  # whether the stem's images count as an input buffer, in the configurations that have one
+    stem_buffer: bool  # whether the stem's images count as an input buffer, under the methods that have one
 
 
-CONFIGURATIONS = tuple(Configuration(inputs, weights) for inputs in (True, False) for weights in (True, False))
 PUBLISHED_RULE = BufferRule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=False)
-
-
-def configuration_of(method: Method) -> Configuration:
-    """What a method buffers of stages that can be inverted."""
-    return Configuration(input_buffer=not method.reconstructs, parameter_buffer=method.stashes_weights)
 
 
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
@@ -112,11 +99,9 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
     return tuple(sizes)
 
 
-def memory(
-    sizes: Sequence[StageSize], configuration: Configuration, rule: BufferRule, accumulation: int = ACCUMULATION
-) -> int:
-    """Bytes of all stages together under a configuration, by a rule, with an update after every k backwards."""
-    return sum(_stage_memory(size, configuration, rule, accumulation) for size in sizes)
+def memory(sizes: Sequence[StageSize], method: Method, rule: BufferRule, accumulation: int = ACCUMULATION) -> int:
+    """Bytes of all stages together under a method, by a rule, with an update after every k backwards."""
+    return sum(_stage_memory(size, method, rule, accumulation) for size in sizes)
 
 
 @cache
@@ -134,16 +119,16 @@ def revnet_sizes(
         return stage_sizes(stages, torch.empty(batch_size, 3, images.image_size, images.image_size))
 
 
-def _stage_memory(size: StageSize, configuration: Configuration, rule: BufferRule, accumulation: int) -> int:
+def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulation: int) -> int:
     inputs = size.streams if rule.both_streams or size.buffered else size.streams[:1]
     held = size.parameters + size.statistics + sum(inputs)
     if size.stage == 0:
-        buffers_inputs = rule.stem_buffer and configuration.input_buffer
+        buffers_inputs = rule.stem_buffer and not method.reconstructs
     else:
-        buffers_inputs = size.buffered or configuration.input_buffer
+        buffers_inputs = size.buffered or not method.reconstructs
     if buffers_inputs:
         held += size.staleness * sum(inputs)
-    if configuration.parameter_buffer:
+    if method.stashes_weights:
         held += math.ceil(size.staleness / accumulation) * size.parameters
     return held
 

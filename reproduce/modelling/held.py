@@ -5,12 +5,11 @@ from pandas import DataFrame
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells import catalogue
-from reproduce.grids.plans.table3 import METHODS
+from reproduce.grids.plans.table4 import METHODS
 from reproduce.modelling.buffer_rules import (
     CONSISTENT_RULE,
     PUBLISHED_RULE,
     BufferRule,
-    configuration_of,
     memory,
     revnet_sizes,
 )
@@ -72,7 +71,7 @@ def _by(rule: BufferRule, runs: DataFrame, unit: float) -> list[float]:
     return [
         memory(
             revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),
-            configuration_of(methods.by_name(run["method"])),
+            methods.by_name(run["method"]),
             rule,
             run["k"],
         )

@@ -13,7 +13,7 @@ from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import Sentence, first, sheets
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
-from reproduce.grids.plans.table3 import METHODS
+from reproduce.grids.plans.table4 import METHODS
 from reproduce.grids.scales import SCALES
 from reproduce.modelling.held import by_kind, held
 from reproduce.modelling.modelled import timed_networks

@@ -4,13 +4,8 @@ from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.grids import recipes
 
-#: The four configurations: (inputs kept, weights kept).
-CONFIGURATIONS = {
-    (True, True): methods.DELAYED_GRADIENTS,
-    (True, False): methods.DSP,
-    (False, True): methods.APPROXIMATE_INPUTS,
-    (False, False): methods.PETRA,
-}
+#: The four configurations: inputs and weights kept, inputs alone, weights alone, neither.
+METHODS = (methods.DELAYED_GRADIENTS, methods.DSP, methods.APPROXIMATE_INPUTS, methods.PETRA)
 #: Data sets and networks by scale; the paper's is CIFAR-100.
 GRIDS = {
     "paper": (("cifar100", "cifar10"), ("revnet18", "revnet34", "revnet50")),
@@ -25,6 +20,6 @@ def cells(scale: str) -> list[Cell]:
         recipes.cell(scale, network, method, 1, seed, dataset=dataset)
         for dataset in datasets
         for network in networks
-        for method in CONFIGURATIONS.values()
+        for method in METHODS
         for seed in recipes.seeds(scale, dataset)
     ]

@@ -13,13 +13,12 @@ from reproduce import published
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
-from reproduce.grids.plans.table3 import METHODS
+from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
 from reproduce.measures.held_memory import measure, predicted
 from reproduce.modelling.buffer_rules import (
     CONSISTENT_RULE,
     PUBLISHED_RULE,
-    configuration_of,
     memory,
     revnet_sizes,
 )
@@ -79,7 +78,6 @@ def test_it_is_an_alert_when_the_digits_differ(tmp_path: Path, monkeypatch: pyte
 def test_held_and_published_rule_differ_by_four_known_terms(method: Method, model: str) -> None:
     wanted = cell(method, model=model)
     sizes = revnet_sizes(int(model.removeprefix("revnet")), "cifar10", wanted.batch_size, wanted.width)
-    configuration = configuration_of(method)
     norms = {size.stage: 0 for size in sizes}
     for row in measured(wanted)["rows"]:
         if row["kind"] == "buffers":
@@ -87,9 +85,9 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
     assert all(extra % BATCH_COUNTER == 0 for extra in norms.values())
     stem, head = sizes[0], sizes[-1]
     reversible = [size for size in sizes[1:-1] if not size.buffered]
-    images = 0 if configuration.input_buffer else stem.staleness * sum(stem.streams)  # which the rule leaves out
-    rebuilt = 0 if configuration.input_buffer else sum(size.streams[0] for size in reversible)  # a message, not kept
-    expected = memory(sizes, configuration, PUBLISHED_RULE) + images - rebuilt + head.streams[1] + sum(norms.values())
+    images = stem.staleness * sum(stem.streams) if method.reconstructs else 0  # which the rule leaves out
+    rebuilt = sum(size.streams[0] for size in reversible) if method.reconstructs else 0  # a message, not kept
+    expected = memory(sizes, method, PUBLISHED_RULE) + images - rebuilt + head.streams[1] + sum(norms.values())
     assert sum(row["peak"] for row in measured(wanted)["rows"] if row["kind"] in COUNTED) == expected
 
 
