@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from petra_core import methods
-from reproduce.cells.kinds import StageCostCell, TrainingCell
+from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import Sentence, first, sheets
+from reproduce.exhibits.table5 import largest
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.table4 import METHODS
@@ -55,19 +56,15 @@ def headlines(frames: Frames) -> list[Headline]:
     return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
 
 
-def _finished(frames: Frames, *plans: str, kind: type = TrainingCell) -> Iterator[Sheet]:
-    """The sheets, the largest scale first, on which a cell of this kind in these plans is finished."""
-    for scale in reversed(SCALES):
-        cells = dict.fromkeys(c for plan in plans for c in PLANS[plan](scale) if isinstance(c, kind))
-        for sheet in frames.sheets(scale, list(cells)):
-            if not sheet.done.empty:
-                yield sheet
-
-
 def _accuracy(frames: Frames) -> Iterator[Headline]:
     """Of the largest scale at which there is a pair."""
-    every = (_accuracy_of(sheet) for sheet in _finished(frames, "figure4", "accuracy"))
-    yield from [shown for shown in every if shown][:1]
+    for scale in reversed(SCALES):
+        plans = (PLANS[name](scale) for name in ("figure4", "accuracy"))
+        cells = dict.fromkeys(cell for plan in plans for cell in plan if isinstance(cell, TrainingCell))
+        for sheet in frames.sheets(scale, list(cells)):
+            if not sheet.done.empty and (shown := _accuracy_of(sheet)):
+                yield shown
+                return
 
 
 def _accuracy_of(sheet: Sheet) -> Headline | None:
@@ -143,7 +140,7 @@ SPEED_LOOKS = {
 
 def _speed(frames: Frames) -> Iterator[Headline]:
     """Modelled from measured stage costs; beside it what the benchmark of pipelines measured with two processes."""
-    if not (sheet := next(_finished(frames, "table5", kind=StageCostCell), None)):
+    if not (sheet := largest(frames)):
         return
     network, ways = timed_networks(sheet)[0], {way.title: way for way in WAYS}
 
