@@ -18,7 +18,7 @@ What is done about delay (`petra_core.delay`) may take more: a stash whatever th
 under way in place of every version, a buffer beside the optimizer's.
 
 What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
-any schedule it gives the bytes that are held at any time (`petra_core.prediction.holding`).
+any schedule it gives the most bytes that are held (`petra_core.prediction.holding`).
 `petra_core.prediction.memory` takes it from a network.
 """
 
