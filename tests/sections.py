@@ -5,16 +5,22 @@ from pathlib import Path
 
 from reproduce.cells.kinds import Cell
 from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames, Sheet
-from reproduce.records.results import read
+from reproduce.records.results import Results, read
 from reproduce.show.content import Entry, Section, Table
 
-__all__ = ["entries", "made", "sheets", "table", "tables"]
+__all__ = ["entries", "made", "of_benchmarks", "sheets", "table", "tables"]
 
 
-def made(exhibit: Exhibit, root: Path) -> Section:
-    """The section of an exhibit from the records under `root`."""
-    return section(exhibit, Frames(read(root)))
+def made(exhibit: Exhibit, root: Path, planned: Iterable[Cell] = ()) -> Section:
+    """The section of an exhibit from the records under `root`, and of cells that may have none."""
+    return section(exhibit, Frames(read(root, planned)))
+
+
+def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:
+    """The section of an exhibit where nothing else has been recorded."""
+    return section(exhibit, Frames(Results((), (), records)))
 
 
 def sheets(root: Path, scale: str, cells: Iterable[Cell]) -> list[Sheet]:

@@ -11,10 +11,7 @@ import noxfile
 from benchmarks import pareprop as script
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce.exhibits import pareprop as exhibit
-from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, THROUGHPUT, Benchmark, read
-from reproduce.records.frames import Frames
-from reproduce.records.results import Results
 from tests import sections
 
 TINY = "--networks revvit_micro2 --batches 2 --size 8 --length 8 --rounds 3 --budget 1 --threads 2 --device cpu"
@@ -57,7 +54,7 @@ def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
     assert {s.group for s in record.series if s.quantity == THROUGHPUT} == {two}
     assert {s.values[0] for s in record.series if s.quantity == LARGEST_FOUND} == {2, 4}
     assert record.notes == (f"{four}: not timed, since the networks of all methods do not fit at once.",)
-    page = section(exhibit.EXHIBIT, Frames(Results((), (), (record,))))
+    page = sections.of_benchmarks(exhibit.EXHIBIT, record)
     rows = sections.table(page, "pareprop-throughput").rows
     assert [row[1].text for row in rows] == ["2", "4"]
     assert {entry.text for entry in rows[1]} >= {"not timed", "does not fit"}

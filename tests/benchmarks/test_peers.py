@@ -15,12 +15,9 @@ from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from benchmarks.recording import Recorder
 from reproduce.exhibits import benchmarks
-from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import Series
-from reproduce.records.frames import Frames
-from reproduce.records.results import Results
-from reproduce.show.content import Table
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
+from tests.sections import of_benchmarks, tables
 
 CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)
 REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
@@ -54,8 +51,7 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, absent, broken, ours))
     benchmark = peers.main(["--quick", "--threads", "1"])
-    shown = section(benchmarks.EXHIBIT, Frames(Results((), (), (benchmark,))))
-    table = [block for block in shown.blocks if isinstance(block, Table)][-1]
+    table = tables(of_benchmarks(benchmarks.EXHIBIT, benchmark))[-1]
     rows = {row[1].text: row[1:] for row in table.rows}
     assert rows["absent"][1].text == "not installed"
     assert rows["broken"][1].text.endswith("failed with AttributeError: gone from torch")

@@ -1,29 +1,26 @@
 """Whatever was recorded of a benchmark is shown: ratios, aims that are missed too, contestants that failed, curves."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
 
 from petra_core import methods
 from reproduce.exhibits import benchmarks
-from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series
-from reproduce.records.frames import Frames
-from reproduce.records.results import Results
 from reproduce.show.content import Figure, Section, Table, Tone
+from tests import sections
 from tests.fake_records import PATCH
 from tests.reproduce.records.test_benchmark_records import FAST, FASTER, MEMORY, RATE, SLOW, benchmark
 
 DELAYED, PETRA = methods.DELAYED_GRADIENTS.title, methods.PETRA.title
 
-
-def shown(*records: Benchmark) -> Section:
-    return section(benchmarks.EXHIBIT, Frames(Results((), (), records)))
+shown = partial(sections.of_benchmarks, benchmarks.EXHIBIT)
 
 
 def tables(shown_section: Section) -> dict[str, Table]:
-    return {block.key.removeprefix("benchmark-"): block for block in shown_section.blocks if isinstance(block, Table)}
+    return {table.key.removeprefix("benchmark-"): table for table in sections.tables(shown_section)}
 
 
 def texts(table: Table) -> list[list[str]]:

@@ -1,24 +1,20 @@
 """The table of PaReprop: published gains stand where they belong, and marked."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 
 from reproduce import published
 from reproduce.exhibits import pareprop
-from reproduce.exhibits._exhibit import section
 from reproduce.published import Mark, pareprop_row
 from reproduce.records.benchmarks import Benchmark, read
-from reproduce.records.frames import Frames
-from reproduce.records.results import Results
-from reproduce.show.content import Section, Tone
+from reproduce.show.content import Tone
 from tests.golden.dump import COMMITTED
 from tests.reproduce.records.test_benchmark_records import benchmark
-from tests.sections import entries, table, tables
+from tests.sections import entries, of_benchmarks, table, tables
 
-
-def shown(*records: Benchmark) -> Section:
-    return section(pareprop.EXHIBIT, Frames(Results((), (), records)))
+shown = partial(of_benchmarks, pareprop.EXHIBIT)
 
 
 def test_published_gains_keep_their_marks() -> None:
@@ -36,7 +32,6 @@ def test_published_gains_keep_their_marks() -> None:
 def test_without_a_record_it_says_so() -> None:
     section = shown(benchmark())  # one of something else
     assert [block.key for block in tables(section)] == ["pareprop-published"]
-    assert section.findings[0].tone is Tone.MISSING
     assert section.findings[0].tone is Tone.MISSING
 
 

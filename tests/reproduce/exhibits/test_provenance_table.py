@@ -7,12 +7,9 @@ import pytest
 from reproduce.cells.kinds import Cell
 from reproduce.data.manifest import built_in
 from reproduce.exhibits import provenance
-from reproduce.exhibits._exhibit import section as section_of
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import depth, stability
-from reproduce.records import results
-from reproduce.records.frames import Frames
 from reproduce.show.content import Listing, Table, Tone
 from tests import fake_records
 from tests.sections import made, table
@@ -74,7 +71,7 @@ def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
 def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
     planned = [*grid_of("smoke"), *grid_of("paper")]
-    section = section_of(provenance.EXHIBIT, Frames(results.read(tmp_path, planned)))
+    section = made(provenance.EXHIBIT, tmp_path, planned)
     (cells,) = (block for block in section.folded if isinstance(block, Table))
     assert [row[0].text for row in cells.rows] == [recipes.cell("smoke").name]
     (finding,) = section.findings

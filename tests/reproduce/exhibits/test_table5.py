@@ -7,13 +7,10 @@ import pytest
 
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import table5
-from reproduce.exhibits._exhibit import section
 from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
-from reproduce.records import results
-from reproduce.records.frames import Frames
-from reproduce.show.content import TIMES, Section, Standing, Table
-from tests import fake_records
+from reproduce.show.content import TIMES, Section, Standing
+from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
 
@@ -46,19 +43,15 @@ def cells(scale: str) -> list[StageCostCell]:
 
 
 def read(root: Path) -> Section:
-    return section(table5.EXHIBIT, Frames(results.read(root)))
-
-
-def tables(section: Section) -> dict[str, Table]:
-    return {block.key: block for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
+    return sections.made(table5.EXHIBIT, root)
 
 
 def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
-    by_key = tables(read(tmp_path))
-    (row,) = by_key["table5-smoke"].rows
-    values = dict(zip([column.name for column in by_key["table5-smoke"].columns], row, strict=True))
+    table = sections.table(read(tmp_path), "table5-smoke")
+    (row,) = table.rows
+    values = dict(zip([column.name for column in table.columns], row, strict=True))
     assert values["without overlap, ms"].value == pytest.approx(3 * 800)
     assert values["PETRA, ms"].value == pytest.approx(3 * 400)
     assert values["speed-up"].text == "2.00"
@@ -66,13 +59,13 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert values["share of all work, %"].text == "50.0"
     assert values["idle, %"].text == "80.0"
     assert values["devices enough"].text == "3"
-    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in by_key["table5-smoke"].notes[0]
+    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in table.notes[0]
 
 
 def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
     """The heavy stage of half of the work: two replicas help, four help more, and all data in parallel most."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    rows = tables(read(tmp_path))["table5-arrangements"].rows
+    rows = sections.table(read(tmp_path), "table5-arrangements").rows
     by_k = {row[4].text: [entry.text for entry in row] for row in reversed(rows)}
     assert {k: by_k[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
     assert by_k["1"][5] == "18"  # delay
@@ -82,19 +75,19 @@ def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
 def test_replicas_that_all_update_do_not_wait(tmp_path: Path) -> None:
     """Under data parallelism each of ten devices updates every stage; nine of ten updates counted as waiting."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR, update=0.05))
-    rows = tables(read(tmp_path))["table5-arrangements"].rows
+    rows = sections.table(read(tmp_path), "table5-arrangements").rows
     assert (rows[-1][1].text, rows[-1][7].text) == ("data parallelism", "0.0")
 
 
 def test_where_nothing_is_heavy_nothing_is_replicated(tmp_path: Path) -> None:
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1] * 10, update=0.05))
-    assert [row[1].text for row in tables(read(tmp_path))["table5-arrangements"].rows] == ["one device a stage"]
+    assert [row[1].text for row in sections.table(read(tmp_path), "table5-arrangements").rows] == ["one device a stage"]
 
 
 def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Path) -> None:
     """The first of 18 stages takes twice as long, and an even cut gives its device another."""
     fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))
-    table = tables(read(tmp_path))["table5-arrangements"]
+    table = sections.table(read(tmp_path), "table5-arrangements")
     assert "scale “smoke”" in table.caption
     names = [column.name for column in table.columns]
     shown = [names.index(name) for name in ("way", "devices", "staleness", "speed-up")]
@@ -109,7 +102,7 @@ def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Pa
 def test_the_machine_is_named_by_its_gpu_where_it_has_one(tmp_path: Path) -> None:
     environment = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
     fake_records.begin(cells("smoke")[0], tmp_path, environment=environment).finish(made_up(FOUR))
-    assert "Measured on A GPU, 2 threads; load" in tables(read(tmp_path))["table5-smoke"].notes[0]
+    assert "Measured on A GPU, 2 threads; load" in sections.table(read(tmp_path), "table5-smoke").notes[0]
 
 
 def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
@@ -124,8 +117,8 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     assert section.standing is Standing.SMALL_SCALE, "modelled is not measured"
     assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.sentence
     assert section.count == "2 of 8 cells"
-    assert tables(section)["table5-arrangements"].caption.endswith("scale “paper”.")
-    first, second = tables(section)["table5"].rows
+    assert sections.table(section, "table5-arrangements").caption.endswith("scale “paper”.")
+    first, second = sections.table(section, "table5").rows
     assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
     assert first[3].text == "not run"  # on J devices
     assert first[4].text == "10.00"
@@ -137,7 +130,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
     section = read(tmp_path)
     assert section.standing is Standing.NOT_RUN
-    assert list(tables(section)) == ["table5"]
+    assert [table.key for table in sections.tables(section)] == ["table5"]
 
 
 def test_cells_are_the_paper_s_networks_at_the_paper_s_batch() -> None:

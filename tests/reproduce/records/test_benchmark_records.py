@@ -8,7 +8,6 @@ import pytest
 
 from petra_core.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
-from reproduce.exhibits._exhibit import section
 from reproduce.records.benchmarks import (
     Benchmark,
     BenchmarkError,
@@ -20,10 +19,9 @@ from reproduce.records.benchmarks import (
     spread,
     write,
 )
-from reproduce.records.frames import Frames
-from reproduce.records.results import read as read_results
 from reproduce.show.content import Tone
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
+from tests.sections import made
 
 FAST, SLOW, MEMORY = "fast", "slow", "memory"
 RATE = "throughput"
@@ -130,4 +128,4 @@ def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict
     assert problem.path == path
     with pytest.raises(BenchmarkError, match="cannot be read"):
         read(tmp_path / "missing.json")
-    assert section(benchmarks.EXHIBIT, Frames(read_results(tmp_path))).findings[0].tone is Tone.ALERT
+    assert made(benchmarks.EXHIBIT, tmp_path).findings[0].tone is Tone.ALERT
