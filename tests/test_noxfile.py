@@ -15,8 +15,8 @@ class Session:
         self._code = code
 
     def run(self, *command, success_codes=(0,), **_):
-        assert command[:3] == ("python", "-m", "reproduce")
-        self.commands.append(command[3:])
+        assert command[:2] == ("python", "-m")
+        self.commands.append(command[2:])
         if command[3] == "run" and self._code not in success_codes:
             raise CommandFailed(return_code=self._code)
 
@@ -37,14 +37,14 @@ def test_every_session_runs_its_cells_then_writes_the_report():
     ):
         session = Session("--k", "1,4")
         run.func(session)
-        assert session.commands == [(*command, "--k", "1,4"), ("report",)]
+        assert session.commands == [("reproduce", *command, "--k", "1,4"), ("reproduce", "report")]
 
 
 @pytest.mark.parametrize("options", [("--k", "1", "--records", "here", "--jobs", "2"), ("--records=here",)])
 def test_the_report_is_of_the_records_of_the_run(options):
     session = Session(*options)
     noxfile.reproduce_smoke.func(session)
-    assert "=".join(session.commands[-1]) == "report=--records=here"
+    assert "=".join(session.commands[-1]) == "reproduce=report=--records=here"
 
 
 @pytest.mark.parametrize(("code", "commands"), [(noxfile.SOME_FAILED, ["run", "report"]), (2, ["run"])])
@@ -52,11 +52,28 @@ def test_after_failures_there_is_a_report_and_after_a_wrong_command_line_none(co
     session = Session(code=code)
     with pytest.raises(CommandFailed):
         noxfile.reproduce_smoke.func(session)
-    assert [command[0] for command in session.commands] == commands
+    assert [command[1] for command in session.commands] == commands
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "-h"])
 def test_a_plan_writes_no_report(option):
     session = Session(option)
     noxfile.reproduce_small.func(session)
-    assert session.commands == [("run", "small", option)]
+    assert session.commands == [("reproduce", "run", "small", option)]
+
+
+@pytest.mark.parametrize(
+    ("options", "commands"),
+    [
+        ((), [("benchmarks.pareprop", "--record"), ("reproduce", "report")]),
+        (
+            ("--record", "mine", "--records=here"),
+            [("benchmarks.pareprop", "--record", "mine", "--records=here"), ("reproduce", "report", "--records=here")],
+        ),
+        (("--help",), [("benchmarks.pareprop", "--record", "--help")]),
+    ],
+)
+def test_pareprop_is_measured_then_shown(options, commands):
+    session = Session(*options)
+    noxfile.reproduce_pareprop.func(session)
+    assert session.commands == commands

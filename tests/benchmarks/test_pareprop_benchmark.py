@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-import noxfile
 from benchmarks import pareprop as script
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce.exhibits import pareprop as exhibit
@@ -79,25 +78,3 @@ def test_a_second_graph_is_predicted_and_largest_batches_are_found_from_a_line()
     assert script.predicted_peak(plain) < script.predicted_peak(RUN)
     limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1
-
-
-def test_the_session_measures_then_writes_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noxfile, "install", lambda *_: None)
-
-    class Session:
-        def __init__(self, *posargs: str) -> None:
-            self.posargs = list(posargs)
-            self.commands: list[tuple[str, ...]] = []
-
-        def run(self, *command: str, **_: object) -> None:
-            self.commands.append(command[2:])
-
-    def commands(*options: str) -> list[tuple[str, ...]]:
-        session = Session(*options)
-        noxfile.reproduce_pareprop.func(session)
-        return session.commands
-
-    assert commands() == [("benchmarks.pareprop", "--record"), ("reproduce", "report")]
-    options = ("--record", "pareprop-h200", "--records", "here")
-    assert commands(*options) == [("benchmarks.pareprop", *options), ("reproduce", "report", "--records", "here")]
-    assert commands("--help") == [("benchmarks.pareprop", "--record", "--help")]
