@@ -1,7 +1,6 @@
 """Preparing data sets: whole or not at all, again and again, and only official data unless somebody says why."""
 
 import contextlib
-import errno
 import os
 import pickle
 from pathlib import Path
@@ -18,6 +17,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.prepare import Options, prepare
 from reproduce.records.storage import StorageFullError
 from tests import fake_data
+from tests.reproduce.records.test_records import no_room
 
 WHY = Options(reason="a test")
 MAKERS = {
@@ -43,7 +43,8 @@ def source(tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-    return tmp_path / "data"
+    """Not there, nor is the folder that it is to be in."""
+    return tmp_path / "new" / "data"
 
 
 def left(root: Path) -> set[str]:
@@ -77,10 +78,6 @@ def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset
         assert tuple(counts.tolist()) == made.findings.splits[split].histogram
 
 
-def test_the_root_is_made_with_its_parents(source, tmp_path):
-    assert prepare(CIFAR10, source, tmp_path / "a" / "b", WHY, bar)[1]
-
-
 def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source, root, monkeypatch):
     with pytest.raises(DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--unofficial") as error:
         prepare(CIFAR10, source, root, Options(), bar)
@@ -110,11 +107,6 @@ def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar1
         assert sentence.endswith("(the other 5 files are the official ones)")
 
 
-@contextlib.contextmanager
-def bar_without_promise(what, total, unit):
-    yield lambda step: None
-
-
 def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
     with pytest.raises(DataError, match=r"nothing: there is no such folder\. Get it with --download"):
         prepare(CIFAR10, tmp_path / "nothing", root, WHY, bar)
@@ -134,7 +126,7 @@ def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, prob
     path = MAKERS[dataset](tmp_path / "source") / file
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=problem) as error:
-        prepare(dataset, tmp_path / "source", root, WHY, bar_without_promise)
+        prepare(dataset, tmp_path / "source", root, WHY, lambda *_: contextlib.nullcontext(lambda _: None))
     assert path.name in str(error.value)
     assert left(root) == set()
 
@@ -149,7 +141,7 @@ def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
 
 def test_a_link_to_another_disk_is_followed(source, tmp_path, root):
     disk = tmp_path / "disk" / "cifar10"
-    root.mkdir()
+    root.mkdir(parents=True)
     (root / "cifar10").symlink_to(disk)
     for replace in (False, True, True):
         assert prepare(CIFAR10, source, root, Options(reason="a test", replace=replace), bar)[1]
@@ -245,15 +237,12 @@ def test_an_interrupt_and_too_little_room_leave_nothing(source, root, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    def full(path, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     little = type("Usage", (), {"free": 1000})
     fills = r"no room for CIFAR-10 in .* \(No space left on device\); nothing half"
     for place, name, change, error, message in (
         (module, "_written", interrupted, KeyboardInterrupt, None),
         (module.shutil, "disk_usage", lambda _: little, DataError, "CIFAR-10 needs 0.00 GB, 0.00 GB are free"),
-        (module, "write_atomically", full, StorageFullError, fills),
+        (module, "write_atomically", no_room, StorageFullError, fills),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, change)

@@ -1,7 +1,6 @@
 """Locks: one holder on one machine and on several, however a holder ends."""
 
 import contextlib
-import errno
 import os
 import runpy
 import signal
@@ -18,7 +17,7 @@ from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.storage import StorageFullError
 from tests.processes import FORKED, wait_for
-from tests.reproduce.records.test_records import full_disk
+from tests.reproduce.records.test_records import full_disk, no_room
 
 STALE = 1.0  # seconds, instead of minutes
 PATIENCE = 120
@@ -79,16 +78,6 @@ def machine(tmp_path):
         process.join()
 
 
-def acquire_within(folder, seconds=PATIENCE):
-    """Ask again and again, as a worker does; gives whom it was taken from."""
-
-    def held():
-        with contextlib.suppress(LockedError), hold(folder) as lock:
-            return [lock.taken_from]
-
-    return wait_for(held, seconds)[0]
-
-
 def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_path):
     assert holder(tmp_path) is holder(tmp_path / "missing") is None
     assert list(tmp_path.iterdir()) == [], "to ask changes nothing"
@@ -112,10 +101,6 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
     with pytest.raises(StorageFullError, match=r"no room to lock .*same command again"), full_disk(0), hold(tmp_path):
         pass
     assert holder(tmp_path) is None
-
-
-def no_room(*_, **__):
-    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_a_living_machine_keeps_its_lock_and_is_named(shared, machine):
@@ -143,8 +128,13 @@ def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_relea
     process, _ = machine("beta")
     process.kill()
     process.join()
+
+    def as_a_worker_asks():
+        with contextlib.suppress(LockedError), hold(shared) as lock:
+            return [lock.taken_from]
+
     started = time.monotonic()
-    taken_from = acquire_within(shared)
+    [taken_from] = wait_for(as_a_worker_asks, PATIENCE)
     assert time.monotonic() - started >= STALE, "a machine that was only slow had no chance"
     assert (taken_from.host, taken_from.process) == ("beta", process.pid)
 

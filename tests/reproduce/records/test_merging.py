@@ -22,6 +22,7 @@ from reproduce.records.storage import StorageFullError
 from tests.fake_records import begin, complexity_cell, train
 from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
+from tests.reproduce.records.test_records import snapshot
 
 CELL = recipes.cell("smoke")
 
@@ -60,11 +61,6 @@ def failed(root, reason, epochs=1):
 
 def decisions(there, here, **options):
     return [decision for decision, *_ in merge(there, here, **options)]
-
-
-def snapshot(root: Path) -> dict[str, bytes]:
-    ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
-    return {str(file.relative_to(root)): file.read_bytes() for file in ours}
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ def begun(record, epochs=0):
     return record
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+def snapshot(root: Path) -> dict[str, bytes]:
+    """All files below a folder, locks apart."""
+    ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
+    return {str(file.relative_to(root)): file.read_bytes() for file in ours}
 
 
 def test_the_states_of_a_record_in_the_order_of_its_life(record):
@@ -194,7 +196,7 @@ def full_disk(room: int = 100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def no_inode(*_, **__):
+def no_room(*_, **__):
     raise OSError(errno.ENOSPC, "no space left")
 
 
@@ -206,7 +208,7 @@ def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, mo
     with pytest.raises(StorageFullError, match=r"no room to write .*metrics.jsonl .* same command again"), full_disk():
         other.append(line)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", no_inode)
+        patch.setattr(Path, "open", no_room)
         with pytest.raises(StorageFullError, match=r"metrics.jsonl"):
             other.append(line)
     with pytest.raises(StorageFullError, match=r"result.json"), full_disk():
@@ -231,12 +233,6 @@ def test_the_environment_is_json_without_folders_and_hosts():
     assert os.uname().nodename not in text
 
 
-def _repository(folder: Path) -> None:
-    git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*git, *command], check=True)
-
-
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A small checkout that `provenance` takes for its own."""
@@ -254,7 +250,9 @@ def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
     race = checkout / "reports" / "records" / "benchmarks" / "race.json"
     race.parent.mkdir(parents=True)
     race.write_text("{}")
-    _repository(checkout)
+    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
     race.write_text('{"faster": true}')  # a record that is written anew is no change of the code
     entry, patch = provenance.code()
     assert len(entry["commit"]) == 40
