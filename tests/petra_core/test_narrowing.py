@@ -13,7 +13,6 @@ from petra_core.prediction.memory import predict
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.prediction.test_memory import sgd
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 
 pytestmark = pytest.mark.convolutions
@@ -52,8 +51,8 @@ def test_only_floating_point_is_narrowed() -> None:
 def test_messages_wait_in_bf16_and_are_accounted_as_predicted(method: Method) -> None:
     x, y = batch()
     stages = models.chain(3, num_classes=10, channels=4)
-    full = predict(stages, method, x, y, optimizer=sgd)
-    pipeline, predicted = assert_bytes_are_as_predicted(stages, method, (x, y), 1, sgd, messages=BF16)
+    full = predict(stages, method, x, y, optimizer=toys.sgd)
+    pipeline, predicted = assert_bytes_are_as_predicted(stages, method, (x, y), 1, toys.sgd, messages=BF16)
     for narrow, wide in zip(predicted[1:-1], full[1:-1], strict=True):  # below the stem come micro-batches
         assert 2 * narrow.peak["messages"] == wide.peak["messages"]
     for worker in pipeline.state_dict()["workers"]:

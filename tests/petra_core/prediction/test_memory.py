@@ -14,12 +14,9 @@ from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.memory import predict
 from petra_core.schedule import Kind, generate
+from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.properties import HELD_BETWEEN_TICKS, assert_bytes_are_as_predicted
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True)
 
 
 def batch(size: int = 2) -> tuple[Tensor, Tensor]:
@@ -52,13 +49,13 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
     ids=str,
 )
 def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Method, k: int) -> None:
-    assert_bytes_are_as_predicted(NETWORKS[network](), method, batch(), k, sgd)
+    assert_bytes_are_as_predicted(NETWORKS[network](), method, batch(), k, toys.sgd)
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
     # Walk over the tensors that the workers own, instead of the account of their coming and going.
-    pipeline = Pipeline(NETWORKS["revnet18"](), method, accumulation=2, optimizer=sgd)
+    pipeline = Pipeline(NETWORKS["revnet18"](), method, accumulation=2, optimizer=toys.sgd)
     for _ in range(30):
         pipeline.step(*batch())
     state = pipeline.state_dict()
@@ -121,7 +118,7 @@ def test_peak_of_all_is_at_one_moment_and_nothing_goes_below_zero() -> None:
 
 def test_report_prints_every_kind_and_sums_and_nothing_is_left_after_draining() -> None:
     for method, network in ((methods.PETRA, "chain5"), (methods.APPROXIMATE_INPUTS, "merged")):
-        pipeline = Pipeline(NETWORKS[network](), method, optimizer=sgd)
+        pipeline = Pipeline(NETWORKS[network](), method, optimizer=toys.sgd)
         for _ in range(20):
             pipeline.step(*batch())
         report = pipeline.memory()
@@ -195,8 +192,8 @@ def test_predicting_changes_nothing_and_without_replicas_nothing_is_predicted_ot
     stages, (x, y) = NETWORKS["chain5"](), batch()
     before = copy.deepcopy([stage.state_dict() for stage in stages])
     for method in methods.PAPER:
-        usual = predict(stages, method, x, y, accumulation=2, optimizer=sgd)
-        assert predict(stages, method, x, y, accumulation=2, optimizer=sgd, replicas=[1] * 7) == usual
+        usual = predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd)
+        assert predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd, replicas=[1] * 7) == usual
     assert_bitwise_equal([stage.state_dict() for stage in stages], before)
     with pytest.raises(ValueError, match="3 replicas share the k=2"):
         predict(stages, methods.PETRA, x, y, accumulation=2, replicas=[3, *[1] * 6])

@@ -17,7 +17,7 @@ from petra_core.prediction.units import units_per_micro_batch
 from petra_core.schedule import generate
 from petra_core.validation import validate
 from tests import toys
-from tests.petra_core.prediction.test_memory import NETWORKS, batch, sgd
+from tests.petra_core.prediction.test_memory import NETWORKS, batch
 from tests.schedules import parse
 
 SCHEDULE = """
@@ -81,7 +81,7 @@ def test_at_most_two_graphs_are_alive_at_once(
 
     monkeypatch.setattr(Ledger, "add", noted)
     x, y = batch()
-    p = Pipeline(stages, method, optimizer=sgd)
+    p = Pipeline(stages, method, optimizer=toys.sgd)
     p.step(x, y)
     per_stage = footprints(stages, method, x, y)
     prediction = graphs_at_once(per_stage, method)
