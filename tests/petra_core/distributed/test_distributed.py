@@ -66,14 +66,16 @@ def network(stages: int) -> list[Stage]:
     return [block.to(memory_format=torch.channels_last) for block in blocks]
 
 
+def of_process(stages: list[Stage], channel: ProcessChannel | None) -> list[Stage]:
+    """Without memory for those of other processes."""
+    own = range(len(stages)) if channel is None else channel.stages
+    return [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
+
+
 def make(
     stages: int, method: Method, k: int, messages: torch.dtype | None, channel: ProcessChannel | None = None
 ) -> Pipeline:
-    blocks = network(stages)
-    if channel is not None:
-        for index, block in enumerate(blocks):
-            if index not in channel.stages:
-                block.to("meta")  # this process has no memory for other processes' stages
+    blocks = of_process(network(stages), channel)
     return Pipeline(blocks, method, accumulation=k, optimizer=toys.sgd, seed=7, messages=messages, channel=channel)
 
 

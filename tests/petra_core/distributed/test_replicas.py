@@ -14,17 +14,14 @@ from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.petra_core.distributed.test_distributed import in_processes, of_process
 
 Data = list[tuple[Tensor, Tensor]]
 
 
 def make(stages: list[Stage], method: Method, replicas: Replicas, k: int, channel: ProcessChannel | None) -> Pipeline:
-    for index, stage in enumerate(stages):
-        if channel is not None and index not in channel.stages:
-            stage.to("meta")
     return Pipeline(
-        stages,
+        of_process(stages, channel),
         method,
         accumulation=k,
         optimizer=toys.sgd,

@@ -22,7 +22,7 @@ from petra_core.validation import validate
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.petra_core.distributed.test_distributed import in_processes, of_process
 from tests.schedules import parse
 
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # stages of each part, replicas of each part
@@ -127,10 +127,7 @@ def make(
     channel: ProcessChannel | None = None,
     **settings: Any,
 ) -> Pipeline:
-    stages = copy.deepcopy(stages)
-    for index, stage in enumerate(stages):
-        if channel is not None and index not in channel.stages:
-            stage.to("meta")
+    stages = of_process(copy.deepcopy(stages), channel)
     return Pipeline(
         stages, method, accumulation=k, optimizer=toys.sgd, seed=7, replicas=replicas, channel=channel, **settings
     )
