@@ -77,7 +77,7 @@ def two_replicas(rank: int) -> None:
                 assert_bitwise_equal(first[name], second[name])  # type: ignore[index]
     assert all(a is b for a, b in zip(pipeline.model.buffers(), buffers, strict=True)), "the very tensors are back"
     assert_bitwise_equal(toys.weights(pipeline), before)
-    assert replicas.total(torch.tensor(rank + 1)) == 3
+    sums_and_means(rank)
     lose_the_other(rank)
 
 
@@ -133,6 +133,7 @@ def lose_the_other(rank: int) -> None:
 
 
 def sums_and_means(rank: int) -> None:
+    """What is summed stays, and means are taken once."""
     replicas = Replicas((0, 1))
     value = torch.tensor(rank + 1)
     assert replicas.total(value) == 3
@@ -145,8 +146,3 @@ def sums_and_means(rank: int) -> None:
         with replicas.averaged_statistics(model):  # they are means already
             assert all(inner is outer for inner, outer in zip(model.buffers(), means, strict=True))
         assert means[0].tolist() == [0.5, 0.5]
-
-
-@pytest.mark.slow
-def test_what_is_summed_stays_and_means_are_taken_once() -> None:
-    in_processes(2, sums_and_means)
