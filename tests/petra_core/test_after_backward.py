@@ -56,9 +56,7 @@ def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, 
             whole += 1
 
     p = pipeline_of(stages, method, 1, optimizer=lambda q: torch.optim.SGD(q, lr=RATE), after_backward=look)
-    for x, y in data:
-        p.step(x, y)
-    p.drain()
+    toys.train(p, data)
     assert sorted(seen) == [(j, m) for j in range(len(stages)) for m in range(len(data))]
     assert whole == len(data) * sum(has_whole_input(method, word) for word in pattern.split())
 

@@ -72,8 +72,7 @@ def reconstructed(messages: torch.dtype | None, blocks: int) -> tuple[dict[int, 
 
     pipeline = chain(blocks, messages, after_backward=look)
     x, y = batch()
-    pipeline.step(x, y)
-    pipeline.drain()
+    toys.train(pipeline, [(x, y)])
     streams: tuple[Tensor, ...] = (x,)
     true = {}
     for index, stage in enumerate(pipeline.stages[:-1]):

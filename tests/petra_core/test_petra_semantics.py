@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
 from petra_core.recipe import sgd
+from tests import toys
 from tests.compare import assert_close, relative_error
 from tests.reference import RULES, ReferencePart, Sgd, entries, simulate
 
@@ -183,9 +184,7 @@ def test_changing_gradients_in_place_before_an_update_changes_nothing_else(metho
     stages, data, rule = network("b r r b r h", norm=False), batches(12), RULES[method.name]
     history = simulate(stages, rule, 1, Sgd(lambda tick: 0.1), data, entries(rule, len(stages), len(data)))
     pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=0.05), before_update=double)
-    for x, y in data:
-        pipeline.step(x, y)
-    pipeline.drain()
+    toys.train(pipeline, data)
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
 
 
@@ -193,9 +192,7 @@ def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tenso
     """All weights after forty micro-batches, as one vector."""
     stages = network(pattern, norm=False)  # with BatchNorm over six samples any difference soon grows to chaos
     pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
-    for x, y in batches(40):
-        pipeline.step(x, y)
-    pipeline.drain()
+    toys.train(pipeline, batches(40))
     return torch.cat([parameter.detach().flatten() for parameter in pipeline.model.parameters()])
 
 

@@ -151,8 +151,7 @@ def test_gradients_are_those_of_weights_as_old_as_the_rule_says() -> None:
         weights[index].append({name: p.detach().clone() for name, p in stage.named_parameters()})
 
     pipeline = make([lower, upper], methods.DELAYED_GRADIENTS, 2, (2, 1), after_backward=note, before_update=keep)
-    for inputs, target in data:
-        pipeline.step(inputs, target)
+    toys.train(pipeline, data, drain=False)
     forward, backward = ages(2, (2, 1))
     assert (forward, backward) == ([0, 3], [4, 3])
     for m, gradients in seen.items():
