@@ -76,14 +76,17 @@ def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str
     assert_bitwise_equal(trained(net, PAREPROP, data, seed=seed), expected)
 
 
-def test_training_with_narrow_messages_and_autocast_of_the_caller() -> None:
+@pytest.mark.parametrize(("dtype", "messages"), [(torch.bfloat16, torch.bfloat16), (torch.float16, None)], ids=str)
+def test_training_with_narrow_messages_and_autocast_of_the_caller(
+    dtype: torch.dtype, messages: torch.dtype | None
+) -> None:
     """Autocast belongs to a thread: one that knew nothing of it would reconstruct in another precision."""
     net = [stage.float() for stage in toys.network(6)]
     data = [(x.float(), y) for x, y in toys.batches(4)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, messages=torch.bfloat16)
-        assert_bitwise_equal(trained(net, PAREPROP, data, messages=torch.bfloat16), expected)
-    assert trained(net, PAREPROP, data, messages=torch.bfloat16)[0] != expected[0]
+    with torch.autocast("cpu", dtype=dtype):
+        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, messages=messages)
+        assert_bitwise_equal(trained(net, PAREPROP, data, messages=messages), expected)
+    assert trained(net, PAREPROP, data, messages=messages)[0] != expected[0]
 
 
 class Calling(nn.Module):
@@ -244,10 +247,3 @@ def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:
     net = [stage.double() for stage in (toys.stem(2), ReversibleStage(block), toys.head(2))]
     toys.train(Pipeline(net, PAREPROP, optimizer=toys.sgd), toys.batches(1))
     assert seen == [True, True]
-
-
-def test_training_with_float16_of_the_caller() -> None:
-    net = [stage.float() for stage in toys.network(6)]
-    data = [(x.float(), y) for x, y in toys.batches(4)]
-    with torch.autocast("cpu", dtype=torch.float16):
-        assert_bitwise_equal(trained(net, PAREPROP, data), trained(net, REVERSIBLE_BACKPROPAGATION, data))
