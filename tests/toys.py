@@ -129,7 +129,7 @@ def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = T
 
 
 def measured(
-    probe: Probe,
+    kind: type[Probe],
     stages: Sequence[Stage],
     method: Method,
     data: Sequence[tuple[Tensor, Tensor]],
@@ -137,7 +137,8 @@ def measured(
     rate: float,
     k: int = 1,
 ) -> Values:
-    """What the probe measures while `stages` are trained by plain SGD, of every micro-batch that can be followed."""
+    """What a probe measures while `stages` are trained by plain SGD, of every micro-batch that can be followed."""
+    probe = kind(every=1)
     p = Pipeline(
         stages,
         method,

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from torch.nn import functional as F
 from petra_core import Stage, merge, methods, models
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare
-from reproduce.measures.probe import Values
 from tests import toys
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
 from tests.reference import RULES, ReferenceRun, Sgd, simulate
@@ -24,11 +24,7 @@ pytestmark = pytest.mark.convolutions
 PIPELINED = [method for method in methods.PAPER if method.pipelined]
 RATE = 0.1
 
-Batches = Sequence[tuple[Tensor, Tensor]]
-
-
-def measured(stages: Sequence[Stage], method: Method, data: Batches, *, k: int = 1, rate: float = RATE) -> Values:
-    return toys.measured(GradientQuality(every=1), stages, method, data, rate=rate, k=k)
+measured = partial(toys.measured, GradientQuality, rate=RATE)
 
 
 def toy_networks() -> dict[str, list[Stage]]:

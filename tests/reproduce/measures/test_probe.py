@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -132,8 +131,8 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
         train(probe, p, toys.batches(9))
 
 
-@pytest.mark.parametrize("make", [GradientQuality, ReconstructionProbe])
-def test_the_callers_memory_may_be_used_again_at_once(make: Callable[[int], Probe[Any]]) -> None:
+@pytest.mark.parametrize("make", PROBES)
+def test_the_callers_memory_may_be_used_again_at_once(make: Callable[[int], Probe]) -> None:
     data = toys.batches(12)
     plain, probe = make(1), make(1)
     train(plain, probed(plain, methods.PETRA, 12), data)

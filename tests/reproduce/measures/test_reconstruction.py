@@ -1,6 +1,6 @@
 """Errors of reconstructed inputs: against brute force, against inversion by hand, and at depths where they show."""
 
-from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.recipe import sgd
 from petra_core.sizes import TransformerSize
-from reproduce.measures.probe import Values
 from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -24,11 +23,7 @@ pytestmark = pytest.mark.convolutions
 
 RECONSTRUCTING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
 
-
-def measured(
-    stages: Sequence[Stage], method: Method, data: Sequence[tuple[Tensor, Tensor]], *, rate: float, k: int = 1
-) -> Values:
-    return toys.measured(ReconstructionProbe(every=1), stages, method, data, rate=rate, k=k)
+measured = partial(toys.measured, ReconstructionProbe)
 
 
 @pytest.mark.parametrize("k", [1, 2])

@@ -29,7 +29,7 @@ def test_kinds_of_stages_are_what_the_engine_reconstructs(model: str, kinds: str
     torch.manual_seed(0)
     data = [(torch.randn(2, 3, 16, 16), torch.randint(10, (2,))) for _ in range(22)]
     stages = networks.build(CELLS[model], num_classes=10)
-    errors = toys.measured(ReconstructionProbe(every=1), stages, methods.PETRA, data, rate=0.01)["training/x"]
+    errors = toys.measured(ReconstructionProbe, stages, methods.PETRA, data, rate=0.01)["training/x"]
     assert "".join("K" if e is None else "R" if e else "E" for e in errors) == kinds
 
 
