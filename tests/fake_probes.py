@@ -47,7 +47,6 @@ def measure(
     *,
     epochs: int | None = None,
     accuracy: float = 80.0,
-    loss: float = 0.5,
     probes: int = 5,
     singly: bool = False,
 ) -> Record:
@@ -59,7 +58,6 @@ def measure(
         value: what was measured.
         epochs: where it was left.
         accuracy: of every epoch, percent.
-        loss: likewise.
         probes: micro-batches that were followed in an epoch.
         singly: whether they are there one by one, as in records of today; their values are spread around the mean.
 
@@ -70,7 +68,7 @@ def measure(
             f"{left}/{right}": [value(left, right, stage, epoch) for stage in range(stages_of(cell))]
             for left, right in KEYS[type(cell)]
         }
-        line: dict[str, Any] = {"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy}
+        line: dict[str, Any] = {"epoch": epoch, "train_loss": 0.5, "test_accuracy": accuracy}
         line |= {"probes": probes, "measured": measured}
         if singly:
             line["measured_at"] = [

@@ -114,7 +114,6 @@ class ReferenceRun:
     statistics: list[list[list[Named]]]  # [t][j][p]: buffers (BatchNorm's running statistics) before tick t
     losses: dict[int, Tensor] = field(default_factory=dict)  # by m
     gradients: dict[tuple[int, int], list[Named]] = field(default_factory=dict)  # by (j, m): [p]
-    updates: list[tuple[int, int]] = field(default_factory=list)  # (t, j) in order
     inputs: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the forward
     reconstructed: dict[tuple[int, int, int], Value] = field(default_factory=dict)  # by (m, j, p): of the backward
 
@@ -177,10 +176,9 @@ def simulate(
     sgd: Sgd,
     batches: Sequence[tuple[Tensor, Tensor]],
     enters: Sequence[int],
-    ticks: int | None = None,
     about: Delay | None = None,
 ) -> ReferenceRun:
-    """Evaluate the equations for `ticks` ticks (default: until all is finished).
+    """Evaluate the equations until all is finished.
 
     Args:
         stages: the network; its modules give the weights at tick 0 and are not changed.
@@ -189,7 +187,6 @@ def simulate(
         sgd: the same for all stages.
         batches: (input, target) of micro-batch m.
         enters: the tick e(m) at which it enters.
-        ticks: how many.
         about: what is done about delay.
 
     """
@@ -211,7 +208,7 @@ def simulate(
     pending: list[list[int]] = [[] for _ in stages]  # micro-batches whose gradients wait for the update
     lateness = [0] * len(stages)  # their delays, summed
 
-    for tick in range(enters[-1] + 2 * last + 1 if ticks is None else ticks):
+    for tick in range(enters[-1] + 2 * last + 1):
         now = history.weights[tick]
         history.weights.append(list(now))
         history.statistics.append([list(of_stage) for of_stage in history.statistics[tick]])
@@ -265,7 +262,6 @@ def simulate(
                 lateness[j] += delay
 
             if len(pending[j]) == accumulation:
-                history.updates.append((tick, j))
                 after = []
                 for p in range(len(stage)):
                     of_parts = [corrected[j, m][p] for m in pending[j]]
