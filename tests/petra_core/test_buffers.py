@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, methods
 from petra_core.buffers import FrozenBuffers
 from petra_core.methods import Method
 from petra_core.models import sequential
@@ -49,17 +49,13 @@ class Remembering(nn.Module):
         return torch.tanh(x * self.scale) * self.mask
 
 
-def remembering() -> list[Stage]:
-    net = [toys.stem(2), ReversibleStage(Remembering()), ReversibleStage(Remembering()), toys.head(2)]
-    return [stage.double() for stage in net]
-
-
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_statistics_and_other_buffers_move_once_per_micro_batch(method: Method) -> None:
     # memcnn, RevTorch, revlib and torch.utils.checkpoint move them two or three times a step. With weights that stay,
     # the statistics after n micro-batches are those of n plain forwards.
     data = toys.batches(9)
-    for net in (toys.network(6), remembering()):
+    remembering = [toys.stem(2), ReversibleStage(Remembering()), ReversibleStage(Remembering()), toys.head(2)]
+    for net in (toys.network(6), [stage.double() for stage in remembering]):
         p = toys.pipeline(net, method, optimizer=None)
         toys.train(p, data)
         model = sequential(copy.deepcopy(net))

@@ -16,8 +16,6 @@ from petra_core.schedule import Action, Clock, Kind, Schedule, Turn, generate
 from petra_core.validation import validate
 from tests.schedules import parse
 
-every_method = pytest.mark.parametrize("method", methods.PAPER, ids=str)
-
 # The valid schedules that the tests below break.
 PETRA = """
     PETRA J=3 k=2
@@ -206,7 +204,7 @@ def complaint(schedule: Schedule) -> str | None:
     return None
 
 
-@every_method
+@pytest.mark.parametrize("method", methods.PAPER, ids=str)
 @pytest.mark.parametrize(("stages", "accumulation"), [(1, 2), (2, 1), (3, 3), (4, 2)])
 def test_every_mutation_is_found(method: Method, stages: int, accumulation: int) -> None:
     complaints = {name: complaint(mutant) for name, mutant in mutations(generate(method, stages, 6, accumulation))}

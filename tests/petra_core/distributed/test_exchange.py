@@ -37,12 +37,10 @@ def test_bitwise_equal_to_one_process(partition: tuple[int, ...]) -> None:
     in_processes(len(partition), test_distributed.compare, 5, partition, Batched, methods.PAPER, (2,))
 
 
-SlowBatched = partial(test_distributed.Slow, batched=True)
-
-
 @pytest.mark.slow
 def test_random_delays_change_nothing() -> None:
-    in_processes(3, test_distributed.compare, 6, (2, 2, 2), SlowBatched, (methods.PETRA,), (1,))
+    slow = partial(test_distributed.Slow, batched=True)
+    in_processes(3, test_distributed.compare, 6, (2, 2, 2), slow, (methods.PETRA,), (1,))
 
 
 @pytest.mark.parametrize(

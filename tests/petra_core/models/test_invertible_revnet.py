@@ -11,8 +11,6 @@ from tests.compare import assert_close
 
 pytestmark = pytest.mark.convolutions
 
-DEPTHS = (18, 34, 50)
-
 
 @pytest.mark.parametrize(
     ("depth", "num_classes", "stem", "parameters"),
@@ -65,7 +63,7 @@ def test_under_petra_no_inner_stage_holds_inputs() -> None:
     assert all(stage.held["inputs"] > 0 for stage in predict(networks[0], methods.DSP, x, y)[1:-1])
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", [18, 34, 50])
 def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
     torch.manual_seed(0)
     stages = [stage.double() for stage in models.invertible_revnet(depth, num_classes=4, width=2)]

@@ -14,9 +14,6 @@ from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
 pytestmark = pytest.mark.convolutions
 
-DEPTHS = (18, 34, 50)
-
-
 # (depth, classes, stem) -> parameters, from the paper's models (arXiv 2406.02052); ImageNet is its 12.2M, 22.3M, 30.4M.
 REVNET_PARAMETERS = {
     (18, 10, "cifar"): 11_185_802,
@@ -43,7 +40,7 @@ def test_families_have_the_papers_and_torchvisions_number_of_parameters():
             assert sum(p.numel() for stage in stages for p in stage.parameters()) == parameters, (family, depth, stem)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", [18, 34, 50])
 def test_stages_are_reversible_but_where_the_shape_changes(depth):
     stages = models.revnet(depth, num_classes=10, width=1)
     assert len(stages) == {18: 10, 34: 18, 50: 18}[depth]

@@ -143,16 +143,13 @@ def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method
     assert_close(list(toys.weights(p).values()), list(toys.weights(q).values()), 1e-11)
 
 
-every_use = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("network", "method"),
     [("alone", method) for method in methods.PAPER]
     + [("merged", methods.PETRA), ("merged", methods.DELAYED_GRADIENTS), ("first block", methods.PETRA)]
     + [("first block", methods.APPROXIMATE_INPUTS)],
     ids=str,
 )
-
-
-@every_use
 def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
     _, predicted = assert_bytes_are_as_predicted(NETWORKS[network](), method, toys.batches(1)[0], 3, toys.sgd)
     if network == "alone":  # it keeps nothing even where inputs are stashed

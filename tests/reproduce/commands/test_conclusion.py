@@ -1,5 +1,6 @@
 """The end of a run: means of what may be compared and of nothing else, and every kind of bad news told once."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,12 @@ from tests.fake_records import complexity_cell, train
 
 CELLS = [recipes.cell("smoke", seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
-SCALE = Scale("smoke")
 
 
 def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
     def end(outcome):
         with pytest.raises(SystemExit) as ended:
-            conclude(SCALE, outcome, Path("else where"))
+            conclude(Scale("smoke"), outcome, Path("else where"))
         assert ended.value.code == 1
         said = capsys.readouterr()
         assert said.out.endswith("report --open --records 'else where'\n")
@@ -86,11 +86,7 @@ def test_runs_of_different_recipes_are_not_averaged(tmp_path):
 
 
 def test_a_probed_run_stands_with_the_others_once_and_measured_cells_are_counted(tmp_path):
-    def probed(seed):
-        values = recipes.cell("smoke", seed=seed).to_dict()
-        return GradientsCell(**{name: value for name, value in values.items() if name != "kind"}, probe_every=8)
-
-    cells = [CELLS[0], probed(0), probed(1)]
+    cells = [CELLS[0], *(GradientsCell(**dataclasses.asdict(cell), probe_every=8) for cell in CELLS[:2])]
     for cell, accuracy in zip(cells, (95.0, 95.0, 97.0), strict=True):
         train(cell, tmp_path, accuracy)
     assert [line.split()[-1] for line in lines(cells, tmp_path) if line.startswith("revnet18")] == ["96.0"]

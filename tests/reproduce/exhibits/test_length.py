@@ -10,10 +10,8 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, Figure, Section, Standing, Table
+from reproduce.show.content import MINUS, NARROW_SPACE, Figure, Section, Standing, Table
 from tests import fake_records, sections
-
-NARROW = "\N{NARROW NO-BREAK SPACE}"
 
 
 def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float], seeds: int = 3) -> None:
@@ -71,9 +69,9 @@ def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
     assert middle["change since 3 epochs verdict"].text == "differ"
     assert long["accuracy, %"].text == "not run"
     assert long["change since 3 epochs points"].text == "no pair"
-    assert short["less backpropagation points"].text.replace(NARROW, " ") == f"{MINUS}11.97 ± 0.07"
+    assert short["less backpropagation points"].text.replace(NARROW_SPACE, " ") == f"{MINUS}11.97 ± 0.07"
     said = f"points (k = 1, scale “small”): {MINUS}12.0 ± 0.1 after 3 epochs, {MINUS}4.9 ± 0.2 after 9."
-    assert shown.sentence.replace(NARROW, " ").endswith(said)
+    assert shown.sentence.replace(NARROW_SPACE, " ").endswith(said)
     assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
@@ -102,7 +100,7 @@ def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: 
     short, middle = table(shown).rows[:2]
     assert [row[4].hint for row in (short, middle)] == ["n = 3", "n = 2"]
     said = f"after 3 epochs, {MINUS}2.0 ± 0.6 (two seeds) after 9, {MINUS}1.0 (one seed) after 81."
-    assert shown.sentence.replace(NARROW, " ").endswith(said)
+    assert shown.sentence.replace(NARROW_SPACE, " ").endswith(said)
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:

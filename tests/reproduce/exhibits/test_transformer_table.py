@@ -1,7 +1,6 @@
 """PETRA on transformers beside backpropagation: the cells, and what is said of their runs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,16 +47,13 @@ def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
             assert not smoke.falls_short(cell, done, smoke.target(cell) + 0.1)
 
 
-def text_data(sha256: str, accuracy: float = 18.0) -> dict[str, Any]:
-    unigram = {"accuracy": accuracy, "bits_per_byte": 4.5}
-    return {**built_in("pydoc"), "files": {"pydoc_data.topics": sha256}, "unigram": unigram}
-
-
 def test_runs_on_two_texts_are_never_in_one_table(tmp_path: Path) -> None:
+    unigram = {"accuracy": 18.0, "bits_per_byte": 4.5}
     for seed, sha256 in enumerate(("aaaa00", "aaaa00", "bbbb00")):
+        data = {**built_in("pydoc"), "files": {"pydoc_data.topics": sha256}, "unigram": unigram}
         for method, reached in ((methods.BACKPROPAGATION, 50.0), (methods.PETRA, 48.0 + 0.1 * seed)):
             cell = LANGUAGE.cell(method, 1, seed)
-            fake_records.train(cell, tmp_path, reached, data=text_data(sha256), extra={"test_bits_per_byte": 2.5})
+            fake_records.train(cell, tmp_path, reached, data=data, extra={"test_bits_per_byte": 2.5})
     both = tables(made(transformers.EXHIBIT, tmp_path))
     assert [table.key for table in both] == ["language-small-aaaa00", "language-small-bbbb00"]
     assert "text aaaa00" in both[0].caption

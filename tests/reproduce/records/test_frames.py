@@ -8,9 +8,8 @@ from pathlib import Path
 from pandas import DataFrame
 
 from petra_core import methods
-from reproduce.cells.kinds import TrainingCell
 from reproduce.grids import recipes
-from reproduce.grids.plans.couplings import ADDITIVE, planned
+from reproduce.grids.plans.transformers import IMAGES
 from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
 from reproduce.records.results import read
 from reproduce.show.compare import means
@@ -76,7 +75,7 @@ def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Pa
 
 def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
-    fake_records.train(TrainingCell(**_settings(planned(ADDITIVE, 4, "bf16"))), tmp_path, 60.0)
+    fake_records.train(replace(IMAGES.cell(methods.PETRA, 1), precision="bf16"), tmp_path, 60.0)
     frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
     assert tuple(frames.runs.columns) == RUNS
     assert tuple(frames.lines(frames.runs["cell"]).columns) == LINES
@@ -133,11 +132,6 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
     assert sheet.described().endswith(
         "of 5 runs 1 on NVIDIA H200 and a CPU, 2 on NVIDIA H200, some pairs across devices"
     )
-
-
-def _settings(cell: object) -> dict[str, object]:
-    values = dict(cell.to_dict())  # type: ignore[attr-defined]  # a cell
-    return {name: value for name, value in values.items() if name not in ("kind", "probe_every")}
 
 
 def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:

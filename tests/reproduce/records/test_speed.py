@@ -16,16 +16,12 @@ CELL = recipes.cell("smoke")
 EPOCH = 1.6  # seconds, of training and evaluation in the fake records
 
 
-def not_run(cell):
-    return State(Status.NOT_RUN, epochs=cell.epochs_expected)
-
-
 def recorded(root):
     return speed.recorded(scan(root).records)
 
 
 def left(speeds, cell=CELL, where=HERE):
-    return speeds.left(cell, not_run(cell), where)
+    return speeds.left(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), where)
 
 
 @pytest.mark.parametrize("epochs", [None, 1])

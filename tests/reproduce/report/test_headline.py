@@ -12,10 +12,9 @@ from reproduce.grids.plans.sweeps import SWEEPS
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
 from reproduce.report.headline import _measured_speeds, headlines
+from reproduce.show.content import MINUS, NARROW_SPACE
 from tests import fake_records
 from tests.golden import dump
-
-MINUS, NARROW = "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}"
 
 
 def test_without_records_there_is_none(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_accuracy_needs_a_pair_and_says_the_scale_and_both_ends(tmp_path: Path) 
     for seed in (0, 1):
         fake_records.train(SWEEPS["small"].baseline("cifar10", "revnet18", seed), tmp_path, 62.0)
     (only,) = headlines(Frames(read(tmp_path)))
-    said = only.sentence.replace(NARROW, " ")
+    said = only.sentence.replace(NARROW_SPACE, " ")
     assert f"; at a fixed batch, as in the paper, {MINUS}6.9 ± 0.6 (two seeds), {MINUS}3.0 (one seed) (scale" in said
 
 

@@ -35,17 +35,13 @@ def test_numbers_differences_and_estimates_as_they_are_written() -> None:
         Table("key", "A table.", [Column("a"), Column("b")], [[Entry("x")]])
 
 
-def example() -> Table:
+def test_rows_are_grouped_under_their_first_entry() -> None:
     columns = [Column("a", numeric=False), Column("x", group="g"), Column("y", group="g"), Column("z")]
     rows = [
         [Entry(a), content.number(x, 1), content.published("2(J,j)", Mark.PAPER), content.missing("not run")]
         for a, x in [("p", 1 / 3), ("p", 2.0), ("q", 3.0)]
     ]
-    return Table("key", "A table.", columns, rows, grouped=True)
-
-
-def test_rows_are_grouped_under_their_first_entry() -> None:
-    table = example()
+    table = Table("key", "A table.", columns, rows, grouped=True)
     assert [(heading, len(rows)) for heading, rows in table.bodies()] == [("p", 2), ("q", 1)]
     assert [column.name for column in table.shown_columns] == ["x", "y", "z"]
     assert column_groups(table.columns) == [("", 1), ("g", 2), ("", 1)]

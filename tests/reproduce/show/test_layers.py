@@ -3,7 +3,6 @@
 import pytest
 
 from reproduce.show import facets
-from reproduce.show.content import Figure
 from reproduce.show.facets import Layer, Panel, facet, only
 
 ROWS = [
@@ -13,8 +12,8 @@ ROWS = [
 ]
 
 
-def drawn(*layers: Layer, col: str | None = None) -> Figure:
-    return facet(
+def drawn(*layers: Layer, col: str | None = None) -> None:
+    facet(
         ROWS,
         layers,
         key="k",

@@ -15,9 +15,9 @@ ROWS = [
 ]
 
 
-def draw(*layers: facets.Layer) -> str:
+def draw(*layers: facets.Layer) -> None:
     settings = {"key": "k", "title": "t", "caption": "c", "x": "x", "y": "y", "hue": "hue"}
-    figure = facets.facet(
+    facets.facet(
         DataFrame(ROWS),
         layers,
         looks=LOOKS,
@@ -28,7 +28,6 @@ def draw(*layers: facets.Layer) -> str:
         xlabel="stages",
         **settings,
     )
-    return figure.svg
 
 
 def test_what_has_no_line_is_a_mark_in_the_legend_and_marks_stand_side_by_side() -> None:

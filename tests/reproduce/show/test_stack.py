@@ -2,7 +2,6 @@
 
 import matplotlib as mpl
 import pytest
-from matplotlib.axes import Axes
 from pandas import DataFrame
 
 from reproduce.show import facets, tables
@@ -13,17 +12,12 @@ LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#
 ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b", 3.0)]
 
 
-def drawn(sideways: bool) -> Axes:
+@pytest.mark.parametrize("sideways", [True, False])
+def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
     axes = mpl.figure.Figure().subplots()
     frame = DataFrame(ROWS, columns=["x", "hue", "y"])
     panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
     facets.stack(sideways=sideways, mean=True, sums=".0f")(panel)
-    return axes
-
-
-@pytest.mark.parametrize("sideways", [True, False])
-def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
-    axes = drawn(sideways)
     ends = [
         (bar.get_x(), bar.get_x() + bar.get_width()) if sideways else (bar.get_y(), bar.get_y() + bar.get_height())
         for bar in axes.patches
