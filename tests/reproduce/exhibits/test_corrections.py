@@ -1,5 +1,6 @@
 """Corrections for delay: which cells are planned, what is compared with what, what is chosen on which seed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,15 @@ RATES_OF = {cure.title: cure.rates for cure in plan.CURES}
 POINTS = {"nothing": 40.0, "predicted weights": 44.0, "gap-aware": 41.0}
 
 
+def trained() -> Iterator[tuple[plan.Trial, TrainedCell]]:
+    for trial in plan.trials("small"):
+        assert isinstance(trial.cell, TrainedCell)
+        yield trial, trial.cell
+
+
 def write(root: Path) -> None:
     """PETRA on RevNet-18 with k = 1, alone and with two cures; a cure is better at a quarter of the rate."""
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         if (cell.model, cell.accumulation) != ("revnet18", 1):
             continue
         if cell.epochs > 3:
@@ -53,9 +58,7 @@ def test_a_cell_differs_from_the_recipe_in_its_cure_and_its_rate_alone() -> None
         cells = plan.cells(scale)
         assert len(set(cells)) == len(cells)
     cures = {"forward_weights", "correction", "correction_value", "optimizer", "momentum", "learning_rate"}
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         method = methods.by_name(cell.method)
         longer = {"epochs": cell.epochs, "drops": (2 * cell.epochs // 3,)}
         recipe = recipes.cell("small", cell.model, method, cell.accumulation, cell.seed, **longer).to_dict()
@@ -86,9 +89,7 @@ def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice
 
 def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
     tried: dict[tuple[str, int, str, str], dict[float, float]] = {}
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         state = Record.of(cell, DEFAULT_ROOT).state()
         if (cell.epochs, cell.seed) == (3, corrections.CHOICE) and state.status is Status.DONE:
             place = cell.model, cell.accumulation, cell.method, trial.cure.title
@@ -144,9 +145,7 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
 
 def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(tmp_path: Path) -> None:
     reached = {"nothing": {1.0: 40.0, 0.25: 38.5, 4.0: 35.0}, "gap-aware": {1.0: 41.0, 0.25: 42.5}}
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         place = cell.model, cell.accumulation, cell.method, cell.epochs, cell.seed
         accuracy = reached.get(trial.cure.title, {}).get(trial.rate)
         if place == ("revnet18", 1, "PETRA", 3, 0) and accuracy is not None:
@@ -161,9 +160,7 @@ def test_most_seeds_come_before_the_largest_gain_and_only_petra_is_told_of(tmp_p
     """A gain of one seed is no trial with several; none under DSP is told of; the longest training comes last."""
     gains = {"nothing": 0.0, "predicted weights": 1.0, "gap-aware": 9.0}
     left = {9: 0.6, 27: -0.2}
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         if cell.epochs in left and (cell.method, cell.seed) == ("PETRA", 0) and trial.cure.title in gains:
             fake_records.train(cell, tmp_path, 80.0 + left[cell.epochs] * gains[trial.cure.title])
         if (cell.model, cell.accumulation, cell.epochs, trial.rate) != ("revnet18", 1, 3, 1.0):
@@ -204,9 +201,7 @@ def test_the_error_is_of_training_at_the_bottom(tmp_path: Path) -> None:
 
 def test_a_larger_gain_under_another_method_is_not_petras(tmp_path: Path) -> None:
     gains = {"PETRA": 1.0, "DSP": 2.0, "BACKPROPAGATION": 0.0}
-    for trial in plan.trials("small"):
-        cell = trial.cell
-        assert isinstance(cell, TrainedCell)
+    for trial, cell in trained():
         place = cell.model, cell.accumulation, cell.epochs, trial.rate, cell.seed
         cures = ("nothing", "predicted weights")
         if place == ("revnet18", 1, 3, 1.0, 0) and cell.method in gains and trial.cure.title in cures:
