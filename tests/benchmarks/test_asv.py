@@ -20,6 +20,9 @@ from asv_runner._aux import update_sys_path
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
 
+import noxfile
+from petra_core import Pipeline, ledger, methods, models
+from reproduce.measures import machine_memory
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.convolutions
@@ -81,7 +84,6 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
 def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
     """The fast ones by default, all with the full profile, each with its unit and its parameters."""
     from benchmarks.suite import memory, setting
-    from petra_core import ledger, methods
 
     assert [method.name for method in methods.PAPER] == setting.METHODS
     assert list(ledger.KINDS) == [*memory.KINDS, "side_bits"]  # of no network in the history
@@ -104,8 +106,6 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
 
 def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
     """And all of it: what is tracked and is neither seconds nor a GPU's; the page names the same expression."""
-    import noxfile
-
     kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
     assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
@@ -114,8 +114,6 @@ def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
 
 def test_the_committed_history_is_long_and_of_no_machine() -> None:
     """Twelve commits and more of each figure, whatever an early commit could not do yet."""
-    import noxfile
-
     commits: dict[str, set[str]] = {name: set() for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     for result in iter_results(str(ROOT / "reports" / "asv" / "kernels-avx512")):
         assert {result.params[field] for field in ("os", "cpu", "num_cpu", "ram")} == {"any"}
@@ -128,7 +126,6 @@ def test_the_committed_history_is_long_and_of_no_machine() -> None:
 
 def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite.setting import ticks_to_steady
-    from petra_core import Pipeline, methods, models
 
     pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.PAPER]
     now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
@@ -140,7 +137,6 @@ def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite import setting
-    from reproduce.measures import machine_memory
 
     def check(gigabytes: int | None) -> None:
         monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
@@ -200,7 +196,6 @@ def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
     """What is measured without engine ends with the weights that the engine has after the same micro-batch."""
     from benchmarks.suite.engine import tiny_stages, work_without_engine
     from benchmarks.suite.setting import SGD
-    from petra_core import Pipeline, methods
 
     networks = []
     for _ in range(2):
