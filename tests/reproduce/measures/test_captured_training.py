@@ -15,7 +15,7 @@ from reproduce.measures.context import Observer
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import CHAIN, SMALL, recorded, run, stop_after
+from tests.reproduce.measures.test_training import CHAIN, recorded, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 
@@ -78,7 +78,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
     tmp_path: Path, recorded_steps: list[CapturedTicks]
 ) -> None:
     """Over a grid `run --cuda-graphs` made a problem of every such cell."""
-    cell = dataclasses.replace(SMALL, method="DELAYED_GRADIENTS", epochs=1, drops=())
+    cell = dataclasses.replace(CHAIN, method="DELAYED_GRADIENTS", epochs=1, drops=())
     told = Told()
     run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=told)
     [notice] = told.notices

@@ -98,14 +98,14 @@ def small(method):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Outcomes of uninterrupted runs of `small`, by method."""
+    """Outcomes of uninterrupted runs, by cell."""
     folders = {}
 
-    def of(method):
-        if method not in folders:
-            folders[method] = tmp_path_factory.mktemp(method)
-            run(small(method), folders[method])
-        return outcome(folders[method])
+    def of(cell):
+        if cell not in folders:
+            folders[cell] = tmp_path_factory.mktemp(cell.method)
+            run(cell, folders[cell])
+        return outcome(folders[cell])
 
     return of
 
@@ -146,7 +146,7 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ti
     stop_after(ticks, tmp_path, cell, match=f"micro-batch {ticks} of 33")
     assert not (tmp_path / "result.json").exists()
     run(cell, tmp_path)
-    assert outcome(tmp_path) == whole(method)
+    assert outcome(tmp_path) == whole(cell)
 
 
 def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monkeypatch):
@@ -163,11 +163,11 @@ def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monke
     save = training.Trainer.save
     monkeypatch.setattr(training.Trainer, "save", die)
     with pytest.raises(Killed):
-        run(SMALL, tmp_path)
+        run(CHAIN, tmp_path)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     monkeypatch.undo()
-    run(SMALL, tmp_path)
-    assert outcome(tmp_path) == whole("PETRA")
+    run(CHAIN, tmp_path)
+    assert outcome(tmp_path) == whole(CHAIN)
 
 
 def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whole, monkeypatch):
@@ -181,17 +181,17 @@ def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, who
     monkeypatch.setattr(training, "PAUSE", 1.0)  # a second for each byte
     monkeypatch.setattr(training, "SMALL", 0)
     monkeypatch.setattr(training.Trainer, "save", note)
-    stop_after(2 * BATCHES + 1, tmp_path, SMALL)
+    stop_after(2 * BATCHES + 1, tmp_path, CHAIN)
     assert saved == [(1, 0), (2, 1)], "not after the second epoch; where it is stopped in the third"
-    run(SMALL, tmp_path)
-    assert outcome(tmp_path) == whole("PETRA")
+    run(CHAIN, tmp_path)
+    assert outcome(tmp_path) == whole(CHAIN)
 
 
 def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
-    stop_after(2 * BATCHES, tmp_path, SMALL)
+    stop_after(2 * BATCHES, tmp_path, CHAIN)
     (tmp_path / "checkpoint.pt").unlink()
-    run(SMALL, tmp_path)
-    assert outcome(tmp_path) == whole("PETRA")
+    run(CHAIN, tmp_path)
+    assert outcome(tmp_path) == whole(CHAIN)
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
@@ -216,15 +216,15 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
         patch.setattr(Replicas, "averaged_statistics", averaged)
         patch.setattr(training.Trainer, "save", see)
         with pytest.raises(Stopped, match=f"in the evaluation after epoch {epoch} of 3"):
-            run(SMALL, tmp_path, should_stop=lambda: bool(evaluating) and len(begun) == epoch)
-    run(SMALL, tmp_path)
-    assert outcome(tmp_path) == whole("PETRA")
+            run(CHAIN, tmp_path, should_stop=lambda: bool(evaluating) and len(begun) == epoch)
+    run(CHAIN, tmp_path)
+    assert outcome(tmp_path) == whole(CHAIN)
 
 
 def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append((trainer.epoch, trainer.batch)))
-    run(dataclasses.replace(SMALL, epochs=1, drops=()), tmp_path, checkpoint_seconds=0.0)
+    run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_seconds=0.0)
     assert saved == [(0, batch) for batch in range(1, BATCHES + 1)]
 
 
@@ -257,7 +257,7 @@ def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Pipeline, "step", spy)
     for number, (method, seed) in enumerate([("PETRA", 0), ("DSP", 0), ("BACKPROPAGATION", 1)]):
-        cell = dataclasses.replace(SMALL, method=method, seed=seed, epochs=1, drops=())
+        cell = dataclasses.replace(CHAIN, method=method, seed=seed, epochs=1, drops=())
         run(cell, tmp_path / str(number))
     assert all(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["DSP"], strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["BACKPROPAGATION"], strict=True))
@@ -265,9 +265,9 @@ def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("of", ["precision", "messages"])
 def test_bf16_is_another_result(tmp_path, whole, of):
-    record, state = run(dataclasses.replace(SMALL, **{of: "bf16"}), tmp_path)
+    record, state = run(dataclasses.replace(CHAIN, **{of: "bf16"}), tmp_path)
     assert state.status is Status.DONE
-    assert record.metrics()[0]["train_loss"] != whole("PETRA")[0][0]["train_loss"]
+    assert record.metrics()[0]["train_loss"] != whole(CHAIN)[0][0]["train_loss"]
 
 
 def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
@@ -301,7 +301,7 @@ def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch
         return losses
 
     monkeypatch.setattr(Pipeline, "drain", broken)
-    record, state = run(SMALL, tmp_path)
+    record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert record.result()["stage"] == 4
 
@@ -329,20 +329,20 @@ def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_pat
         raise error
 
     monkeypatch.setattr(Pipeline, "step", fail)
-    record, state = run(SMALL, tmp_path)
+    record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
     assert str(error) in record.result()["detail"]
 
     cause, error = error, torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
     error.__context__ = cause  # as the end of a capture raises it
     record.retry()
-    assert run(SMALL, tmp_path)[1].reason == "out of memory"
+    assert run(CHAIN, tmp_path)[1].reason == "out of memory"
     assert str(cause) in record.result()["detail"]
 
     error = RuntimeError("something else")
     record.retry()
     with pytest.raises(RuntimeError, match="something else"):
-        run(SMALL, tmp_path)
+        run(CHAIN, tmp_path)
     assert record.state().status is Status.PARTIAL
 
 
@@ -361,7 +361,7 @@ def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, mo
 
     monkeypatch.setattr(Pipeline, "step", fail)
     monkeypatch.setattr("reproduce.running.execution.give_back", give_back)
-    assert run(SMALL, tmp_path)[1].reason == "out of memory"
+    assert run(CHAIN, tmp_path)[1].reason == "out of memory"
     assert pipelines[-1] is None
 
 
@@ -372,18 +372,18 @@ def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole):
-    stop_after(15, tmp_path, SMALL)
+    stop_after(15, tmp_path, CHAIN)
     good = (tmp_path / "checkpoint.pt").read_bytes()
     with full_disk(10_000), pytest.raises(StorageFullError, match=r"no room to write .*checkpoint.pt"):
-        run(SMALL, tmp_path)
+        run(CHAIN, tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == good
     assert not list(tmp_path.glob("*.tmp"))
-    run(SMALL, tmp_path)
-    assert outcome(tmp_path) == whole("PETRA")
+    run(CHAIN, tmp_path)
+    assert outcome(tmp_path) == whole(CHAIN)
 
 
 def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
-    stop_after(15, tmp_path, SMALL)
+    stop_after(15, tmp_path, CHAIN)
     file, other = tmp_path / "checkpoint.pt", tmp_path / "other.pt"
     assert checkpoint.load(file)["schema"] == 1
     checkpoint.save(other, checkpoint.load(file) | {"identity": "f"})
@@ -398,7 +398,7 @@ def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
     ):
         file.write_bytes(harm)
         with pytest.raises(CheckpointError, match=message):
-            run(SMALL, tmp_path)
+            run(CHAIN, tmp_path)
         assert file.read_bytes() == harm
 
 

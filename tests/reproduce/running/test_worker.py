@@ -15,13 +15,11 @@ from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
 from reproduce.running.worker import Settings, work
 from tests.fake_records import complexity_cell
-from tests.reproduce.measures.test_training import SMALL, records
+from tests.reproduce.measures.test_probed_cells import probed
+from tests.reproduce.measures.test_training import CHAIN, records
 
-METHODS = ("PETRA", "DSP", "BACKPROPAGATION")
-CELLS = [dataclasses.replace(SMALL, method=method) for method in METHODS]
-PROBED = GradientsCell(
-    **{**{name: value for name, value in CELLS[0].to_dict().items() if name != "kind"}, "probe_every": 4}
-)
+CELLS = [dataclasses.replace(CHAIN, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
+PROBED = probed(GradientsCell, model="chain5", stem="stride2", width=4)
 
 
 def reports(cells, root, should_stop=lambda: False, **how):
@@ -102,18 +100,10 @@ def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (("cuda:0",), [(4, ("cuda:0", 4))] * 4),
-        (("cuda:0", "cuda:1"), [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]),
-    ],
-)
-def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch, names, expected):
+def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(worker.devices, "take", lambda *given: given)
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, settings, *given: worked.append((settings.how.sharing, given[2])))
-    settings = Settings(tmp_path, jobs=len(expected), devices=names)
-    for number in range(settings.jobs):
-        worker.main(CELLS, settings, number, None, None, 0)
-    assert worked == expected
+    for number in range(3):
+        worker.main(CELLS, Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
+    assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]
