@@ -3,7 +3,6 @@
 import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from tests import toys
 from tests.reproduce.cells.test_cells import COMPLEXITY
-from tests.reproduce.measures.test_training import CHAIN, outcome, run, stop_after
+from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_no_bit, run
 
 #: The compiler of torch 2.11 asks every tensor that it is given whether it has a gradient, and scripts some.
 pytestmark = [
@@ -39,10 +38,6 @@ def trained(
     return pipeline, losses
 
 
-def assert_alike(method: Method, backend: str, **settings: Any) -> None:
-    assert_close(trained(method, backend, **settings), trained(method, None, **settings))
-
-
 def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, list[float]]) -> None:
     (other, losses), (plain, plain_losses) = one, another
     torch.testing.assert_close(losses, plain_losses, rtol=1e-9, atol=0)
@@ -57,7 +52,7 @@ def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, lis
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.BACKPROPAGATION], ids=str)
 def test_training_is_the_same_up_to_rounding(method: Method) -> None:
     """Compiling takes seconds: methods that reconstruct inputs, keep inputs or keep graphs: the uses of a stage."""
-    assert_alike(method, "aot_eager")
+    assert_close(trained(method, "aot_eager"), trained(method, None))
 
 
 def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
@@ -90,11 +85,8 @@ def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
     plain, _ = run(CHAIN, tmp_path / "plain")
     untrained, _ = run(COMPLEXITY, tmp_path / "untrained", compiled=True)
     assert not any("compiled" in record.environments()[0] for record in (plain, untrained))
-    whole, _ = run(CHAIN, tmp_path / "whole", compiled=True)
+    whole = assert_a_stop_changes_no_bit(26, CHAIN, tmp_path, compiled=True)
     assert [entry["compiled"] for entry in whole.environments()] == [True]
-    stop_after(26, tmp_path / "parts", CHAIN, compiled=True)
-    run(CHAIN, tmp_path / "parts", compiled=True)
-    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)

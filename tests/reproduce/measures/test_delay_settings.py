@@ -8,11 +8,11 @@ import torch
 
 from reproduce.cells.kinds import TrainingCell
 from reproduce.measures import training
-from reproduce.measures.context import Context, Stopped
+from reproduce.measures.context import Context
 from reproduce.measures.how import How
 from reproduce.records.record import Record
 from reproduce.teams.team import UnsupportedError
-from tests.reproduce.measures.test_training import CHAIN, StopAfter, outcome, recorded, run
+from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_no_bit, recorded, run
 
 pytestmark = pytest.mark.convolutions
 
@@ -25,12 +25,7 @@ NADAM = dataclasses.replace(CHAIN, optimizer="nadam", momentum=0.99, learning_ra
 
 @pytest.mark.parametrize("cell", [RATE, PREDICTED, AHEAD, NADAM], ids=lambda cell: cell.slug)
 def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: TrainingCell) -> None:
-    run(cell, tmp_path / "whole")
-    stop = StopAfter(17)
-    with pytest.raises(Stopped, match="micro-batch 17 of 33"):
-        run(cell, tmp_path / "stopped", observer=stop, should_stop=stop.should_stop)
-    run(cell, tmp_path / "stopped")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    assert_a_stop_changes_no_bit(17, cell, tmp_path)
     run(CHAIN, tmp_path / "plain")
     assert recorded(tmp_path / "plain") != recorded(tmp_path / "whole")
 

@@ -10,9 +10,9 @@ from reproduce.cells.kinds import BLOCK_MODELS, ForwardGradientCell, TrainingCel
 from reproduce.grids.plans.forward_gradients import cells
 from reproduce.measures import forward_gradients, training
 from reproduce.measures.context import Context
-from reproduce.records.record import Record, Status
+from reproduce.records.record import Record
 from reproduce.teams.team import UnsupportedError
-from tests.reproduce.measures.test_training import outcome, run, stop_after
+from tests.reproduce.measures.test_training import assert_a_stop_changes_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 
@@ -30,11 +30,7 @@ TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,),
     ids=["redrawn", "gaussian", "jvp"],
 )
 def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: ForwardGradientCell) -> None:
-    _, state = run(cell, tmp_path / "whole")
-    assert state.status is Status.DONE
-    stop_after(17, tmp_path / "stopped", cell, "micro-batch 17 of 33")
-    run(cell, tmp_path / "stopped")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    assert_a_stop_changes_no_bit(17, cell, tmp_path)
 
 
 @pytest.mark.parametrize("model", BLOCK_MODELS)

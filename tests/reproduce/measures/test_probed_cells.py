@@ -8,7 +8,7 @@ import torch
 
 from reproduce.cells.kinds import CellError, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell, from_dict
 from reproduce.records.record import Record, Status
-from tests.reproduce.measures.test_training import SMALL, outcome, run, stop_after, without_times
+from tests.reproduce.measures.test_training import SMALL, assert_a_stop_changes_no_bit, outcome, run, without_times
 
 pytestmark = pytest.mark.convolutions
 
@@ -76,10 +76,7 @@ def test_reconstruction_errors_are_in_every_epochs_line(tmp_path):
 
 @pytest.mark.parametrize(("name", "ticks"), [("gradients", 15), ("reconstruction", 30), ("gradients", 30)])
 def test_stopped_anywhere_it_ends_with_the_same_bits(name, ticks, tmp_path):
-    run(CELLS[name], tmp_path / "whole")
-    stop_after(ticks, tmp_path / "parts", CELLS[name])
-    run(CELLS[name], tmp_path / "parts")
-    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    assert_a_stop_changes_no_bit(ticks, CELLS[name], tmp_path)
 
 
 @pytest.mark.parametrize("kind", [GradientsCell, ReconstructionCell])

@@ -91,6 +91,16 @@ def outcome(folder):
     return *recorded(folder), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
+def assert_a_stop_changes_no_bit(ticks, cell, folder, **chosen):
+    """Runs it as a whole, and stopped after so many ticks; gives the record of the first."""
+    whole, state = run(cell, folder / "whole", **chosen)
+    assert state.status is Status.DONE
+    stop_after(ticks, folder / "parts", cell, f"micro-batch {ticks} of", **chosen)
+    run(cell, folder / "parts", **chosen)
+    assert outcome(folder / "parts") == outcome(folder / "whole")
+    return whole
+
+
 def small(method):
     """The RevNet for PETRA, the chain for the others."""
     return dataclasses.replace(SMALL if method == "PETRA" else CHAIN, method=method)
