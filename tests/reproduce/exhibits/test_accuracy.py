@@ -1,5 +1,6 @@
-"""Accuracy of the methods: runs that are not as good as their scale expects."""
+"""Accuracy of the methods: runs that are not as good as their scale expects, and a table for each recipe."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from petra_core import methods
@@ -32,3 +33,20 @@ def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tm
     finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
     assert finding.text.startswith("1 run at k = 1 and 4 not above")
     assert "diverged" in finding.text
+
+
+def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
+    smoke = CELLS[methods.PETRA, 1]
+    for reached, cell in {
+        91.0: smoke,
+        92.0: replace(smoke, scale="custom"),
+        93.0: replace(smoke, scale="custom", epochs=smoke.epochs + 1),
+        94.0: replace(smoke, scale="custom", learning_rate=2 * smoke.learning_rate),
+    }.items():
+        fake_records.train(cell, tmp_path, reached)
+    tables = sections.tables(sections.made(accuracy.EXHIBIT, tmp_path))
+    texts = [" ".join(entry.text for row in table.rows for entry in row) for table in tables]
+    shown = [[value for value in ("91.0", "92.0", "93.0", "94.0") if value in text] for text in texts]
+    assert sorted(shown) == [["91.0"], ["92.0"], ["93.0"], ["94.0"]]
+    for table, (value,) in zip(tables, shown, strict=True):
+        assert f"scale “{'smoke' if value == '91.0' else 'custom'}”" in table.caption

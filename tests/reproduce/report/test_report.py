@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -208,24 +207,6 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
     (said,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
     assert said.count("result.json") == 1
     assert "format 99" in said
-
-
-def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
-    root = tmp_path / "records"
-    smoke = recipes.cell("smoke", "revnet18")
-    for accuracy, cell in {
-        91.0: smoke,
-        92.0: replace(smoke, scale="custom"),
-        93.0: replace(smoke, scale="custom", epochs=smoke.epochs + 1),
-        94.0: replace(smoke, scale="custom", learning_rate=2 * smoke.learning_rate),
-    }.items():
-        fake_records.train(cell, root, accuracy)
-    tree = parse(build(root, tmp_path / "index.html"))
-    tables = [e.text for e in tree.walk() if e.attributes.get("id", "").startswith("table-accuracy-")]
-    shown = [[v for v in ("91.0", "92.0", "93.0", "94.0") if v in text] for text in tables]
-    assert sorted(shown) == [["91.0"], ["92.0"], ["93.0"], ["94.0"]]
-    for text, (value,) in zip(tables, shown, strict=True):
-        assert f"scale “{'smoke' if value == '91.0' else 'custom'}”" in text
 
 
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:
