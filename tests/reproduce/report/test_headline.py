@@ -9,8 +9,9 @@ import pytest
 from petra_core import methods
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS
+from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
-from reproduce.records.results import read
+from reproduce.records.results import Results, read
 from reproduce.report.headline import _measured_speeds, headlines
 from reproduce.show.content import MINUS, NARROW_SPACE
 from tests import fake_records
@@ -40,9 +41,8 @@ def test_accuracy_needs_a_pair_and_says_the_scale_and_both_ends(tmp_path: Path) 
 
 
 def test_measured_speeds_are_ratios_within_a_round_and_say_their_setting(tmp_path: Path) -> None:
-    frames = Frames(read(dump.COMMITTED))
-    measured, where = _measured_speeds(frames)
-    (record,) = (record for record in frames.results.benchmarks if record.name == "pipelining")
+    record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
+    measured, where = _measured_speeds(Frames(Results((), (), (record,))))
     (of,) = (
         of
         for of in record.comparisons
