@@ -151,7 +151,7 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method, read_to: Any) -> None:
     """All on the GPU but the states of generators, which torch takes on the CPU alone."""
     whole = Pipeline(network(), method, optimizer=toys.sgd, seed=0)
-    batches = [batch for epoch in range(3) for batch in loader().epoch(epoch)]
+    batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
     for x, y in batches if method.pipelined else batches[:2]:
         whole.step(x, y)
     for worker in whole._workers:
