@@ -1,5 +1,6 @@
 """`train` and the lock of another machine: a dead one is waited for and followed, a living one is not disturbed."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -55,7 +56,7 @@ def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine
 )
 def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
     """And for one of this machine nobody waits. The clock of the file server may be ahead."""
-    monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0))
+    monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     left, _ = machine(name)
     with pytest.raises(LockedError, match=message):
         train()

@@ -167,7 +167,7 @@ def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None
     paper = [row["key"] for row in published.read("exhibits")]
     assert sections[: len(paper)] == paper
     assert "at small scale" in cards(tree)["accuracy"].text
-    assert "not run" in cards(tree)["table4"].text
+    assert "no pair" in cards(tree)["table4"].text
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 
 
