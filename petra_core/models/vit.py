@@ -9,6 +9,7 @@ the GPT is causal: a token sees itself and those before it, and the target of a 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -107,7 +108,7 @@ def vit(
         nn.Flatten(1, 2),  # [B, T, C]
     )
     head = [nn.LayerNorm(size.width), TokenMean(), nn.Linear(size.width, check_int("num_classes", num_classes, 2))]
-    attention = lambda: SelfAttention(size.width, size.heads, dropout)  # noqa: E731
+    attention = partial(SelfAttention, size.width, size.heads, dropout)
     return _stages(size, embedding, attention, HeadStage(nn.Sequential(Latest(), *head)), dropout, bits, bdia=bdia)
 
 
@@ -139,7 +140,7 @@ def gpt(
 
     """
     size = find_size("GPT", SIZES, size)
-    attention = lambda: SelfAttention(size.width, size.heads, dropout, causal=True)  # noqa: E731
+    attention = partial(SelfAttention, size.width, size.heads, dropout, causal=True)
     layers = [nn.LayerNorm(size.width), nn.Linear(size.width, check_int("vocabulary", vocabulary, 2))]
     head = HeadStage(nn.Sequential(Latest(), *layers), loss=next_token_loss)
     return _stages(size, Tokens(vocabulary, size.width, length), attention, head, dropout, bits, bdia=bdia)
