@@ -78,9 +78,9 @@ def _state(dataset: Dataset, root: Path) -> str:
     if dataset.built_in:
         return f"ready: it comes with {'Python' if dataset.text else 'a dependency'}"
     folder = root / dataset.name
-    if not (folder / manifest.NAME).exists():
-        return f"not prepared. {dataset.how_to_get}"
     try:
+        if not manifest.is_in(folder):
+            return f"not prepared. {dataset.how_to_get}"
         prepared, problems = _read(dataset, folder)
     except DataError as error:
         return f"DAMAGED: {error}"
@@ -134,7 +134,7 @@ def prepare_command(
 ) -> None:
     """Verify the data set NAME and convert it for the loaders: cifar10, cifar100, imagenet32 or imagenet.
 
-    Nothing is left behind unless all of it is there and whole. Stopped in any way, the same command begins anew.
+    Nothing is put in place unless all of it is there and whole. Stopped in any way, the same command begins anew.
     """
     if dataset is not IMAGENET and (no_beton or workers):
         raise click.UsageError("--no-beton and --workers are for imagenet: others have no image files")
@@ -164,12 +164,10 @@ def prepare_command(
 @DATA_ROOT
 def check_command(datasets: Sequence[Dataset], root: Path) -> None:
     """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
-    chosen = datasets or [
-        dataset for name, dataset in catalogue.DATASETS.items() if (root / name / manifest.NAME).exists()
-    ]
-    if not chosen:
-        raise click.ClickException(f"{root} holds no prepared data set; `data list` shows what there is")
     with _errors():
+        chosen = datasets or [dataset for name, dataset in catalogue.DATASETS.items() if manifest.is_in(root / name)]
+        if not chosen:
+            raise click.ClickException(f"{root} holds no prepared data set; `data list` shows what there is")
         whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, also after a damaged one
     sys.exit(0 if all(whole) else 1)
 
@@ -183,7 +181,7 @@ def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
 
 
 def _check(dataset: Dataset, folder: Path) -> bool:
-    if not (folder / manifest.NAME).exists():
+    if not manifest.is_in(folder):
         click.secho(f"{dataset.name}: not prepared. {dataset.how_to_get}", fg="red", bold=True, err=True)
         return False
     try:

@@ -165,10 +165,10 @@ class Beton:
         """
         height, width = self.raw_size()
         content = np.memmap(self.path, np.uint8, "r")
-        pixels = np.empty((len(self), height, width, 3), np.uint8)
-        for image, place, size in zip(pixels.reshape(len(self), -1), self.places, self.sizes, strict=True):
-            image[:] = content[place : place + size]
-        return RawImages(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), self.labels)
+        pixels = np.empty((len(self), 3, height, width), np.uint8)
+        for image, place, size in zip(pixels, self.places, self.sizes, strict=True):
+            image[:] = content[place : place + size].reshape(height, width, 3).transpose(2, 0, 1)
+        return RawImages(pixels, self.labels)
 
     def raw_size(self) -> tuple[int, int]:
         """Height and width of the images of a file of raw images of one size. Raises: as `raw`."""

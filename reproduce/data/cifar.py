@@ -68,7 +68,7 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
 def download(dataset: Dataset, target: Path) -> None:
     """Get the data set into `target`, with a bar on stderr; the archive's checksum is checked, half files do not stay.
 
-    Raises: DataError: no network, or what came is not the official archive.
+    Raises: DataError: no network, what came is not the official archive, or an earlier download is no longer whole.
     """
     from torchvision.datasets.utils import download_and_extract_archive  # takes seconds to import
 
@@ -76,9 +76,11 @@ def download(dataset: Dataset, target: Path) -> None:
     folder, url = target / name, f"{SITE}/{archive}"
     if folder.is_dir():
         try:
-            find(dataset, target)
+            problems = find(dataset, target).altered()
         except DataError as error:
-            raise DataError(folder, f"an earlier download is not whole ({error})", "Remove this folder") from error
+            problems = [str(error)]
+        if problems:
+            raise DataError(folder, f"an earlier download is not whole ({'; '.join(problems)})", "Remove this folder")
         return
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dataset.name}.", dir=target) as partial_folder:

@@ -107,10 +107,17 @@ class Evaluation:
     def __init__(self, source: Source, batch_size: int) -> None:
         self._source, self._batch_size = source, batch_size
         self.samples = source.samples
+        self.batches = -(-source.samples // batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        count = self._source.samples
-        return self._source.batches(np.arange(count), sample_hashes(0, 0, EVALUATION, count), self._batch_size)
+        return self.share(0, 1)
+
+    def share(self, start: int, step: int) -> Iterator[Batch]:
+        """Batches `start`, `start + step`, …: of several readers, each reads no others, and some may have one more."""
+        samples = np.arange(self._source.samples)
+        chosen = samples[samples // self._batch_size % step == start]
+        hashes = sample_hashes(0, 0, EVALUATION, self._source.samples)
+        return self._source.batches(chosen, hashes[chosen], self._batch_size)
 
     def close(self) -> None:
         self._source.close()

@@ -119,8 +119,26 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return {**one, **apart} == {**other, **apart}
 
 
+def is_in(folder: Path) -> bool:
+    """Whether the folder has a manifest. Raises: DataError: nobody lets us look."""
+    try:
+        (folder / NAME).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _closed(folder, error) from error
+    return True
+
+
+def _closed(path: Path, error: OSError) -> DataError:
+    return DataError(path, f"cannot be read ({error.strerror})", "Let this user read it, or choose another --data-root")
+
+
 def read(folder: Path) -> Manifest:
-    """The manifest of a prepared data set. Raises: DataError: there is none, or it is damaged or of another version."""
+    """The manifest of a prepared data set.
+
+    Raises: DataError: there is none, it cannot be read, or it is damaged or of another version.
+    """
     path = folder / NAME
     try:
         values = json.loads(path.read_text())
@@ -137,6 +155,8 @@ def read(folder: Path) -> Manifest:
         return Manifest(findings=content, files=files, **values)
     except FileNotFoundError:
         raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
+    except OSError as error:
+        raise _closed(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
 
@@ -174,12 +194,15 @@ def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Prog
     differences = []
     for name, recorded in manifest.files.items():
         path = folder / name
-        if problem := _missing_or_other_size(path, recorded.bytes):
-            differences.append(problem)
-        elif contents and (digest := sha256(path, progress)) != recorded.sha256:
-            differences.append(
-                f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})"
-            )
+        try:
+            if problem := _missing_or_other_size(path, recorded.bytes):
+                differences.append(problem)
+            elif contents and (digest := sha256(path, progress)) != recorded.sha256:
+                differences.append(
+                    f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})"
+                )
+        except OSError as error:
+            differences.append(f"{path} cannot be read ({error.strerror})")
     return differences
 
 

@@ -66,6 +66,14 @@ class SmallImages:
             problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
             raise DataError(source, problem, dataset.how_to_get)
 
+    def altered(self) -> list[str]:
+        """Which files are not those that were published, as sentences."""
+        return [
+            sentence
+            for path, _, official in self._files
+            for sentence in _wrong_checksum(path.name, path.read_bytes(), official)
+        ]
+
     def examine(self, progress: Progress) -> Findings:
         """Read and verify everything, write nothing; `progress` is told of `steps` files.
 

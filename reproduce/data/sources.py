@@ -148,7 +148,7 @@ def _stamp(folder: Path) -> Stamp:
 def _verified(folder: Path, loader: str) -> Manifest:
     """The manifest of a prepared data set whose files are those that it records, and that the loader can deliver."""
     name = folder.name
-    if not (folder / manifest.NAME).exists():
+    if not manifest.is_in(folder):
         how = catalogue.DATASETS[name].how_to_get
         raise DataError(folder, f"{name} is not prepared", f"{catalogue.how_to_prepare(folder)}; {how}")
     prepared = _verified_once(folder, _stamp(folder))

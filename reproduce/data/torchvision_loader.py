@@ -48,6 +48,7 @@ class ImageFiles(Source):
             sampler=[rows[at : at + batch_size] for at in range(0, len(rows), batch_size)],
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
+            multiprocessing_context="fork" if self._workers else None,  # from Python 3.14 on no longer the default
             worker_init_fn=_end_by_the_parent_alone,
             generator=torch.Generator(),  # of seeds that nobody uses; without one, torch's global generator moves on
         )
@@ -61,7 +62,8 @@ class ImageFiles(Source):
 def _end_by_the_parent_alone(_: int) -> None:
     """Let a worker process end by a SIGTERM of its parent, and by nobody else's.
 
-    Slurm sends it to all processes, and the parent, which would take the end of a worker for a fault, wants to save.
+    Slurm sends it to all processes, and the parent, which would take the end of a worker for a fault, wants to save. A
+    worker is forked: it has the parent's handler until this runs, and the parent's number.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 

@@ -81,12 +81,14 @@ class Witness:
         self._device = device
         give_back(device)
         workspaces(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            with contextlib.suppress(OSError):
+        try:
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            else:
                 (PROC / "self" / "clear_refs").write_text(RESET_PEAK)
-        self._before = self._now()
+            self._before = self._now()
+        except OSError:  # the peak would be that of before
+            self._before = None
 
     def report(self) -> dict[str, Any] | None:
         """Bytes more than at the beginning: `held` now, `peak` at most so far; None where the system does not say.
@@ -123,9 +125,20 @@ def _kilobytes(file: str, name: str) -> int | None:
 
 
 def _left_in_group() -> int | None:
-    """Bytes that a container may still take; page cache counts as taken, so this is on the safe side."""
+    """Bytes that a container or a job may still take; page cache counts as taken, so this is on the safe side.
+
+    Within a container its own limits are at the top; those of a job of Slurm or systemd are below, at every level.
+    """
+    group = CGROUP
     try:
-        limit, taken = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        own = re.search(r"^0::/(.*)$", (PROC / "self" / "cgroup").read_text(), re.MULTILINE)
+        group /= own[1] if own else ""
     except OSError:
-        return None
-    return int(limit) - int(taken) if limit.isdigit() else None
+        pass
+    lefts: list[int] = []
+    while group.is_relative_to(CGROUP):
+        with contextlib.suppress(OSError):
+            limit, taken = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+            lefts += [int(limit) - int(taken)] if limit.isdigit() else []
+        group = group.parent
+    return min(lefts, default=None)

@@ -24,6 +24,7 @@ One line of metrics an epoch:
     probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
+import itertools
 import math
 import time
 from typing import Any
@@ -286,14 +287,17 @@ class Trainer:
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
         with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics():
-            for batch, (images, labels) in enumerate(self._test):
-                if batch % self._replicas.count == self._replicas.index:
+            turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
+            own = self._test.share(self._replicas.index, self._replicas.count)
+            for turn, batch in itertools.zip_longest(turns, own):
+                if batch is not None:
+                    images, labels = batch
                     logits = self.pipeline.evaluate(laid_out(images))
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
                     if text:
                         flat = logits.flatten(0, 1).float()  # [B·T, tokens]
                         nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-                stop, _ = self._context.team.decide(batch, stop=self._context.should_stop(), save=False)
+                stop, _ = self._context.team.decide(turn, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
         if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew

@@ -114,6 +114,27 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     assert "cifar10: whole" in invoke("check", "--data-root", root)
 
 
+def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, root, monkeypatch):
+    invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
+
+    def denied(path, progress):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reproduce.data.manifest.sha256", denied)
+        text = invoke("check", "--data-root", root, code=1)
+    assert "train.beton cannot be read (Permission denied)" in text
+    assert "test.beton cannot be read (Permission denied)" in text
+    for name in ("cifar10", "cifar100"):  # what root, too, may not read
+        (root / name / "manifest.json").unlink(missing_ok=True)
+        (root / name / "manifest.json").mkdir(parents=True)
+    for command in (["list"], ["check"]):
+        text = invoke(*command, "--data-root", root, code=int(command == ["check"]))
+        assert len(re.findall(r"manifest.json: cannot be read \(Is a directory\)", text)) == 2
+    text = invoke("list", "--data-root", tmp_path / ("x" * 300))
+    assert len(re.findall(r"cannot be read \(File name too long\)", text)) == 4
+
+
 def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

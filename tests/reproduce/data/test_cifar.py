@@ -75,6 +75,12 @@ def server(tmp_path, monkeypatch):
         monkeypatch.setattr(cifar, "SITE", f"http://127.0.0.1:{running.server_port}")
         md5 = hashlib.md5((folder / "cifar-10-binary.tar.gz").read_bytes()).hexdigest()
         monkeypatch.setitem(cifar.ARCHIVES, CIFAR10, ("cifar-10-binary.tar.gz", md5))
+        made, layout = tmp_path / "made" / "cifar-10-batches-bin", cifar.LAYOUTS[CIFAR10]
+        train, test = (
+            {name: hashlib.sha1((made / name).read_bytes()).hexdigest() for name in names}
+            for names in (layout.train, layout.test)
+        )
+        monkeypatch.setitem(cifar.LAYOUTS, CIFAR10, layout._replace(train=train, test=test))
         yield folder
         running.shutdown()
         thread.join()
@@ -94,7 +100,11 @@ def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_pat
     assert contents(cifar.find(CIFAR10, target))[1].splits["train"].samples == 100
     (server / "cifar-10-binary.tar.gz").unlink()
     cifar.download(CIFAR10, target)
-    (target / "cifar-10-batches-bin" / "data_batch_2.bin").unlink()
+    file = target / "cifar-10-batches-bin" / "data_batch_2.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match=r"not whole \(data_batch_2.bin has the SHA-1 .*\)\. Remove this folder"):
+        cifar.download(CIFAR10, target)
+    file.unlink()
     with pytest.raises(DataError, match=r"earlier download is not whole .*data_batch_2.bin.* Remove this folder"):
         cifar.download(CIFAR10, target)
 

@@ -136,6 +136,12 @@ def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_i
         x, y = (torch.cat(parts) for parts in zip(*Evaluation(InMemory(images(), BYTES), batch_size), strict=True))
         assert y.tolist() == images().labels.tolist()
         assert torch.equal(x.round().to(torch.uint8), torch.from_numpy(images().pixels))
+    evaluation = Evaluation(InMemory(images(), BYTES), 7)  # batches of 7, 7 and 6
+    assert evaluation.batches == 3
+    whole = list(evaluation)
+    assert_same_batches(evaluation.share(0, 2), whole[::2])
+    assert_same_batches(evaluation.share(1, 2), whole[1::2])
+    assert not list(evaluation.share(3, 4))
     used = []
     source = InMemory(images(), BYTES)
     source.batches = lambda order, hashes, size: iter(used.append(hashes.tolist()) or ())

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,15 @@ def test_batches_do_not_depend_on_workers_and_start_nor_move_others_random_numbe
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.fixture(params=["fork", "forkserver"])
+def default_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How Python starts processes where nobody says it: the second from 3.14 on."""
+    multiprocessing.set_start_method(request.param, force=True)
+    yield
+    multiprocessing.set_start_method(None, force=True)
+
+
+@pytest.mark.usefixtures("default_start")
 def test_a_worker_ends_by_sigterm_of_its_parent_alone(files: JpegFiles) -> None:
     """Slurm sends SIGTERM to every process of a job, and the one that trains goes on until it has saved."""
     whole = list(loader(files, batch_size=1).epoch(1))

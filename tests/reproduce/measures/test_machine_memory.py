@@ -31,13 +31,24 @@ def test_free_memory_and_growth_are_what_the_system_and_the_container_say(system
     assert available(CPU) == 3_000_000
     (system / "memory.max").write_text("max\n")
     assert available(CPU) == 5000 * 1024
+    job = system / "slurm" / "job_7"
+    (job / "step").mkdir(parents=True)
+    (system / "self").mkdir()
+    (system / "self" / "cgroup").write_text("0::/slurm/job_7/step\n")
+    (job / "step" / "memory.max").write_text("max\n")
+    (job / "memory.max").write_text("3000000\n")
+    for group in (job, job / "step"):
+        (group / "memory.current").write_text("1000000\n")
+    assert available(CPU) == 2_000_000
     status = system / "self" / "status"
-    status.parent.mkdir()
     status.write_text("VmHWM:  700 kB\nVmRSS:  500 kB\n")
     witness = Witness(CPU)
     assert (system / "self" / "clear_refs").read_text() == "5"
     status.write_text("VmHWM:  900 kB\nVmRSS:  600 kB\n")
     assert witness.report() == {"source": "resident set", "held": 100 * 1024, "peak": 400 * 1024}
+    (system / "self" / "clear_refs").unlink()
+    (system / "self" / "clear_refs").mkdir()
+    assert Witness(CPU).report() is None  # the peak, which cannot be reset, would be that of before
 
 
 class FakeAllocator:
