@@ -36,7 +36,6 @@ class Corrector:
         self._constant = correction.value
         self._optimizer = optimizer
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         self._updates = 0
 
     def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
@@ -101,7 +100,13 @@ class _Average(Corrector):
     def backward_weights(self, weights: Mapping[str, Tensor], delay: int) -> dict[str, Tensor] | None:
         if not delay:
             return None
-        return {name: (weight.data - delay * self.buffers[weight]).requires_grad_() for name, weight in weights.items()}
+        return {
+            # A weight without a buffer is one that the optimizer was not given, which never moves.
+            name: (
+                weight.data - delay * self.buffers[weight] if weight in self.buffers else weight.data
+            ).requires_grad_()
+            for name, weight in weights.items()
+        }
 
     def _step(self, delay: float) -> None:
         before = [parameter.detach().clone() for parameter in self._parameters]
@@ -115,24 +120,28 @@ class _Average(Corrector):
 class _GapAware(Corrector):
     """g / F and the weight decay too, F = 1 + |w - w_forward| / C, C = eta_max (sqrt(r / (1 - 0.999^t)) + 1e-8).
 
-    r <- 0.999 r + 0.001 m^2 at each of t updates, and eta_max is the rate with which the optimizer was made.
+    r <- 0.999 r + 0.001 m^2 at each of t updates, and eta_max is the rate with which the parameter's group was made.
     """
 
     def __init__(self, correction: Correction, optimizer: Optimizer) -> None:
         super().__init__(correction, optimizer)
-        self._largest = float(optimizer.defaults["lr"])
-        if self._largest <= 0:
+        groups = list(enumerate(optimizer.param_groups))
+        # Their numbers: the groups themselves are others once the optimizer has loaded a state.
+        self._group = {parameter: number for number, group in groups for parameter in group["params"]}
+        self._largest = [float(group["lr"]) for _, group in groups]
+        if min(self._largest) <= 0:
             raise ValueError(
                 f"Gap-Aware measures gaps by the learning rate with which the optimizer was made, which must be above "
-                f"0, got {self._largest}; set a lower rate for warm-up afterwards"
+                f"0, got {min(self._largest)}; set a lower rate for warm-up afterwards"
             )
 
     def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
         if parameter not in self.buffers:
             return gradient
-        usual = (self.buffers[parameter] / (1 - 0.999**self._updates)).sqrt_().add_(1e-8).mul_(self._largest)
+        number = self._group[parameter]
+        usual = (self.buffers[parameter] / (1 - 0.999**self._updates)).sqrt_().add_(1e-8).mul_(self._largest[number])
         factor = (parameter.detach() - forward_weight.detach()).abs_().div_(usual).add_(1)
-        decay = self._groups[parameter]["weight_decay"]
+        decay = self._optimizer.param_groups[number]["weight_decay"]
         if not decay:
             return gradient / factor
         # The optimizer will add decay * w, of which this takes off what the factor would have.

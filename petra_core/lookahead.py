@@ -83,7 +83,7 @@ def _length(group: Mapping[str, Any], steps: int, form: ForwardWeights) -> float
 
 def _adams(state: Mapping[str, Any], group: Mapping[str, Any], steps: int, form: ForwardWeights) -> Tensor:
     beta1, beta2 = group["betas"]
-    done, m, v = float(state["step"]), state["exp_avg"], state["exp_avg_sq"]
+    done, m, v = float(state["step"]), state["exp_avg"], state.get("max_exp_avg_sq", state["exp_avg_sq"])  # AMSGrad's
 
     def step(shrunk: float, number: float) -> Tensor:
         size = (v / (1 - beta2**number)).sqrt_().add_(group["eps"])

@@ -160,6 +160,10 @@ class Part:
         entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
         if predicted is not None and ahead is not None and self._keeps_weights:
             self._keep_predicted(entry, ahead.how, predicted)
+        elif predicted is not None:
+            copies = payload(predicted.values())
+            self._ledger.add("stashed_weights", copies)  # until here
+            self._ledger.add("stashed_weights", -copies)
         self._memory.append(entry)
         return outputs
 

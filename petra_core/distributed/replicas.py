@@ -73,12 +73,23 @@ class Replicas:
             ChannelError: another replica has died or hangs.
 
         """
-        gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-        if gradients and self.count > 1:
-            for gradient, mean in zip(
-                gradients, self._means(gradients, f"update {version} of stage {index}"), strict=True
-            ):
-                gradient.copy_(mean)
+        parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
+        if not parameters or self.count == 1:
+            return
+        # A function that leaves out a branch now and then gives some replicas gradients that others have not: zeros
+        # are sent for those, and which there are, so that what nobody has stays None.
+        present = torch.ones(len(parameters), device=parameters[0].device)
+        gradients: list[Tensor] = []
+        for place, parameter in enumerate(parameters):
+            if parameter.grad is None:
+                present[place] = 0
+            gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        *means, shares = self._means([*gradients, present], f"update {version} of stage {index}")
+        for place, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+            if parameter.grad is not None:
+                parameter.grad.copy_(mean)
+            elif shares[place]:
+                parameter.grad = mean.clone()
 
     @contextlib.contextmanager
     def averaged_statistics(self, model: nn.Module) -> Iterator[None]:

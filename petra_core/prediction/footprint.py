@@ -15,7 +15,7 @@ wait longer, and each of r devices has every r-th micro-batch of what is counted
 own.
 
 What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
-under way in place of every version, a buffer beside the optimizer's.
+under way in place of every version, a buffer beside the optimizer's, or weights for one evaluation of one block.
 
 What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
 any schedule it gives the most bytes that are held (`petra_core.prediction.holding`).
@@ -69,6 +69,7 @@ class Footprint:
         above: the message from the stage above.
         target: of the loss, at the head.
         side: of what an inversion needs besides the output, from a forward to its backward.
+        block: of one copy of the weights of the largest block.
 
     """
 
@@ -83,6 +84,7 @@ class Footprint:
     above: int
     target: int = 0
     side: int = 0
+    block: int = 0
 
     @property
     def always(self) -> int:
@@ -163,6 +165,7 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
     return Footprint(
         **sums,
         passing=max(footprint.passing for footprint in footprints),
+        block=max(footprint.block for footprint in footprints),
         below=footprints[0].below,
         above=footprints[-1].above,
     )
@@ -200,12 +203,23 @@ class _Settings:
     predicts: bool = False
     correction: Correction | None = None
 
+    @property
+    def stashes(self) -> bool:
+        """Whether the weights of a forward are kept until its backward."""
+        return self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)
+
+    @property
+    def evaluates_others(self) -> bool:
+        """Whether a block is evaluated with weights that are neither the current ones nor kept."""
+        averages = self.correction is not None and self.correction.name == AVERAGE.name
+        return not self.stashes and (self.predicts or averages)
+
     def copies(self, waiting: _Waiting, *, in_turn: bool) -> int:
-        """Copies of the weights beside the current ones, between ticks or within a turn."""
+        """Stashed copies of the weights beside the current ones, between ticks or within a turn."""
         if self.method.double_buffered:
             return 1
-        if not (self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)):
-            return int(self.correction is not None and self.correction.name == AVERAGE.name and in_turn)
+        if not self.stashes:
+            return 0
         if self.predicts:
             return self._predictions(waiting, waiting.staleness + int(in_turn))
         return -(-waiting.staleness // self.accumulation)
@@ -245,7 +259,8 @@ def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> S
         "inputs": in_turn * footprint.kept,
         "graph": max(in_turn * footprint.lasting, footprint.passing),
         "side_bits": in_turn * footprint.side,
-        "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable,
+        "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable
+        + settings.evaluates_others * footprint.block,
         "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
     }
     return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})

@@ -105,11 +105,13 @@ def _of_block(
     is_head = isinstance(block, HeadStage)
     lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
     sent = 0 if is_head else payload(narrowed(tape.outputs, above) or ())
+    trainable = payload(parameter for parameter in block.parameters() if parameter.requires_grad)
     footprint = Footprint(
         parameters=payload(block.parameters()),
         buffers=payload(block.buffers()),
         optimizer=_optimizer_bytes(block, optimizer),
-        trainable=payload(parameter for parameter in block.parameters() if parameter.requires_grad),
+        trainable=trainable,
+        block=trainable,
         kept=0 if reconstructs else payload(block.keep(streams)),
         side=payload(block.side(streams)) if reconstructs else 0,
         lasting=saved.bytes if lasts else 0,

@@ -271,17 +271,19 @@ def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
         assert_close(weight.detach(), w, TOLERANCE)
 
 
+@pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("form", [PREDICTED, LINEAR])
-def test_adamws_prediction_is_its_own_steps(form: ForwardWeights) -> None:
+def test_adamws_prediction_is_its_own_steps(form: ForwardWeights, amsgrad: bool) -> None:
     """FTPipe's: AdamW's own steps without gradient, the second moment held; XPipe's: the last step, s times."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(5, dtype=torch.float64))
-    optimizer = adamw(0.01, beta1=0.8, beta2=0.95)([weight])
-    for _ in range(4):
-        weight.grad = torch.randn(5, dtype=torch.float64)
+    optimizer = torch.optim.AdamW([weight], lr=0.01, betas=(0.8, 0.95), amsgrad=amsgrad)
+    for size in (3, 1, 0.1, 0.1):  # so that the largest mean square is not the last
+        weight.grad = size * torch.randn(5, dtype=torch.float64)
         optimizer.step()
     state = optimizer.state[weight]
-    m, second, w = state["exp_avg"].clone(), state["exp_avg_sq"], weight.detach().clone()
+    second = state["max_exp_avg_sq" if amsgrad else "exp_avg_sq"]
+    m, w = state["exp_avg"].clone(), weight.detach().clone()
     for ahead in range(1, 4):
         number = 4 + ahead if form is PREDICTED else 4
         m = 0.8 * m if form is PREDICTED else m
@@ -437,6 +439,41 @@ def test_a_parameter_without_a_gradient_stays(correction: Correction) -> None:
     assert all(bool((parameter == 1).all()) for parameter in unused)
 
 
+def gap_aware(rate: float, *, in_group: bool) -> Pipeline:
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups: list[dict[str, Any]] = [{"params": parameters, "lr": rate}] if in_group else [{"params": parameters}]
+        return torch.optim.SGD(groups, lr=7.0 if in_group else rate, momentum=0.9, weight_decay=0.01)
+
+    return Pipeline(toys.network(4), methods.PETRA, optimizer=optimizer, correction=delay.GAP_AWARE, seed=0)
+
+
+def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None:
+    whole, other = gap_aware(0.05, in_group=True), gap_aware(0.05, in_group=False)
+    data = toys.batches(24)
+    assert toys.train(whole, data[:8], drain=False) == toys.train(other, data[:8], drain=False)
+    resumed = gap_aware(0.05, in_group=True)
+    resumed.load_state_dict(whole.state_dict())  # torch gives its optimizers other groups
+    for p in (whole, resumed):
+        for optimizer in p.optimizers:
+            optimizer.param_groups[0]["weight_decay"] = 0.1
+        toys.train(p, data[8:])
+    assert_bitwise_equal(toys.weights(resumed), toys.weights(whole))
+    with pytest.raises(ValueError, match=r"must be above 0, got 0\.0"):
+        gap_aware(0.0, in_group=True)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
+def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: Correction) -> None:
+    def matrices(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return toys.sgd([parameter for parameter in parameters if parameter.dim() > 1])
+
+    p = Pipeline(toys.network(4), methods.PETRA, optimizer=matrices, correction=correction)
+    before = {name: parameter.detach().clone() for name, parameter in p.model.named_parameters()}
+    toys.train(p, toys.batches(12))
+    for name, parameter in p.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == (parameter.dim() < 2)
+
+
 def test_a_state_of_another_setting_is_refused() -> None:
     make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
     plain, other = make(), make(correction=delay.COMPENSATION)
@@ -473,7 +510,8 @@ def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("method", "settings"), SETTINGS, ids=name_of)
 def test_bytes_are_as_predicted(method: Method, settings: dict[str, Any], k: int) -> None:
-    stages = models.chain(4, num_classes=10, channels=4)
+    stages = models.chain(5, num_classes=10, channels=4)
+    stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # of whose weights one block's at a time are others
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), **settings)
 

@@ -86,6 +86,22 @@ def test_two_replicas_train_as_one_with_twice_the_batch_and_stay_equal_and_one_t
     in_processes(2, two_replicas)
 
 
+def some_without_a_gradient(rank: int) -> None:
+    """A function may leave out a branch, in one replica and not in another: a gradient that is not there is zero."""
+    replicas = Replicas((0, 1))
+    stage = HeadStage(nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(4))))
+    own, theirs, both, _ = stage.parameters()
+    for parameter in (own if rank == 0 else theirs, both):
+        parameter.grad = torch.full_like(parameter, 1 + rank)
+    replicas.average_gradients(0, 0, stage)
+    assert [None if p.grad is None else p.grad.mean().item() for p in stage.parameters()] == [0.5, 1.0, 1.5, None]
+
+
+@pytest.mark.slow
+def test_gradients_that_only_some_replicas_have_are_averaged_with_zeros() -> None:
+    in_processes(2, some_without_a_gradient)
+
+
 def mesh(rank: int) -> None:
     """Ranks 0, 1 are a pipeline, ranks 2, 3 another; the reference is each replica in one process."""
     row, column = ([0, 1], [2, 3])[rank // 2], ([0, 2], [1, 3])[rank % 2]
