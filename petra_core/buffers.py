@@ -3,7 +3,10 @@
 A second evaluation in training mode would move BatchNorm's running statistics a second time, as it does in
 torch.utils.checkpoint, memcnn, RevTorch and revlib. Inside `FrozenBuffers` normalisation still uses the statistics of
 the batch, as training does, but nothing is tracked; any other buffer is a copy inside, and whatever the function writes
-to it is gone afterwards, unless a graph has need of it.
+to it is gone afterwards, unless a graph has need of it. What it reads there is what the last forward left, not what the
+forward of its own micro-batch read: no buffers are kept. A function whose output depends on a buffer that it writes
+(spectral normalisation, a codebook) is evaluated with other values then, and a resume that has to record graphs again
+is not bitwise.
 """
 
 from types import TracebackType

@@ -61,8 +61,8 @@ class Pipeline:
             (`petra_core.delay`); of pipelined methods under SGD or AdamW.
         correction: of gradients, updates or weights for their delay, one of `petra_core.delay.CORRECTIONS`; of
             pipelined methods. None: updates as the optimizer makes them.
-        autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; the streams between
-            stages stay float32. None: as the caller's own autocast context says.
+        autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
+            the streams between stages stay float32. None: as the caller's own autocast context says.
         messages: dtype in which messages between stages are sent: torch.bfloat16 halves them, and rounds
             (`petra_core.narrowing`). None: as they are.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of

@@ -150,7 +150,8 @@ class ReversibleStage(Stage):
     """One residual function and a swap of two streams, inverted by its own evaluation.
 
     Args:
-        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
+        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included),
+            whose output does not depend on buffers that it writes in training mode (`petra_core.buffers`).
 
     Attributes:
         combine: does the additions of the coupling; another one may write their results where they will be read.

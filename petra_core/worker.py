@@ -407,8 +407,11 @@ class Worker:
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
         self.version = state["version"]
-        random = state["random"] if len(self._streams) > 1 else [state["random"]]
-        for stream, stream_state in zip(self._streams, random, strict=True):
+        random = state["random"]  # of one replica, or a list of each one's
+        random_states = random if random and not isinstance(random[0], Tensor) else [random]
+        if len(random_states) != len(self._streams):
+            raise ValueError(f"it is of {len(random_states)} replicas of the stage, here are {len(self._streams)}")
+        for stream, stream_state in zip(self._streams, random_states, strict=True):
             stream.load(stream_state)
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)

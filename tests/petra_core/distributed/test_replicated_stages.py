@@ -224,7 +224,7 @@ def test_several_processes_train_as_one_does_under_the_same_clock(parts: Parts, 
 
 def odd_ones(rank: int) -> None:
     """Replicas in unequal numbers on both sides, an evaluation before anything else, statistics, what is refused."""
-    channel = ProcessChannel((2, 2), replicas=(2, 1))
+    channel, fresh = (ProcessChannel((2, 2), replicas=(2, 1)) for _ in range(2))
     stages = toys.network(4, dropout=0.2)
     for wrong, message in ((methods.REVERSIBLE_BACKPROPAGATION, "lets one micro-batch pass"), (methods.PETRA, "k=3")):
         with pytest.raises(ValueError, match=message):
@@ -240,6 +240,10 @@ def odd_ones(rank: int) -> None:
     plain = make(stages, methods.PETRA, 2)
     plain.step(*data[0])
     assert before.shape == plain.evaluate(data[0][0]).shape
+    everybodys = make(stages, methods.PETRA, 2, (2, 2, 1, 1)).state_dict()  # which has both replicas' random streams
+    if rank < 2:
+        with pytest.raises(CheckpointError, match="state of stage 0 .*: it is of 2 replicas of the stage, here are 1"):
+            make(stages, methods.PETRA, 2, None, fresh).load_state_dict(everybodys)
     toys.train(pipeline, data[2:], drain=False)
     buffers = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []
     with pipeline.averaged_statistics():
@@ -252,6 +256,7 @@ def odd_ones(rank: int) -> None:
     assert_bitwise_equal(one, other)
     assert_bitwise_equal(one, pipeline.evaluate(data[0][0]))
     channel.close()
+    fresh.close()
 
 
 @pytest.mark.slow
