@@ -105,10 +105,12 @@ def _expected(sheet: Sheet) -> Iterator[Finding]:
     target = f"{scale.target_accuracy:g} % test accuracy"
     if short:
         names = some([f"{cell}: {what}" for cell, what in short.items()])
-        yield Finding(f"{count(len(short), 'run')} at {at} not above {target}. {names}.", Tone.ALERT)
+        yield Finding(
+            f"Scale “{sheet.scale}”: {count(len(short), 'run')} at {at} not above {target}. {names}.", Tone.ALERT
+        )
     elif not judged.empty:
         learns = f"all {len(judged)} finished runs at {at} are above {target}, the lowest at {judged.min():.1f} %"
-        yield Finding(f"Every method learns: {learns}.", Tone.GOOD)
+        yield Finding(f"Scale “{sheet.scale}”: every method learns, {learns}.", Tone.GOOD)
 
 
 EXHIBIT = Exhibit("accuracy", "Accuracy of the methods", INTRODUCTION, each, whole)

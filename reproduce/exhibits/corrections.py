@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from petra_core import methods
+from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import CHANCE, Samples, judge, means, measured
-from reproduce.show.content import MEGABYTE, Entry, Finding, with_sign
-from reproduce.show.content import estimate as estimated
+from reproduce.show.compare import CHANCE, DONE, Samples, bounded_mean, judge, means, measured
+from reproduce.show.content import MEGABYTE, TIMES, Entry, Finding, with_sign
 from reproduce.show.statistics import Estimate, Judgement, Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
@@ -92,6 +92,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="mark",
         height=3.0,
     )
+    followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, by].itertuples(index=False, name=None))
     lines = over_training(sheet.lines())
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
@@ -115,7 +116,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             *_differences(less),
             mean("MB", plain.kept.get, 1, group="held, all stages"),
             amount("relative", plain.share, 2, group="held, all stages", without="not run"),
-            error("error, bottom", lambda place: errors[place], group="reconstructed"),
+            error(
+                "error, bottom",
+                lambda place: errors[place] if place in followed else None,
+                group="reconstructed",
+            ),
         ],
         notes=(
             "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
@@ -182,11 +187,12 @@ def _exact(place: Place, cure: str = NOTHING.title) -> Place:
 
 
 def _compared(accuracy: Samples) -> Less:
-    """What late methods lose to backpropagation, to that by the same optimizer too, and win over the method alone."""
+    """What is lost to backpropagation, by late methods also to that by the same optimizer, and won over them alone."""
     differences = {}
-    for place in [place for place in accuracy if place[-2] != EXACT.name]:
-        differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
-        if place != _alone(place):
+    for place in accuracy:
+        if place != _exact(place):
+            differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
+        if place != _alone(place) and place[-2] != EXACT.name:
             differences["alone", place] = accuracy[place] - accuracy[_alone(place)]
             if _exact(place, place[-1]) in accuracy:
                 differences["same optimizer", place] = accuracy[place] - accuracy[_exact(place, place[-1])]
@@ -197,7 +203,11 @@ def _differences(less: Less) -> list[Field]:
     return [
         judged("points", lambda place: less.get(("backpropagation", place)), group="less backpropagation"),
         judged("points", lambda place: less.get(("same optimizer", place), ""), group="by the same optimizer"),
-        judged("points", lambda place: less.get(("alone", place)), group="less the method alone"),
+        judged(
+            "points",
+            lambda place: less.get(("alone", place), None if place == _alone(place) else ""),
+            group="less the method alone",
+        ),
     ]
 
 
@@ -206,14 +216,16 @@ def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
     reached, held, rates, chosen, leads = Samples(), Samples(), {}, {}, {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(cure.rates for cure in CURES if cure.title == place[-1])
-        tried = {rate: value for rate in planned if (value := accuracy[*place, rate].values.get(CHOICE)) is not None}
+        samples = {rate: accuracy[*place, rate] for rate in planned}
+        tried = {rate: of.values[CHOICE] for rate, of in samples.items() if CHOICE in of.values}
+        to_come = [rate for rate, of in samples.items() if of.states.get(CHOICE) != DONE and CHOICE not in of.broken]
         if len(tried) < 2:
             continue
         rate = max(tried, key=lambda rate: tried[rate])
         chosen[place] = tried[rate]
         leads[place] = tried[rate] - max(value for other, value in tried.items() if other != rate)
-        rates[place] = Entry(f"{rate:g}{'*' * (len(tried) < len(planned))}", rate)
-        reached[place] = accuracy[*place, rate].without(CHOICE)
+        rates[place] = Entry(f"{rate:g}{'*' * bool(to_come)}", rate)
+        reached[place] = samples[rate].without(CHOICE)
         held[place] = kept[*place, rate]
     return _Runs(reached, held, rates, chosen, leads)
 
@@ -236,22 +248,18 @@ def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]], shortest: int, lo
         won = _of_petra(less, "alone")
         if not won:
             continue
-        best, _, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
+        best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
         later = {
             epochs: left
             for (network, k, epochs, *_, cure), _, left in _of_petra(longer, "alone")
             if (network, k, cure) == (*best[:2], best[-1])
         }
-        in_the_end = f", {_gain(later[max(later)])} after {max(later)}" if later else ""
+        in_the_end = f", {bounded_mean(later[max(later)])} after {max(later)}" if later else ""
         return Sentence(
-            f"{_where(best)}: {best[-1]} {_gain(gain)} points after {count(shortest, 'epoch')}{in_the_end}; "
-            f"{runs.share(best):.2f} times PETRA's bytes."
+            f"{_where(best)}: {best[-1]} {bounded_mean(gain)}{_chance(judgement)} points after "
+            f"{count(shortest, 'epoch')}{in_the_end}; {runs.share(best):.2f}{TIMES} the bytes."
         )
     return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
-
-
-def _gain(points: Estimate) -> str:
-    return estimated(points, 1, sign=True).text + " (one seed)" * (points.n == 1)
 
 
 def _chance(judgement: Judgement) -> str:

@@ -17,7 +17,7 @@ from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
 from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
-from reproduce.show.compare import judge, means, measured, reported
+from reproduce.show.compare import CHANCE, Sample, judge, means, measured, reported
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
@@ -40,8 +40,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     accuracy = means(sheet.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
     places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
-    # That two wrecks agree says nothing.
-    less = judge({place: of - other for place, (of, other) in steps.items() if not (of.broken and other.broken)})
+    pairs = {place: _sound(of, other) for place, (of, other) in steps.items()}
+    less = judge({place: pair for place, pair in pairs.items() if pair is not None})
     bottom = over_training(sheet.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
     errors = measured(bottom, "value", ["k", "J", "measure"])
@@ -66,8 +66,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     k, last = places[0][0], places[-1][1]
     deepest = {short_title(m): accuracy[k, last, m.name] for m in COMPARED}
     reach = [
-        f"{name} {f'{estimate.mean:.1f} % ({reached_by.seeds})' if (estimate := reached_by.estimate) else 'no run'}"
-        for name, reached_by in deepest.items()
+        f"{name} {f'{estimate.mean:.1f} % ({of.seeds})' if (estimate := of.estimate) else of.summary}"
+        for name, of in deepest.items()
     ]
     yield Sentence(f"J = {last}, k = {k} (seeds): {', '.join(reach)}.", known=any(s.values for s in deepest.values()))
     yield facets.facet(
@@ -100,13 +100,18 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     def named(method: Method, k: int, stages: int) -> str:
         return f"{short_title(method)} at J = {stages} with k = {k}"
 
+    gaps = judge(
+        {
+            (m, *place): accuracy[*place, m.name] - accuracy[*place, EXACT.name]
+            for m in COMPARED
+            for place in places
+            if m is not EXACT
+        }
+    )
     behind = [
-        named(m, k, stages)
-        for m in COMPARED
-        for k, stages in places
-        if (gap := (accuracy[k, stages, m.name] - accuracy[k, stages, EXACT.name]).estimate)
-        and gap.mean < -BEHIND
-        and (gap.high or 0.0) < 0
+        named(*case) + f" {CHANCE}" * (not judgement.survives)
+        for case, judgement in gaps.items()
+        if (gap := judgement.difference) and gap.mean < -BEHIND and (gap.high or 0.0) < 0
     ]
     wrecks = [
         f"{named(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
@@ -136,6 +141,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ylog=True,
         height=2.9,
     )
+
+
+def _sound(of: Sample, other: Sample) -> Sample | None:
+    """The difference without seeds with which both are broken: that two wrecks agree says nothing. None: all are."""
+    difference = of - other
+    wrecks = of.broken.keys() & other.broken.keys()
+    for seed in wrecks:
+        difference = difference.without(seed)
+    return difference if difference.values or not wrecks else None
 
 
 def _stages(frame: DataFrame) -> Any:

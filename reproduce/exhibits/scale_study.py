@@ -41,6 +41,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
         return
     timed, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
+    timing = f"Stages were timed on {timed[0].machine}; for a faster device a link has to be as much faster."
     chains = [RivalChain(timed[0], devices) for devices in DEVICES]
     ways = DataFrame(
         {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
@@ -97,6 +98,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             "micro-batches. A batch of 4P micro-batches needs another learning rate.",
             "Peak memory: of PETRA and PipeDream every kind of tensors at its own largest moment, summed up, which is "
             "more than they hold at any one; of the others the most at one moment.",
+            timing,
         ],
         grouped=True,
     )
@@ -123,7 +125,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("needs, Gbit/s", lambda row: row[3] / row[2] / GIGABIT, 2, hint=needs),
             amounts({name: f"{name}, %" for name in LINKS}, shares, 1, group="speed over"),
         ],
-        notes=[f"Messages travel while devices work, one at a time each way; assumed latencies: {latencies} µs."],
+        notes=[
+            f"Messages travel while devices work, one at a time each way; assumed latencies: {latencies} µs.",
+            timing,
+        ],
     )
 
 

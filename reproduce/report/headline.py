@@ -164,9 +164,9 @@ def _speed(frames: Frames) -> Iterator[Headline]:
             ],
             [facets.line(), facets.also("measured", facets.dots(size=6))],
             key="headline-speed",
-            caption="Speed over one device that backpropagates. Lines: modelled from measured stage costs "
+            caption="Speed over one device that backpropagates. Lines: modelled from the stage costs of Table 5 "
             f"({network_title}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
-            f"scale “{sheet.scale}”; links take no time)."
+            f"scale “{sheet.scale}”; timed on {network.machine}; links take no time)."
             f"{f' 1F1B is ahead on up to {slower} devices.' * bool(slower)}{where}",
             x="devices",
             y="modelled",
@@ -177,7 +177,7 @@ def _speed(frames: Frames) -> Iterator[Headline]:
             height=HEIGHT,
             width=WIDTH,
         ),
-        "tradeoff",
+        "table5",
     )
 
 

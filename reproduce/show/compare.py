@@ -171,10 +171,12 @@ def points(difference: Sample) -> str:
 
 def bounded(difference: Sample) -> str:
     """Likewise with half the 95 % interval; fewer seeds than three are said."""
-    estimate = difference.estimate
-    if estimate is None:
-        return NO_PAIR
-    return estimate_entry(estimate, 1, sign=True).text + {1: " (one seed)", 2: " (two seeds)"}.get(estimate.n, "")
+    return bounded_mean(difference.estimate) if difference.estimate else NO_PAIR
+
+
+def bounded_mean(difference: Estimate) -> str:
+    """Likewise of a mean difference that is there."""
+    return estimate_entry(difference, 1, sign=True).text + {1: " (one seed)", 2: " (two seeds)"}.get(difference.n, "")
 
 
 def counted(judgements: Iterable[Judgement]) -> str:

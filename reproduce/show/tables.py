@@ -166,11 +166,13 @@ def mean_entry(sample: Sample, digits: int = 2) -> Entry:
     return replace(shown, text=f"{shown.text} ({sample.seeds})", hint=sample.unfinished or shown.hint)
 
 
-def error(name: str, of: Callable[[Any], Sample], *, group: str = "") -> Field:
-    """A column of mean relative errors with their range (seeds); see `content.relative_error`."""
+def error(name: str, of: Callable[[Any], Sample | None], *, group: str = "") -> Field:
+    """A column of mean relative errors with their range (seeds); see `content.relative_error`. None is nothing."""
 
     def shown(row: Any) -> Entry:
         sample = of(row)
+        if sample is None:
+            return missing("")
         if sample.estimate is None:
             return missing(sample.summary, sample.unfinished)
         shown_error = relative_error(list(sample.values.values()))

@@ -242,7 +242,7 @@ def odd_ones(rank: int) -> None:
     assert before.shape == plain.evaluate(data[0][0]).shape
     everybodys = make(stages, methods.PETRA, 2, (2, 2, 1, 1)).state_dict()  # which has both replicas' random streams
     if rank < 2:
-        with pytest.raises(CheckpointError, match="state of stage 0 .*: it is of 2 replicas of the stage, here are 1"):
+        with pytest.raises(CheckpointError, match=r"state of stage 0 .*: it is of 2 replicas of the stage, here are 1"):
             make(stages, methods.PETRA, 2, None, fresh).load_state_dict(everybodys)
     toys.train(pipeline, data[2:], drain=False)
     buffers = [buffer.clone() for buffer in pipeline.stages[0].buffers()] if rank < 2 else []

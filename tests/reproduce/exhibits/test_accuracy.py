@@ -20,7 +20,7 @@ def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> 
     section = sections.made(accuracy.EXHIBIT, tmp_path)
     (alert,) = section.findings
     assert alert.tone is Tone.ALERT
-    assert alert.text.startswith("2 runs at k = 1 and 4 not above 90 % test accuracy")
+    assert alert.text.startswith("Scale “smoke”: 2 runs at k = 1 and 4 not above 90 % test accuracy")
     assert f"{CELLS[methods.PETRA, 1].name}: 80.0 %" in alert.text
 
 
@@ -31,7 +31,7 @@ def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tm
     assert "all 1 finished runs at k = 1 and 4 are above 90 % test accuracy" in finding.text
     fake_records.train(CELLS[methods.PETRA, 1], tmp_path, 50.0, epochs=1).fail("diverged", "nan")
     finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
-    assert finding.text.startswith("1 run at k = 1 and 4 not above")
+    assert finding.text.startswith("Scale “smoke”: 1 run at k = 1 and 4 not above")
     assert "diverged" in finding.text
 
 

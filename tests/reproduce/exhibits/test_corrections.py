@@ -11,7 +11,7 @@ from reproduce.exhibits import corrections
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import corrections as plan
 from reproduce.records.record import DEFAULT_ROOT, Record, Status
-from reproduce.show.content import MINUS, NARROW_SPACE, Entry, Section, Table
+from reproduce.show.content import MINUS, NARROW_SPACE, TIMES, Entry, Section, Table
 from tests import fake_probes, fake_records, sections
 
 RATES_OF = {cure.title: cure.rates for cure in plan.CURES}
@@ -35,7 +35,8 @@ def write(root: Path) -> None:
                 fake_records.train(cell, root, reached + cell.seed)
         elif cell.method == "BACKPROPAGATION":
             best = {"nothing": 50.0, "NAdam, 0.99": 51.0}[trial.cure.title]
-            fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != 1))
+            best_rate = plan.CHOSEN[cell.model, 1, cell.method, "NAdam, 0.99"] if "NAdam" in trial.cure.title else 1.0
+            fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != best_rate))
         elif cell.method == "PETRA" and trial.cure.title in POINTS:
             lower = 2.0 if trial.rate < 1 and trial.cure.title == "gap-aware" else 0.0
             spread = 1.2 if trial.cure.title == "predicted weights" else 1.1
@@ -44,12 +45,12 @@ def write(root: Path) -> None:
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
 
 
-def rows(section: Section, number: int) -> dict[str, dict[str, Entry]]:
-    """The lines of PETRA on RevNet-18 with k = 1, by cure, of a table of the section."""
+def rows(section: Section, number: int, method: str = "PETRA") -> dict[str, dict[str, Entry]]:
+    """The lines of a method on RevNet-18 with k = 1, by cure, of a table of the section."""
     only = [block for block in section.blocks if isinstance(block, Table)][number]
     heads = [f"{column.group} {column.name}".strip() for column in only.columns]
     every = [dict(zip(heads, row, strict=True)) for row in only.rows]
-    chosen = ("RevNet-18, width 8", "1", "PETRA")
+    chosen = ("RevNet-18, width 8", "1", method)
     return {row["cure"].text: row for row in every if tuple(row[h].text for h in ("network", "k", "method")) == chosen}
 
 
@@ -115,10 +116,14 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert ahead["less the method alone points"].raw == pytest.approx(4.15)
     assert (gap["rate"].text, gap["seed 0, %"].text) == ("0.25", "42.00")
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
+    by_nadam = rows(section, 1, "Backpropagation")["NAdam, 0.99"]
+    assert by_nadam["less backpropagation points"].raw == pytest.approx(1.0)
+    assert by_nadam["less the method alone points"].text == ""
+    assert rows(section, 1, "Backpropagation")["nothing"]["less backpropagation points"].text == "reference"
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence == (
-        f"RevNet-18, width 8, k = 1: predicted weights +4.1{NARROW_SPACE}±{NARROW_SPACE}0.6 points after 3 epochs, "
-        f"+3.0{NARROW_SPACE}±{NARROW_SPACE}0.0 after 9; 1.00 times PETRA's bytes."
+        f"RevNet-18, width 8, k = 1: predicted weights +4.1{NARROW_SPACE}±{NARROW_SPACE}0.6 (two seeds) points after "
+        f"3 epochs, +3.0{NARROW_SPACE}±{NARROW_SPACE}0.0 (two seeds) after 9; 1.00{TIMES} the bytes."
     )
     assert [finding.text for finding in section.findings] == [
         f"Corrections {where}: of {of} under PETRA with several seeds these {which}."
@@ -151,8 +156,14 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
         if place == ("revnet18", 1, "PETRA", 3, 0) and accuracy is not None:
             size = 3_000_000 if trial.cure.title == "gap-aware" and trial.rate < 1 else 1_000_000
             fake_records.train(cell, tmp_path, accuracy, extra={"peak_bytes": size})
+        elif place == ("revnet18", 1, "PETRA", 3, 0) and trial.cure.title == "rate by delay":
+            if trial.rate > 1:  # that a rate has diverged leaves nothing to wait for
+                fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
+            else:
+                fake_records.train(cell, tmp_path, 39.0 + trial.rate)
     at_best = rows(sections.made(corrections.EXHIBIT, tmp_path), 1)
     shown = {cure: [at_best[cure][head].text for head in ("rate", "lead", "held, relative")] for cure in reached}
+    assert at_best["rate by delay"]["rate"].text == "1"
     assert shown == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
 
 
@@ -176,8 +187,8 @@ def test_most_seeds_come_before_the_largest_gain_and_only_petra_is_told_of(tmp_p
                 fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.cure.title])
     section = sections.made(corrections.EXHIBIT, tmp_path)
     assert section.sentence == (
-        f"RevNet-18, width 8, k = 1: predicted weights +1.0{NARROW_SPACE}±{NARROW_SPACE}0.1 points after 3 epochs, "
-        f"{MINUS}0.2 (one seed) after 27; 1.00 times PETRA's bytes."
+        f"RevNet-18, width 8, k = 1: predicted weights +1.0{NARROW_SPACE}±{NARROW_SPACE}0.1 (two seeds) points after "
+        f"3 epochs, {MINUS}0.2 (one seed) after 27; 1.00{TIMES} the bytes."
     )
     assert section.findings[0].text.startswith(
         "Corrections at the recipe's rate: of 1 trial under PETRA with several seeds these win points: predicted"

@@ -73,6 +73,27 @@ def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> Non
     assert "reconstruction (PETRA less DSP), nothing to compare yet" in section.findings[1].text
 
 
+def test_a_seed_with_which_both_are_broken_is_left_out_and_the_others_compared(tmp_path: Path) -> None:
+    def accuracy(method: Method, blocks: int, seed: int) -> float:
+        if method is methods.BACKPROPAGATION:
+            return 70.0
+        return 10.0 if seed == 0 else 60.0 + seed + 2 * (method is methods.DSP)
+
+    write(tmp_path, (48,), accuracy)
+    row = entries(table(made(depth.EXHIBIT, tmp_path), "depth-small"), "k = 1", "50")
+    assert row["reconstruction: PETRA less DSP", "difference"].value == pytest.approx(-2.0)
+    assert row["reconstruction: PETRA less DSP", "difference"].hint == "n = 2"
+
+
+def test_one_of_many_gaps_may_be_chance(tmp_path: Path) -> None:
+    """An interval just above 0 does not stand among as many as there are depths."""
+    write(tmp_path, (8,), lambda m, n, seed: 70.0 if m is methods.BACKPROPAGATION else (52.0, 58.0, 55.0)[seed])
+    said = made(depth.EXHIBIT, tmp_path).findings[0].text
+    assert "excludes 0: PETRA at J = 10 with k = 1; DSP at J = 10 with k = 1. Broken" in said
+    write(tmp_path, (2, 16, 32, 48), lambda m, n, seed: 70.0 + seed * (m is methods.PETRA))
+    assert "PETRA at J = 10 with k = 1 †; DSP at J = 10 with k = 1 †." in made(depth.EXHIBIT, tmp_path).findings[0].text
+
+
 def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     for cell in CELLS:
         if (cell.model, cell.method, cell.accumulation) == ("chain48", "DSP", 1):
@@ -81,6 +102,7 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     fake_probes.measure(first, tmp_path, error, epochs=1)
     section = made(depth.EXHIBIT, tmp_path)
     deep, shallow = (entries(table(section, "depth-small"), "k = 1", stages) for stages in ("50", "4"))
+    assert section.sentence.startswith("J = 50, k = 1 (seeds): PETRA not run, DSP diverged (epoch 1 of 2), ")
     assert (deep["accuracy, %", "DSP"].text, deep["", "broken runs"].text) == (
         "diverged (epoch 1 of 2)",
         "DSP: 3 loss not finite",

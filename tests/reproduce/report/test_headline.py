@@ -56,7 +56,7 @@ def test_measured_speeds_are_ratios_within_a_round_and_say_their_setting(tmp_pat
 
 def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
     shown = headlines(Frames(read(dump.chosen(tmp_path))))
-    assert [one.anchor for one in shown] == ["figure4", "table3", "tradeoff"]
+    assert [one.anchor for one in shown] == ["figure4", "table3", "table5"]
     for one in shown:
         assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
         assert len(one.sentence.split(" ")) <= 40
