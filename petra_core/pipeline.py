@@ -122,7 +122,6 @@ class Pipeline:
         self._clock = clock = Clock(
             method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
         )
-        method.check_staleness(clock.depth, accumulation)
         self._settings = {
             "method": method.name,
             "accumulation": accumulation,

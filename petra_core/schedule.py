@@ -91,6 +91,9 @@ class Clock:
         accumulation: k, in 1..32.
         replicas: of each stage, the devices that take its micro-batches in turn; None: one each.
 
+    Raises:
+        ValueError: a number is out of range, or the method cannot be as late as this makes the first stage.
+
     Attributes:
         replicas: the devices of each stage; empty where no stage has more than one.
         tick_number: ticks done so far, which is the number of the tick to come.
@@ -109,6 +112,7 @@ class Clock:
         self._itinerary = _itinerary(method, stages, self.replicas)
         # Micro-batch by age; the last place is that of a micro-batch at its backward at stage 0.
         self._by_age: deque[int | None] = deque([None] * len(self._itinerary), maxlen=len(self._itinerary))
+        method.check_staleness(self.depth, accumulation)
 
     @property
     def may_enter(self) -> bool:

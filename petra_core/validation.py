@@ -16,7 +16,10 @@ devices that take turns, each has r ticks for a turn, and so long does its messa
 import itertools
 from collections import deque
 
+from petra_core.ages import check_replicas
+from petra_core.arguments import check_int
 from petra_core.errors import ScheduleError
+from petra_core.methods import check_accumulation
 from petra_core.schedule import Action, Kind, Schedule, Tick, Turn
 
 __all__ = ["validate"]
@@ -59,6 +62,12 @@ class _Walk:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
+        try:
+            check_int("the number of stages J", schedule.stages, 1)
+            check_accumulation(schedule.accumulation)
+            check_replicas(schedule.method, schedule.stages, schedule.accumulation, schedule.replicas)
+        except (TypeError, ValueError) as error:
+            raise ScheduleError(str(error)) from error
         self.head = schedule.stages - 1
         for number, tick in enumerate(schedule.ticks, schedule.first_tick):
             if len(tick) != schedule.stages:

@@ -149,8 +149,9 @@ class _ScheduleDrawing:
                 continue
             down = next_stage > stage
             x = self._x(column, kind) + self._width(kind) / 2
-            # A gradient's message goes to the first box of the backward, the reconstruction where there is one.
-            entry = Kind.RECONSTRUCT if Kind.RECONSTRUCT in self.kinds and next_kind is Kind.BACKWARD else next_kind
+            # A gradient's message goes to the first box of the backward, the reconstruction where there is one before.
+            together = Kind.RECONSTRUCT in self.kinds and not self.schedule.method.overlapped
+            entry = Kind.RECONSTRUCT if together and next_kind is Kind.BACKWARD else next_kind
             next_x = self._x(next_column, entry) + self._width(entry) / 2
             y = self._y(stage) + (_HEIGHT if down else 0)
             next_y = self._y(next_stage) + (-1 if down else _HEIGHT + 1)  # up to the outline, which is 2 wide

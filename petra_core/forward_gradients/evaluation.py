@@ -92,6 +92,8 @@ class BlockEvaluation:
     """One evaluation of a block with a graph of its own, and the gradients that are sent through it."""
 
     def __init__(self, block: LocalBlock, x: Tensor, sources: "Callable[[BlockEvaluation, Any], Tensor]") -> None:
+        if not x.is_floating_point():
+            raise TypeError(f"block {block.index} gets {x.dtype}; forward gradients need inputs of floating point")
         self.block, self._sources = block, sources
         self.input = x.detach().requires_grad_()
         self._at_output: dict[str, Tensor] = {}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copied
@@ -62,7 +62,7 @@ class ForwardGradients:
 
     Raises:
         ValueError: there is no head at the end or nothing below it, no auxiliary networks where they are needed, a
-            layer whose weights cannot be told apart by sample, dropout in forward mode.
+            layer whose weights cannot be told apart by sample.
         TypeError: something among the stages is no stage.
 
     """
@@ -94,8 +94,6 @@ class ForwardGradients:
         ]
         self.optimizers = [block.optimizer for block in self.blocks if block.optimizer is not None]
         modules = [module for block in self.blocks for module in block.modules.values()]
-        if settings.derivative is Derivative.JVP and any(map(_drops, modules)):
-            raise ValueError("a jvp would draw dropout masks of its own: use the derivative 'projection'")
         self._frozen = FrozenBuffers(nn.ModuleList(modules))
         self._shapes = Shapes()
         self._losses = _Losses(())
@@ -137,7 +135,8 @@ class ForwardGradients:
             The network's loss, a scalar, detached.
 
         Raises:
-            ValueError: the shape or dtype differs from that of the batches before.
+            ValueError: the shape or dtype differs from that of the batches before; dropout in forward mode.
+            TypeError: a block takes or gives something else than one tensor of floating point.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
 
         """
@@ -363,6 +362,9 @@ class ForwardGradients:
             target: what the loss takes.
             tangents: of the outputs of layers of these blocks.
 
+        Raises:
+            ValueError: random numbers are drawn on the way, others than in the evaluation.
+
         """
         final = blocks.stop - 1  # the block whose loss it is
         auxiliary = None if final == len(self.blocks) - 1 else self.blocks[final].auxiliary
@@ -377,11 +379,15 @@ class ForwardGradients:
 
         primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
-        with self._frozen, warnings.catch_warnings():
+        drawing = RandomStream(self.device, None, 0)
+        # Fused attention has no derivative in forward mode.
+        with self._frozen, drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
             # The first jvp of a process makes torch compile formulas of its own by torch.jit.script; in what category
             # it warns of that depends on its version.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
             derivatives: Tensor = jvp(losses, primals, directions)[1]
+        if drawing.drawn is not None:
+            raise ValueError("a jvp draws dropout masks of its own: use the derivative 'projection', or no dropout")
         return derivatives
 
     # --- the update
@@ -533,10 +539,6 @@ class _Losses(PendingLosses):
         del late
         message = f"the loss of micro-batch {micro_batch} is {loss}; {REMEDY}"
         return NonFiniteError(message, micro_batch=micro_batch, stage=None)
-
-
-def _drops(network: nn.Module) -> bool:
-    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in network.modules())
 
 
 @contextlib.contextmanager

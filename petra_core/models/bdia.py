@@ -97,7 +97,8 @@ class BdiaStage(Stage):
 
     Args:
         h: from a tensor [B, ...] to one of the same shape.
-        bits: l, of the fixed point; None: the float form, whose inversion is not exact.
+        bits: l, of the fixed point, exact for values below 2^(24 - l) (2^(53 - l) in float64); None: the float form,
+            whose inversion is not exact.
 
     """
 

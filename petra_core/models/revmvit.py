@@ -9,7 +9,7 @@
     head                streams concatenated, LayerNorm, mean over tokens, linear
 
 Pooling is MViT's (Fan et al. 2021): a 3x3 convolution of each channel of a head, the same for all heads, and LayerNorm.
-Keys and values have strides 4, 2, 1, 1 from group to group, so that there are as many of them at every resolution. The
+Keys and values have strides 4, 2, 1, 1 from group to group, so that a coarser group has no fewer, but for the last. The
 skip of a transition is pooled like its queries, by the same weights.
 
 `base` has the layout of Rev-MViT-B and for ImageNet 39.7M parameters (published: 39M); `tiny` has the depths of

@@ -112,13 +112,14 @@ def of_footprints(
         correction: as for `Pipeline`.
 
     Raises:
-        ValueError: the replicas do not fit.
+        ValueError: the replicas do not fit, or the method cannot be as late as this makes the first stage.
 
     """
     count = len(footprints)
     settings = _Settings(method, accumulation, forward_weights is not ForwardWeights.CURRENT, correction)
     shares = check_replicas(method, count, accumulation, replicas) or (1,) * count
     forward, backward = ages(count, shares)
+    method.check_staleness(backward[0], accumulation)
     return tuple(
         _of_stage(
             _Waiting(

@@ -96,7 +96,8 @@ def partition(
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
     """
     cell = balance.of_training(cell_by_hand(settings), repetitions)
-    if methods.by_name(cell.method).overlapped:
+    method = methods.by_name(cell.method)
+    if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
         raise click.UsageError(f"--method {cell.method} is not simulated; {same} is the same work in order")
     where = devices.take(device)
@@ -110,6 +111,10 @@ def partition(
         def begin(index: int, count: int) -> None:
             if processes > count:
                 raise click.UsageError(f"--processes {processes}: the network has {count} stages; use at most as many")
+            try:
+                method.check_staleness(method.staleness(0, count), cell.accumulation)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
             bar.length = count
             bar.update(index - bar.pos)
 

@@ -139,7 +139,10 @@ class Balance:
 
     def peaks(self, timeline: Timeline) -> tuple[int, ...]:
         """The most bytes that every device holds at any time of a timeline."""
-        return peaks(timeline, self.footprints, stashes_weights=methods.by_name(self.cell.method).stashes_weights)
+        method, footprints = methods.by_name(self.cell.method), self.footprints
+        if method.double_buffered:  # a second version of the weights at every moment, not one that comes and goes
+            footprints = tuple(replace(of, parameters=of.parameters + of.trainable) for of in footprints)
+        return peaks(timeline, footprints, stashes_weights=method.stashes_weights and not method.double_buffered)
 
 
 @cache

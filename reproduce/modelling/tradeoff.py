@@ -73,7 +73,7 @@ def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, a
     if way.order is None:
         steady = 2 * accumulation * -(-2 * len(stages.costs) // accumulation)
         timeline = balance.simulated(balance.best(devices), INSTANT, 2 * steady)
-        seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2)
+        seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1)  # between these, whole updates
         held = balance.peaks(timeline)
     else:
         merged = tuple(orders.merged(balance.costs, partition))

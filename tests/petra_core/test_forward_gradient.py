@@ -17,6 +17,7 @@ from petra_core.forward_gradients.layers import layers_of, observing, shares, sh
 from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models import PointwiseConv2d, blocks
+from petra_core.models.transformer import SelfAttention
 from tests import toys
 
 BATCH = 4
@@ -457,8 +458,18 @@ def test_bad_values_are_named() -> None:
     with pytest.raises(ValueError, match="at least two, got one"):
         ForwardGradients(network()[-1:], ForwardGradient(), auxiliary=auxiliary())
     stages = [BufferedStage(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))), HeadStage(nn.Linear(2, 2))]
-    with pytest.raises(ValueError, match="jvp would draw dropout"):
-        ForwardGradients(stages, ForwardGradient(derivative=Derivative.JVP), auxiliary=auxiliary())
+    forward_mode = ForwardGradient(space=Space.ACTIVATIONS, derivative=Derivative.JVP)
+    with pytest.raises(ValueError, match="jvp draws dropout"):
+        ForwardGradients(
+            [*stages[:1], copy.deepcopy(stages[0]), stages[1]], forward_mode, auxiliary=lambda _: nn.Identity()
+        ).step(torch.randn(3, 2), torch.zeros(3, dtype=torch.int64))
+    attention = [BufferedStage(SelfAttention(4, 2)) for _ in range(2)]
+    seen = ForwardGradients([*attention, HeadStage(nn.Flatten())], forward_mode, auxiliary=lambda _: nn.Flatten())
+    assert bool(seen.step(torch.randn(3, 2, 4), torch.zeros(3, dtype=torch.int64)).isfinite())
+    with pytest.raises(TypeError, match=r"block 0 gets torch.int64; forward gradients need .* floating point"):
+        ForwardGradients(stages, forward_mode, auxiliary=auxiliary()).step(
+            torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        )
     stages = [BufferedStage(nn.Sequential(nn.LayerNorm(2))), HeadStage(nn.Linear(2, 2))]
     with pytest.raises(ValueError, match=r"module.0 is a LayerNorm with parameters.* 'activations' takes any"):
         ForwardGradients(stages, ForwardGradient(), auxiliary=auxiliary())

@@ -159,6 +159,7 @@ def test_the_state_of_another_clock_is_refused(state: dict[str, Any], message: s
         ((methods.PETRA, 2.0, 1), TypeError, "J must be an int of at least 1, got 2.0"),
         ((methods.PETRA, 2, "4"), TypeError, "1..32"),
         ((methods.PETRA, 2, 33), ValueError, "k=33 is outside 1..32"),
+        ((methods.PIPEDREAM_2BW, 4, 5), ValueError, "raise k to 6 or more"),
     ],
 )
 def test_wrong_settings_are_named(arguments: tuple[Method, int, int], error: type[Exception], message: str) -> None:

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,8 @@ BACKPROPAGATION = """
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_all_generated_schedules_are_valid(method: Method) -> None:
     for stages, micro_batches, accumulation in itertools.product((1, 2, 3, 4, 7), (0, 1, 6, 12), (1, 2, 5)):
+        if method.double_buffered and accumulation < method.staleness(0, stages):
+            continue  # the clock refuses it
         validate(generate(method, stages, micro_batches, accumulation))
 
 
@@ -122,6 +125,20 @@ def broken(text: str, tick: int, stage: int, turn: str) -> Schedule:
 def test_a_broken_rule_is_named_with_its_place(text: str, tick: int, stage: int, turn: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=re.escape(message)):
         validate(broken(text, tick, stage, turn))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stages": 0}, "number of stages J must be at least 1, got 0"),
+        ({"accumulation": 0}, "k=0 is outside 1..32"),
+        ({"replicas": (2,)}, "each of the 3 stages has at least one replica"),
+        ({"replicas": (1, 3, 1)}, "3 replicas share the k=2 micro-batches"),
+    ],
+)
+def test_numbers_that_no_schedule_can_have_break_a_rule_too(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        validate(replace(parse(PETRA), **changes))
 
 
 def test_a_run_is_whole_unless_asked_otherwise_and_has_a_turn_for_each_stage() -> None:

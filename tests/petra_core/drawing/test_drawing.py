@@ -78,7 +78,9 @@ def test_kinds_have_a_colour_each_and_a_place_in_the_legend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "stages"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.BACKPROPAGATION, 3)], ids=str
+    ("method", "stages"),
+    [(methods.PETRA, 1), (methods.PETRA, 4), (methods.BACKPROPAGATION, 3), (methods.PAREPROP, 3)],
+    ids=str,
 )
 def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
     """J-1 activations down, J-1 gradients up; the boxes of that micro-batch are outlined, and no other."""
@@ -88,6 +90,9 @@ def test_the_way_of_one_micro_batch(method: Method, stages: int) -> None:
     down = [start < end for start, end in ((float(a), float(b)) for a, b in arrows)]
     assert down == [True] * (stages - 1) + [False] * (stages - 1)
     outlined = [rect for _, _, rect in boxes(svg) if rect.get("stroke-width") == "2"]
+    tips = re.findall(r'<path d="M[\d.]+ [\d.]+ C.*? ([\d.]+) [\d.]+"', svg)
+    middles = [float(rect.get("x", 0)) + float(rect.get("width", 0)) / 2 for rect in outlined]
+    assert set(map(float, tips)) <= set(middles), "each arrow ends at a box"
     way = [a for j in range(stages) for a in schedule.stage(j) if a.kind is not Kind.UPDATE and a.number == 2]
     assert len(outlined) == len(way)
     assert "<path" not in to_svg(schedule)

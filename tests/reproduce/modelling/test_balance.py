@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import methods
+from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
@@ -99,6 +100,16 @@ def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("costs")
+def test_double_buffered_weights_are_two_versions_at_every_moment() -> None:
+    cell = dataclasses.replace(CELL, method="PIPEDREAM_2BW", accumulation=6)
+    timed = balance.measured(balance.of_training(cell), torch.device("cpu"))
+    timeline = timed.simulated(timed.even(4), Link(), 40)
+    one_version = peaks(timeline, timed.footprints)
+    two_versions = [peak + of.trainable for peak, of in zip(one_version, timed.footprints, strict=True)]
+    assert list(timed.peaks(timeline)) == two_versions
+
+
+@pytest.mark.usefixtures("costs")
 def test_the_command() -> None:
     arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
     said = CliRunner().invoke(main, [*arguments, "--replicate", "--memory-limit", "1GB"], catch_exceptions=False)
@@ -168,6 +179,7 @@ def test_a_wrong_command_line_is_told() -> None:
     assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
     assert "model 'revnet19'" in fails("--model", "revnet19")
     assert "PAREPROP is not simulated; REVERSIBLE_BACKPROPAGATION is" in fails("--method", "PAREPROP")
+    assert "raise k to 18 or more" in fails("--method", "PIPEDREAM_2BW", "-k", "4")
     assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
     for wrong in ("8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"):
         assert "is no memory" in fails("--memory-limit", wrong)

@@ -35,6 +35,15 @@ def test_one_device_a_stage_is_as_fast_as_its_slowest_stage_where_nothing_waits(
     assert seconds(BY_TITLE["Backpropagation"], STAGES) == pytest.approx(3 * STAGES)
 
 
+@pytest.mark.parametrize("k", [4, 16])
+def test_updates_count_as_often_as_they_come(k: int) -> None:
+    """Where all wait for one device, it has k turns and an update again and again."""
+    costs = (Cost(1.0, 3.0, 5.0, 1, 1, 1), *EQUAL[1:])
+    cell = replace(cells("smoke")[0], seed=0)
+    of = taken(Balance(cell, costs), [True] * STAGES, BY_TITLE["PETRA"], STAGES, k)  # type: ignore[arg-type]
+    assert of.seconds == pytest.approx(4.0 + 5.0 / k, rel=1e-9)
+
+
 @pytest.mark.parametrize("title", ["GPipe", "1F1B"])
 def test_a_synchronous_pipeline_fills_and_drains_at_every_update(title: str) -> None:
     """(k + P - 1) / k times the pace of a full pipeline."""
