@@ -84,6 +84,7 @@ class Recorder:
         self.goals: list[Goal] = []
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
+        self._code, self._patch = provenance.code()  # what is loaded now, whatever is checked out meanwhile
         self._load = os.getloadavg()[0]
 
     def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:
@@ -97,7 +98,6 @@ class Recorder:
             complete: adds what follows from the values: fits and their goals, findings, notes.
 
         """
-        code, patch = provenance.code()
         benchmark = Benchmark(
             name=self._name or "unnamed",
             title=self._title,
@@ -112,8 +112,8 @@ class Recorder:
             notes=tuple(self.notes),
             timelines=self.timelines,
             environment=provenance.environment(self._device),
-            code=code,
-            patch=patch,
+            code=self._code,
+            patch=self._patch,
             load=(self._load, os.getloadavg()[0]),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             goals=tuple(self.goals),

@@ -14,8 +14,6 @@ import torch
 
 from petra_core import Pipeline, methods, models
 from petra_core.recipe import sgd
-from reproduce.records import provenance
-from reproduce.records.storage import write_atomically
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40
@@ -61,6 +59,9 @@ def stored() -> dict[str, Any]:
 
 def write() -> None:
     """Store the losses of all methods as they are here and now."""
+    from reproduce.records import provenance  # where older commits, which are measured too, have no such module
+    from reproduce.records.storage import write_atomically
+
     code, _ = provenance.code()
     content = {
         "setting": {**SETTING, "micro_batches": MICRO_BATCHES},

@@ -5,6 +5,7 @@ values of another version than the newest are of another question.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +16,7 @@ from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
 
 FOLDER = "asv"  # beside the folder of records
+KERNELS = "kernels-"  # begins the names of the folders with what is the same on every machine; others have seconds
 _METHODS = {repr(method.name): method.title for method in methods.ALL}
 
 
@@ -34,7 +36,7 @@ class Tracked:
 def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
     """Every value below `root`, commits in the order of their dates, and the files that are not what asv writes."""
     commits, problems = [], []
-    for file in sorted(root.glob("*/*.json")):
+    for file in sorted(root.glob(f"{KERNELS}*/*.json")):
         if file.name != "machine.json":
             try:
                 run = json.loads(file.read_bytes())
@@ -63,6 +65,6 @@ def _versions(run: dict[str, Any]) -> Iterator[tuple[str, tuple[str, list[tuple[
 def _values(values: list[Any] | None, parameters: list[list[str]]) -> Iterator[tuple[str, str, float]]:
     """Method, other parameters and value; what failed or was skipped has none."""
     for value, chosen in zip(values or (), product(*parameters), strict=False):
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not math.isnan(value):
             method = next((_METHODS[name] for name in chosen if name in _METHODS), "")
             yield method, ", ".join(name.strip("'") for name in chosen if name not in _METHODS), float(value)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("petra_core", "reproduce")
+SOURCES = ("petra_core", "reproduce", "benchmarks")
 RECORDS = "reports"
 
 

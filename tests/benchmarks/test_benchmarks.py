@@ -183,6 +183,8 @@ def test_where_the_record_goes_is_not_in_it() -> None:
         (tick, "--device cuda:99", "there is no device 'cuda:99'"),
         (tick, "--device cpu --precision tf32", "--precision tf32 is of CUDA devices, and --device is cpu"),
         (tick, "--device cpu --captured 2", "--captured"),
+        (tick, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
+        (tick, "--captured 2 --against DELAYED_GRADIENTS", "ticks of DELAYED_GRADIENTS cannot be"),
         (tick, "--pairs 0", "argument --pairs: 0: expected a whole number from 1 on"),
         (tick, "--threads -1", "argument --threads: -1: expected a whole number from 1 on"),
         (tick, "--captured -1", "argument --captured: -1: expected a whole number from 0 on"),
@@ -259,12 +261,15 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
 
 
 def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
-    claimed = argparse.Namespace(**tick.CLAIMED, captured=0, compile=False, device="cpu")
+    usual = {"captured": 0, "compile": False, "device": "cpu", "precision": "float32", "channels_last": True}
+    claimed = argparse.Namespace(**tick.CLAIMED, **usual)
     assert tick.aim(claimed, methods.PETRA, None) == 1.25
     assert tick.aim(claimed, methods.PETRA, methods.APPROXIMATE_INPUTS) == 0.85
     assert tick.aim(claimed, methods.PETRA, methods.DSP) is None
     assert tick.aim(claimed, methods.DSP, None) is None
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"compile": True}), methods.PETRA, None) is None
+    for other in ({"precision": "bf16"}, {"channels_last": False}):
+        assert tick.aim(argparse.Namespace(**vars(claimed) | other), methods.PETRA, None) is None
     on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
     assert tick.aim(on_gpu, methods.PETRA, None) is None
     graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})

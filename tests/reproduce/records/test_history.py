@@ -14,10 +14,15 @@ NAMES = [[f"'{methods.PETRA.name}'", f"'{methods.DSP.name}'"], ["10", "30"]]
 
 
 def write(
-    root: Path, number: int, values: list[float | None] | None, version: str = "1", name: str = "cost.track_bytes"
+    root: Path,
+    number: int,
+    values: list[float | None] | None,
+    version: str = "1",
+    name: str = "cost.track_bytes",
+    machine: str = "kernels-avx2",
 ) -> None:
     """The file of a commit, as asv writes it."""
-    folder = root / "asv" / "machine"
+    folder = root / "asv" / machine
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text("{}")
     run = {
@@ -57,6 +62,14 @@ def test_a_figure_without_a_value_at_the_newest_commit_is_counted_and_has_no_pre
     assert made.sentence == "Over 3 commits 1 of 2 figures stayed within 1%."
 
 
+def test_seconds_of_a_machine_and_what_was_skipped_are_no_history(tmp_path: Path) -> None:
+    write(tmp_path, 1, [100.0, float("nan"), 3.0, None])
+    write(tmp_path, 1, [0.1] * 4, name="tick.time_step", machine="host")
+    write(tmp_path, 2, [0.2] * 4, name="tick.time_step", machine="host")
+    values = frames(tmp_path).results.history
+    assert [(value.figure, value.value) for value in values] == [("cost.track_bytes", 100.0), ("cost.track_bytes", 3.0)]
+
+
 def test_a_drift_in_steps_too_small_to_be_listed_is_said(tmp_path: Path) -> None:
     for number in range(1, 6):
         write(tmp_path, number, [100.0 * 1.006**number] * 4)
@@ -83,7 +96,7 @@ def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path) -> None:
     write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])
     no_results = '{"date": 1, "commit_hash": "", "result_columns": [], "results": []}'
     for damage in ("{", "[]", '{"date": 1}', no_results):
-        (tmp_path / "asv" / "machine" / "b.json").write_text(damage)
+        (tmp_path / "asv" / "kernels-avx2" / "b.json").write_text(damage)
         (problem,) = frames(tmp_path).results.benchmark_problems
         assert "b.json" in str(problem)
         assert len(frames(tmp_path).history) == 4
