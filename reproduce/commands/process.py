@@ -87,6 +87,9 @@ def train_here(
         options = [name for name, given in (("--trace", trace), ("--tensorboard", tensorboard)) if given is not None]
         nothing = f", and there is nothing for {conjunction(options)}" if options else ""
         click.echo(f"finished already: nothing was run{nothing}", err=True)
+        model = record.path / "model.pt"
+        if state.status is Status.DONE and not model.exists():
+            click.echo(f"{model} is not there any more; to have it, train anew with another --output", err=True)
     if state.status is Status.FAILED:
         raise Failure(f"{team.name}{state}: {state.detail}")
     team.leave()

@@ -61,6 +61,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     there was something that could not be brought.
     """
     decisions: Counter[Decision] = Counter()
+    planned: dict[Path, Path] | None = {} if dry_run else None
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:
@@ -69,7 +70,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
             check_writable(root, "--records")
         try:
             for folder in folders:
-                for decision, path, detail in merging.merge(folder, root, dry_run=dry_run):
+                for decision, path, detail in merging.merge(folder, root, dry_run=planned):
                     decisions[decision] += 1
                     if decision.to_be_told or verbose:
                         click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
@@ -120,8 +121,11 @@ def export(folder: Path, root: Path) -> None:
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
 
-    for table in Frames(contents).export(folder):
-        click.echo(f"wrote {table}")
+    try:
+        for table in Frames(contents).export(folder):
+            click.echo(f"wrote {table}")
+    except StorageFullError as error:
+        raise click.ClickException(error.strerror or str(error)) from error
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 
 

@@ -217,6 +217,7 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     if processes * cell.replicas > 1 and not launched.in_a_team():
         arguments = sys.argv[1:]
         if partition == "balanced":
+            partitioning.shares(cell, "even", processes)  # so many can share it, before its stages are timed
             cut = balance.balanced(cell, processes, devices.take(device), threads=threads)
             partition = ",".join(map(str, cut))
             click.echo(f"--partition balanced is {partition}, from what the stages cost here and now", err=True)

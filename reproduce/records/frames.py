@@ -25,6 +25,7 @@ from typing import Any
 
 from pandas import DataFrame
 
+from petra_core.files import replacing
 from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, rates
 from reproduce.cells.base import Cell
@@ -33,6 +34,7 @@ from reproduce.cells.networks import title_of
 from reproduce.records.broken import broken
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
+from reproduce.records.storage import explain_full_disk
 from reproduce.words import conjunction, count
 
 #: Columns of `runs`, of cells that train; of others those that they have.
@@ -126,7 +128,10 @@ class Frames:
         return rows.assign(before=same.shift(), ratio=rows["value"] / same.transform("first"))
 
     def export(self, folder: Path) -> Iterator[Path]:
-        """Write every table as a CSV file into a folder that is made if need be; yields the files."""
+        """Write every table as a CSV file into a folder that is made if need be; yields the files.
+
+        Raises: StorageFullError: no room.
+        """
         names = list(self.by_name)
         tables = {
             "runs": self.runs.drop(columns="settings"),
@@ -136,10 +141,12 @@ class Frames:
             "series": self.series,
             "history": self.history,
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index=False)
-            yield folder / f"{name}.csv"
+        with explain_full_disk(f"to write {folder}", "free some space and give the same command again"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, table in tables.items():
+                with replacing(folder / f"{name}.csv") as file:
+                    file.write(table.to_csv(index=False).encode())
+                yield folder / f"{name}.csv"
 
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
         """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too.

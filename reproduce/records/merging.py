@@ -67,14 +67,20 @@ BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 Decided = tuple[Decision, Path, str]
 
 
-def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
+def merge(source: Path, root: Path, *, dry_run: dict[Path, Path] | None = None) -> Iterator[Decided]:
     """Bring the records under `source` to those under `root`, one after the other; nothing changes in `source`.
 
-    A dry run only says what would be done.
+    Args:
+        source: folder of records.
+        root: folder of records; made if need be.
+        dry_run: if given, it is only said what would be done; it receives, by the place of each record that would be
+            brought, from where, for the dry runs of further sources.
 
-    Raises: StorageFullError: no room; what was brought before is whole.
+    Raises:
+        StorageFullError: no room; what was brought before is whole.
+
     """
-    if not dry_run:
+    if dry_run is None:
         for left in root.glob(f"{COPIES}*"):  # by merges that were killed; one that runs now holds its own
             with contextlib.suppress(LockedError), hold(left):
                 shutil.rmtree(left)
@@ -87,26 +93,32 @@ def merge(source: Path, root: Path, *, dry_run: bool = False) -> Iterator[Decide
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
 
 
-def _merge_benchmark(theirs: Path, ours: Path, *, dry_run: bool) -> Decided:
+def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Path] | None) -> Decided:
     try:
         benchmarks.read(theirs)
     except BenchmarkError as error:
         return Decision.UNREADABLE, theirs, str(error)
     content = theirs.read_bytes()
+    ours = (dry_run or {}).get(place, place)
     if ours.exists():
         if ours.read_bytes() == content:
             return Decision.SAME, theirs, ""
         return Decision.CONFLICT, theirs, f"{ours} is of another run; give one of them another name"
-    if not dry_run:
-        ours.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(ours, content)
+    if dry_run is None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, content)
+    else:
+        dry_run[place] = theirs
     return Decision.BROUGHT, theirs, ""
 
 
-def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: bool) -> Decided:
+def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: dict[Path, Path] | None) -> Decided:
     try:
-        decision, detail = _compare(theirs, state, ours)
-        if dry_run or decision not in BRINGING:
+        here = ours if dry_run is None else Record(dry_run.get(ours.path, ours.path), ours.cell)
+        decision, detail = _compare(theirs, state, here)
+        if dry_run is not None and decision in BRINGING:
+            dry_run[ours.path] = theirs.path
+        if dry_run is not None or decision not in BRINGING:
             return decision, theirs.path, detail
         if ours.path.exists() or not _bring(theirs, ours):
             with ours.lock():

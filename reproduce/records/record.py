@@ -345,17 +345,29 @@ class Scan:
 
 
 def scan(root: Path = DEFAULT_ROOT) -> Scan:
-    """Read every record under `root`; one that is damaged does not hide the others."""
-    records: list[tuple[Record, State]] = []
+    """Read every record under `root`; one that is damaged does not hide the others.
+
+    Of two of one cell, such as a copy for safety, the one in the cell's own place counts, the other is a problem.
+    """
+    records: dict[Cell, tuple[Record, State]] = {}
     problems: list[RecordError] = []
     folders = sorted({file.parent for name in ("config.json", "result.json") for file in root.glob(f"*/*/{name}")})
     for folder in folders:
         try:
             record = Record.load(folder)
-            records.append((record, record.state()))
+            state = record.state()
         except RecordError as error:
             problems.append(error)
-    return Scan(tuple(records), tuple(problems))
+            continue
+        counts, other = record, records.get(record.cell, (record, state))[0]
+        if other is not record:
+            if folder != Record.of(record.cell, root).path:
+                counts, other = other, record
+            what = f"is a second record of its cell, beside {counts.path}; move one of them away"
+            problems.append(RecordError(other.path / "config.json", what))
+        if counts is record:
+            records[record.cell] = record, state
+    return Scan(tuple(records.values()), tuple(problems))
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,15 +103,21 @@ def meaning(cell: Cell) -> str:
 def read_run(record: Record, state: State) -> Run[Cell]:
     """All of a record. Raises: RecordError: the tables could not show it."""
     result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
+    codes = tuple(record.codes())
     if state.status is Status.DONE:
         _check_result(record, result)
+        for name, entries in (("environment.json", environments), ("code.json", codes)):
+            if not entries:
+                raise RecordError(record.path / name, "is missing or empty: nobody can say where the result is from")
     if isinstance(record.cell, TrainedCell):
+        file = record.path / "metrics.jsonl"
         for number, line in enumerate(metrics, start=1):
-            _check_numbers(record.path / "metrics.jsonl", f"line {number}: ", line, ("epoch", "test_accuracy"))
+            _check_numbers(file, f"line {number}: ", line, ("epoch", "test_accuracy"), or_null=("train_loss",))
+            if line["epoch"] != number:
+                raise RecordError(file, f"is damaged: line {number} is of epoch {line['epoch']}")
     for environment in environments:
         if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
             raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
-    codes = tuple(record.codes())
     patches = {code["diff"]: record.patch(code["diff"]) for code in codes if "diff" in code}
     return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
 
@@ -122,12 +129,19 @@ def _check_result(record: Record, result: Mapping[str, Any]) -> None:
         if lacking:
             raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
     if isinstance(record.cell, TrainedCell):
-        _check_numbers(file, "", result, ("test_accuracy", "best_test_accuracy", "peak_bytes"))
+        numbers = ("test_accuracy", "best_test_accuracy", "peak_bytes")
+        _check_numbers(file, "", result, numbers, or_null=("train_loss",))
+    for name in ("rows", "memory"):
+        if not isinstance(result.get(name, []), list):
+            raise RecordError(file, f"is damaged: {name} is {result[name]!r}, expected a list")
     if not isinstance(result.get("data", {}), dict):
         raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
 
 
-def _check_numbers(file: Path, where: str, values: Mapping[str, Any], names: Iterable[str]) -> None:
-    for name in names:
-        if not isinstance(values.get(name), int | float):
-            raise RecordError(file, f"is damaged: {where}{name} is {values.get(name)!r}, expected a number")
+def _check_numbers(
+    file: Path, where: str, values: Mapping[str, Any], names: Sequence[str], *, or_null: Sequence[str] = ()
+) -> None:
+    for name in (*names, *(name for name in or_null if values.get(name) is not None)):
+        value = values.get(name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise RecordError(file, f"is damaged: {where}{name} is {value!r}, expected a number")

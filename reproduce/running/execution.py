@@ -88,7 +88,8 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
     now = environment["threads"]
     if environment["device"] != "cpu" or not record.resumable:
         return ""
-    had = list(dict.fromkeys(entry["threads"] for entry in record.environments() if entry["device"] == "cpu"))
+    on_cpu = (entry for entry in record.environments() if entry.get("device") == "cpu")
+    had = list(dict.fromkeys(entry["threads"] for entry in on_cpu if "threads" in entry))
     if not set(had) - {now}:
         return ""
     return (

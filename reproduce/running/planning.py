@@ -158,7 +158,8 @@ def _left(items: Sequence[Item]) -> str:
 def _time(items: Sequence[Item], workers: int) -> str:
     waiting = [item for item in items if item.ours]
     if not waiting:
-        return "Nothing is left to run."
+        stuck = [item for item in items if item.state is None or not (item.state.finished or item.locked)]
+        return f"Nothing can be run: {_stuck(stuck)}." if stuck else "Nothing is left to run."
     known = [item.seconds for item in waiting if item.seconds is not None]
     unknown = len(waiting) - len(known)
     text = f"Left: {count(len(waiting), 'cell')}"
@@ -173,6 +174,14 @@ def _time(items: Sequence[Item], workers: int) -> str:
             f"kind of device"
         )
     return f"{text}."
+
+
+def _stuck(items: Sequence[Item]) -> str:
+    unreadable = sum(item.state is None for item in items)
+    failed = len(items) - unreadable
+    parts = [f"{count(unreadable, 'cell')} unreadable"] * bool(unreadable)
+    parts += [f"{count(failed, 'cell')} failed for want of memory, which --retry-failed tries again"] * bool(failed)
+    return ", ".join(parts)
 
 
 def _remarks(items: Sequence[Item]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from petra_core import methods
 from petra_core.ages import of_stages
 from petra_core.shares import even_partition, owned, places
 from reproduce.cells import networks
@@ -57,6 +58,11 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> Shares:
 
     """
     count = len(networks.outlined(cell))
+    if processes > 1 and cell.method == methods.PAREPROP.name:
+        raise CellError(
+            f"--processes {processes}: {cell.method} overlaps the work of stages of one process; choose "
+            f"{methods.REVERSIBLE_BACKPROPAGATION}, which has the same gradients, or one process"
+        )
     if partition == "even":
         try:
             return Shares.of(even_partition(count, processes))

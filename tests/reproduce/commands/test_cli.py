@@ -158,6 +158,10 @@ def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_
     assert result.exit_code == 0, result.output
     assert "finished already: nothing was run, and there is nothing for --trace and --tensorboard" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"out", "events"}
+    assert "is not there any more" not in result.stderr
+    (output / "model.pt").rename(tmp_path / "model.pt")
+    assert "model.pt is not there any more; to have it, " in call("train", *QUICK, "--output", output).stderr
+    (tmp_path / "model.pt").rename(output / "model.pt")
     result = call("train", *QUICK, "--seed", 5, "--output", output)
     assert result.exit_code == 1
     assert "another cell: seed 0, not 5" in result.output

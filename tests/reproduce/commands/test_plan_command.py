@@ -61,6 +61,15 @@ def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
 
 
+def test_what_cannot_be_run_is_not_called_done(root):
+    for cell in CELLS[4:]:
+        fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
+    (Record.of(CELLS[1], root).path / "config.json").write_text("{")
+    text = call(root).output
+    assert "Nothing can be run: 2 cells unreadable, 2 cells failed for want of memory, which --retry-failed" in text
+    assert "Nothing is left" not in text
+
+
 def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
     ready, release = FORKED.Event(), FORKED.Event()
     path = Record.of(CELLS[1], root).path

@@ -1,13 +1,17 @@
 """Runs are found by the cell that a plan means, whatever the seed, the loader and the precision; nothing slips in."""
 
 import csv
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from pandas import DataFrame
 
 from petra_core import methods
+from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
 from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
@@ -93,6 +97,18 @@ def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     (row,) = csv.DictReader(files[0].read_text().splitlines())
     assert (row["cell"], row["test_accuracy"]) == (recipes.cell("small").name, "60.0")
     assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
+
+
+def test_a_table_for_which_there_is_no_room_is_not_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
+    monkeypatch.setattr("os.fsync", full)
+    result = CliRunner().invoke(main, ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no room to write" in result.output
+    assert not list((tmp_path / "tables").glob("*.csv"))
 
 
 def test_a_recipe_in_words(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, 
     theirs(there)
     ours(here)
     before = snapshot(here)
-    assert decisions(there, here, dry_run=True) == [decision]
+    assert decisions(there, here, dry_run={}) == [decision]
     assert snapshot(here) == before
     assert decisions(there, here) == [decision]
     assert snapshot(here) == (snapshot(there) if decision is Decision.REPLACED else before)
@@ -327,6 +327,15 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     train(CELL, there, 95.0)
     train(other, there, 95.0)
     train(third, elsewhere, 95.0)
+    train(CELL, tmp_path / "fourth", 50.0)
+    planned = call("merge", there, elsewhere, there, tmp_path / "fourth", "--records", here, "--dry-run")
+    assert planned.exit_code == 1
+    assert [line.split(":")[0] for line in planned.stdout.splitlines() if not line.startswith("BROUGHT")] == [
+        "3 would be brought",
+        "2 there already",
+        "1 in conflict",
+    ]
+    assert not here.exists()
     result = call("merge", there, elsewhere, "--records", here)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "3 brought")
     assert call("merge", there, elsewhere, "--records", here).output == "3 there already\n"
@@ -350,7 +359,7 @@ def test_benchmarks_come_along_and_no_other_run_of_the_same_name_is_written_over
     benchmarks.write(benchmark(name="walk", patch="another"), here)
     before = snapshot(there), snapshot(here)
     wanted = [Decision.BROUGHT, Decision.UNREADABLE, Decision.BROUGHT, Decision.CONFLICT]
-    assert decisions(there, here, dry_run=True) == wanted
+    assert decisions(there, here, dry_run={}) == wanted
     assert (snapshot(there), snapshot(here)) == before
     assert decisions(there, here) == wanted
     assert decisions(there, here) == [Decision.SAME, Decision.UNREADABLE, Decision.SAME, Decision.CONFLICT]

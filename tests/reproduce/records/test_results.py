@@ -1,6 +1,7 @@
 """Records as the tables want them: every one that can be read, and every other as a problem that hides none."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,10 @@ from tests import fake_records
         ("result.json", lambda v: v | {"test_accuracy": None}, "test_accuracy is None, expected a number"),
         ("result.json", lambda v: {k: v[k] for k in v if k != "train_loss"}, "lacks train_loss: another version"),
         ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object"),
+        ("result.json", lambda v: v | {"test_accuracy": float("nan")}, "test_accuracy is nan, expected a number"),
+        ("result.json", lambda v: v | {"train_loss": "x"}, "train_loss is 'x', expected a number"),
+        ("environment.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
+        ("code.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
         ("environment.json", lambda v: v | {"entries": [{}]}, "it lacks device, processor, cores"),
         ("environment.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
         ("code.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
@@ -53,6 +58,36 @@ def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(t
     file.write_text(file.read_text().replace('"test_accuracy"', '"test_acuracy"', 1))
     (problem,) = results.read(tmp_path).problems
     assert "metrics.jsonl: is damaged: line 1: test_accuracy is None, expected a number" in str(problem)
+
+
+def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_path: Path) -> None:
+    file = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0).path / "metrics.jsonl"
+    first, second, *others = file.read_text().splitlines()
+    file.write_text("\n".join([first, first, *others]) + "\n")
+    (problem,) = results.read(tmp_path).problems
+    assert "metrics.jsonl: is damaged: line 2 is of epoch 1" in str(problem)
+    file.write_text("\n".join([first, second, *others]) + "\n")
+    assert not results.read(tmp_path).problems
+    fake_records.measure(tmp_path)
+    file = next(tmp_path.glob("smoke/complexity*/result.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rows": 5}))
+    (problem,) = results.read(tmp_path).problems
+    assert "rows is 5, expected a list" in str(problem)
+
+
+@pytest.mark.parametrize("copy", ["zzz", "aaa"])
+def test_of_two_records_of_a_cell_the_one_in_its_place_counts(tmp_path: Path, copy: str) -> None:
+    record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
+    shutil.copytree(record.path, tmp_path / "smoke" / copy)
+    file = tmp_path / "smoke" / copy / "result.json"
+    file.write_text(file.read_text().replace("90.0", "11.0"))
+    read = results.read(tmp_path)
+    assert [run.result["test_accuracy"] for run in read.runs] == [90.0]
+    (problem,) = read.problems
+    assert f"{copy}/config.json: is a second record of its cell, beside {record.path}; move" in str(problem)
+    record.path.rename(tmp_path / "smoke" / "mmm")  # none in its place: one of them counts
+    read = results.read(tmp_path)
+    assert (len(read.runs), len(read.problems)) == (1, 1)
 
 
 def test_what_is_planned_and_has_no_record_is_there_as_not_run_unless_it_ran_in_another_precision(

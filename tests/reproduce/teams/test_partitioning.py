@@ -51,3 +51,11 @@ def test_stages_replicated_make_another_cell_and_the_same_however_they_are_cut()
 def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:
     with pytest.raises(CellError, match=message):
         partitioning.shares(recipes.cell("smoke"), partition, processes)
+
+
+def test_pareprop_is_trained_by_one_process() -> None:
+    cell = recipes.cell("smoke", method=methods.PAREPROP)
+    assert partitioning.shares(cell, "even", 1).partition == (10,)
+    for partition in ("even", "4,6"):
+        with pytest.raises(CellError, match=r"--processes 2: PAREPROP overlaps .* choose REVERSIBLE_BACKPROPAGATION"):
+            partitioning.shares(cell, partition, 2)
