@@ -23,7 +23,7 @@ from petra_core.forward_gradients.settings import ForwardGradient
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.methods import Method
 from reproduce.grids.plans.forward_gradients import WAYS
-from reproduce.measures.context import MEMORY_FORMAT
+from reproduce.measures.context import MEMORY_FORMAT, laid_out
 from reproduce.records.benchmarks import Benchmark
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
@@ -33,7 +33,8 @@ GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
 def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
     """The contestants by their names, backpropagation first."""
-    images, labels = torch.randn(batch, 3, PIXELS, PIXELS, device=device), torch.arange(batch, device=device) % CLASSES
+    images = laid_out(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
+    labels = torch.arange(batch, device=device) % CLASSES
 
     def placed(stages: Sequence[Stage]) -> list[Stage]:
         return [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in stages]

@@ -33,6 +33,7 @@ from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
+from reproduce.measures.context import MEMORY_FORMAT, laid_out
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
@@ -62,12 +63,13 @@ class MemoryRun:
     threads: int
 
     def stages(self) -> list[Stage]:
-        """The network, on torch's default device."""
-        return network(self.network, self.width)
+        """The network, on torch's default device, laid out in memory as networks of cells are."""
+        return [stage.to(memory_format=MEMORY_FORMAT) for stage in network(self.network, self.width)]
 
     def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Images [batch, 3, size, size] and labels [batch], on torch's default device."""
-        return torch.randn(self.batch, 3, self.size, self.size), torch.randint(CLASSES, (self.batch,))
+        images = torch.randn(self.batch, 3, self.size, self.size)
+        return laid_out(images), torch.randint(CLASSES, (self.batch,))
 
 
 def train(run: MemoryRun) -> MemoryReport:
