@@ -253,8 +253,8 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
         return None
     if options.captured:
         return AIM_CAPTURED
-    if options.compile or options.device != "cpu" or not _usual(options):
-        return None  # on a GPU a plain tick waits for the host
+    if not _plain(options):
+        return None
     if rival is None:
         return AIM_AGAINST_PLAIN
     return AIM_AGAINST_DOUBLE if rival is methods.APPROXIMATE_INPUTS else None
@@ -263,13 +263,15 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
 def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
     """The aim for the ratio of a tick to `other_side` where stages are small; None where there is none."""
     other = any(getattr(options, name) != value for name, value in CLAIMED_NARROW.items())
-    if other or options.device != "cpu" or options.compile or not _usual(options):
+    if other or not _plain(options):
         return None
     return {PLAIN: AIM_KEEPING, PLAIN_AND_FORWARD: AIM_EVALUATING}.get(other_side, {}).get(options.width)
 
 
-def _usual(options: argparse.Namespace) -> bool:
-    return options.precision == "float32" and bool(options.channels_last)
+def _plain(options: argparse.Namespace) -> bool:
+    """Whether ticks are as the aims for a CPU are about: on a GPU a plain tick waits for the host."""
+    chosen = options.device, options.precision, options.channels_last, options.compile
+    return chosen == ("cpu", "float32", True, False)
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -296,8 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
-    for method in [*options.methods, *([options.against] if options.against else [])] if options.captured else []:
-        if method.pipelined and (method.keeps_graph or method.stashes_weights):
+    for method in filter(None, (*options.methods, options.against)):
+        if options.captured and method.pipelined and (method.keeps_graph or method.stashes_weights):
             parser.error(f"--captured: ticks of {method} cannot be recorded; leave it out")
     if options.captured and not options.device.startswith("cuda"):
         parser.error(f"--captured makes CUDA graphs, and --device is {options.device}: add --device cuda")

@@ -349,25 +349,22 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
 
     Of two of one cell, such as a copy for safety, the one in the cell's own place counts, the other is a problem.
     """
-    records: dict[Cell, tuple[Record, State]] = {}
+    readable: list[tuple[Record, State]] = []
     problems: list[RecordError] = []
     folders = sorted({file.parent for name in ("config.json", "result.json") for file in root.glob(f"*/*/{name}")})
     for folder in folders:
         try:
             record = Record.load(folder)
-            state = record.state()
+            readable.append((record, record.state()))
         except RecordError as error:
             problems.append(error)
-            continue
-        counts, other = record, records.get(record.cell, (record, state))[0]
-        if other is not record:
-            if folder != Record.of(record.cell, root).path:
-                counts, other = other, record
+    records: dict[Cell, tuple[Record, State]] = {}
+    for record, state in sorted(readable, key=lambda of: of[0].path != Record.of(of[0].cell, root).path):
+        counts, _ = records.setdefault(record.cell, (record, state))
+        if counts is not record:
             what = f"is a second record of its cell, beside {counts.path}; move one of them away"
-            problems.append(RecordError(other.path / "config.json", what))
-        if counts is record:
-            records[record.cell] = record, state
-    return Scan(tuple(records.values()), tuple(problems))
+            problems.append(RecordError(record.path / "config.json", what))
+    return Scan(tuple(sorted(records.values(), key=lambda of: of[0].path)), tuple(problems))
 
 
 def _read_json(file: Path) -> dict[str, Any]:

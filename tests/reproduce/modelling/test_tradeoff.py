@@ -16,9 +16,9 @@ EQUAL = (Cost(1.0, 3.0, 0.0, 1, 1, 1),) * (STAGES - 1) + (Cost(1.0, 2.0, 0.0, 1,
 BY_TITLE = {way.title: way for way in WAYS}
 
 
-def seconds(way: Way, devices: int, k: int = 4) -> float:
+def seconds(way: Way, devices: int, k: int = 4, costs: tuple[Cost, ...] = EQUAL) -> float:
     cell = replace(cells("smoke")[0], seed=0)
-    return taken(Balance(cell, EQUAL), [True] * STAGES, way, devices, k).seconds  # type: ignore[arg-type]  # a StageCostCell
+    return taken(Balance(cell, costs), [True] * STAGES, way, devices, k).seconds  # type: ignore[arg-type]  # a StageCostCell
 
 
 def test_one_device_does_the_work_of_all_stages() -> None:
@@ -39,9 +39,7 @@ def test_one_device_a_stage_is_as_fast_as_its_slowest_stage_where_nothing_waits(
 def test_updates_count_as_often_as_they_come(k: int) -> None:
     """Where all wait for one device, it has k turns and an update again and again."""
     costs = (Cost(1.0, 3.0, 5.0, 1, 1, 1), *EQUAL[1:])
-    cell = replace(cells("smoke")[0], seed=0)
-    of = taken(Balance(cell, costs), [True] * STAGES, BY_TITLE["PETRA"], STAGES, k)  # type: ignore[arg-type]
-    assert of.seconds == pytest.approx(4.0 + 5.0 / k, rel=1e-9)
+    assert seconds(BY_TITLE["PETRA"], STAGES, k, costs) == pytest.approx(4.0 + 5.0 / k, rel=1e-9)
 
 
 @pytest.mark.parametrize("title", ["GPipe", "1F1B"])
