@@ -21,8 +21,10 @@ from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Sou
 from reproduce.data.manifest import Manifest, read_list
 
 READ_WHOLE = 8e9  # bytes
-EVALUATION_BATCH = 512  # samples of up to 64 x 64 pixels; without effect on the logits beyond rounding
-LARGE_EVALUATION_BATCH = 64
+# Samples of an evaluation batch. The size changes the logits by rounding only.
+EVALUATION_BATCH = 512  # on a CPU, of images of up to 64 x 64 pixels and of text
+LARGEST_EVALUATION_BATCH = 2000  # on a GPU, whose host needs as long to launch a small batch as a large one
+LARGE_EVALUATION_BATCH = 64  # of larger images
 
 
 class Data(NamedTuple):
@@ -65,8 +67,19 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
         # Whatever the loader of the training set, a test set of small images lies in memory.
         test = _open(folder, prepared, "test", cell.loader if large else MEMORY, batch_format, False, workers)
-    evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else EVALUATION_BATCH)
+    evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else _evaluation_batch(test.samples, device))
     return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
+
+
+def _evaluation_batch(samples: int, device: torch.device) -> int:
+    """Return the batch size in which to evaluate a test set of small images.
+
+    On a GPU it divides the number of samples where it can, so that all batches have one shape.
+    """
+    if device.type != "cuda":
+        return EVALUATION_BATCH
+    sizes = range(min(samples, LARGEST_EVALUATION_BATCH), EVALUATION_BATCH, -1)
+    return next((size for size in sizes if samples % size == 0), LARGEST_EVALUATION_BATCH)
 
 
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:

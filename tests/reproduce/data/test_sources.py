@@ -193,3 +193,11 @@ def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):
     assert result.exit_code == 0, result.output
     cell = Record.load(tmp_path / "run").cell
     assert (cell.stem, cell.image_size, cell.augmentation) == ("cifar", 32, "flip_crop")
+
+
+@pytest.mark.parametrize(
+    ("samples", "device", "size"),
+    [(10_000, "cuda", 2000), (9_980, "cuda", 1996), (300, "cuda", 2000), (10_007, "cuda", 2000), (10_000, "cpu", 512)],
+)
+def test_a_gpu_evaluates_in_batches_of_one_shape(samples: int, device: str, size: int) -> None:
+    assert sources._evaluation_batch(samples, torch.device(device)) == size
