@@ -20,6 +20,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("petra_core", "reproduce", "benchmarks")
 RECORDS = "reports"
+BETTER_HEURISTICS = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"  # torch reads it: cuDNN chooses its kernels with more care
 
 
 def environment(device: "torch.device") -> dict[str, Any]:
@@ -27,6 +28,7 @@ def environment(device: "torch.device") -> dict[str, Any]:
     import torch
 
     cuda = device.type == "cuda"
+    heuristics = {"cudnn_heuristics": "B"} if cuda and os.environ.get(BETTER_HEURISTICS) == "1" else {}
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
@@ -41,6 +43,7 @@ def environment(device: "torch.device") -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32 if cuda else False,
+        **heuristics,
     }
 
 
