@@ -6,10 +6,12 @@ of a buffered stage, and everything around it stays as it is: who evaluates, wit
 graph. Blocks of the same shapes share what was compiled.
 
 Compiled functions round differently. They are made at the first evaluation of each kind (forward, reconstructed graph,
-evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed.
+evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed. Each batch
+shape is compiled separately, so an evaluation that is short beside the training runs within `uncompiled`.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import nn
 
 from petra_core.stages import Stage
 
-__all__ = ["compile_functions"]
+__all__ = ["compile_functions", "uncompiled"]
 
 #: More than a function has: forward, reconstructed graph with frozen buffers, recorded graph, evaluation mode, and with
 #: stashed weights.
@@ -48,6 +50,13 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
         # nn.Sequential, because it begins in a frame of torch. A copy of the module is not compiled.
         compiled = torch.compile(_calling(function), backend=backend, dynamic=False, **options)
         function._compiled_call_impl = compiled
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run compiled functions as the plain modules that they were made of, and compile nothing."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _calling(function: nn.Module) -> Callable[..., Any]:

@@ -64,6 +64,18 @@ def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
     assert first.device.type == "meta"
 
 
+def test_an_evaluation_can_do_without_the_compiler() -> None:
+    compiled_pipeline, _ = trained(methods.PETRA, "aot_eager")
+    plain, _ = trained(methods.PETRA, None)
+    plain.model.load_state_dict(compiled_pipeline.model.state_dict())
+    counters.clear()
+    [(images, _)] = toys.batches(1)
+    with compiled.uncompiled():
+        logits = compiled_pipeline.evaluate(images)
+    assert not counters["stats"], "nothing is compiled"
+    assert torch.equal(logits, plain.evaluate(images))
+
+
 @pytest.mark.slow
 def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
     """One reversible stage, whose graph is reconstructed; not vectorised, which takes inductor as long again to try.
