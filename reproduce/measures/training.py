@@ -24,6 +24,7 @@ One line of metrics an epoch:
     probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
+import contextlib
 import itertools
 import math
 import time
@@ -50,10 +51,10 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
-#: Seconds in which nothing is saved at the end of an epoch, for each byte of the last checkpoint above `SMALL`. The
-#: paper's networks have about 1 GB with all that is in flight, which takes seconds to write, and on a fast GPU an epoch
-#: takes no more.
-PAUSE, SMALL = 40e-9, 50e6
+#: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: so saving takes
+#: about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and on a fast
+#: GPU an epoch takes no longer.
+PAUSE, QUICK = 50.0, 0.1
 Engine = Pipeline | ForwardGradients  # what is trained
 
 
@@ -118,6 +119,7 @@ class Trainer:
         self._seconds = 0.0
         self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
         self._saved = time.monotonic()
+        self._saving_seconds = 0.0  # of the last checkpoint
 
     def _engine(self, stages: list[Stage]) -> Engine:
         """The pipeline, over the devices and processes of the context. Raises: UnsupportedError: they do not fit."""
@@ -239,10 +241,11 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _worth_saving(self) -> bool:
-        """Whether to save after an epoch: not soon after a large checkpoint, unless a team has to do so at once."""
-        file = self._record.checkpoint
-        size = file.stat().st_size if self._context.team.size == 1 and file.exists() else 0
-        return time.monotonic() - self._saved >= PAUSE * max(0.0, size - SMALL)
+        """Return whether to save after an epoch: a team always, one process not soon after a slow checkpoint."""
+        if self._context.team.size > 1:
+            return True
+        pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), self._context.how.checkpoint_seconds)
+        return time.monotonic() - self._saved >= pause
 
     def _losses_at_heads(self) -> torch.Tensor:
         """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""
@@ -286,7 +289,8 @@ class Trainer:
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics():
+        as_they_are = compiled.uncompiled() if self._context.how.compiled else contextlib.nullcontext()
+        with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics(), as_they_are:
             turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
@@ -349,6 +353,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint: the full pipeline, the position, and the sums of the epoch under way."""
+        started = time.monotonic()
         self._record.check_held()
         pipeline = self.pipeline.state_dict()
         workers = pipeline.pop("workers")
@@ -368,6 +373,7 @@ class Trainer:
         }
         self._context.team.save(self._record, self.pipeline.micro_batches, common, workers)
         self._saved = time.monotonic()
+        self._saving_seconds = self._saved - started
 
     def resume(self) -> None:
         """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.

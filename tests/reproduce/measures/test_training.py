@@ -180,7 +180,7 @@ def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monke
     assert outcome(tmp_path) == whole(CHAIN)
 
 
-def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whole, monkeypatch):
+def test_a_slow_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whole, monkeypatch):
     saved = []
 
     def note(trainer):
@@ -188,13 +188,23 @@ def test_a_large_checkpoint_is_not_written_after_every_short_epoch(tmp_path, who
         save(trainer)
 
     save = training.Trainer.save
-    monkeypatch.setattr(training, "PAUSE", 1.0)  # a second for each byte
-    monkeypatch.setattr(training, "SMALL", 0)
+    monkeypatch.setattr(training, "PAUSE", 1e9)
+    monkeypatch.setattr(training, "QUICK", 0.0)
     monkeypatch.setattr(training.Trainer, "save", note)
     stop_after(2 * BATCHES + 1, tmp_path, CHAIN)
     assert saved == [(1, 0), (2, 1)], "not after the second epoch; where it is stopped in the third"
     run(CHAIN, tmp_path)
     assert outcome(tmp_path) == whole(CHAIN)
+
+
+def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(training, "PAUSE", 1e9)
+    monkeypatch.setattr(training, "QUICK", 0.0)
+    monkeypatch.setattr(training.Trainer, "_save_or_stop", lambda trainer: None)  # at ends of epochs alone
+    monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append(trainer.epoch))
+    run(CHAIN, tmp_path, checkpoint_seconds=0.0)
+    assert saved == list(range(1, CHAIN.epochs))
 
 
 def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
