@@ -52,8 +52,8 @@ from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
 #: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: so saving
-#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and on
-#: a fast GPU an epoch takes no longer.
+#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and
+#: on a fast GPU an epoch takes no longer.
 PAUSE, QUICK = 50.0, 0.1
 Engine = Pipeline | ForwardGradients  # what is trained
 
