@@ -1,0 +1,44 @@
+"""The command that compares bits before and after a change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from tests import bitwise
+
+ONE = {"chain8 PETRA": {"losses": "a", "weights": "b"}}
+
+
+def test_differences_name_the_training_and_the_part() -> None:
+    assert bitwise.differences(ONE, ONE) == []
+    assert bitwise.differences(ONE, {"chain8 PETRA": {"losses": "a", "weights": "c"}}) == [
+        "chain8 PETRA: weights differ"
+    ]
+    assert bitwise.differences(ONE, {}) == ["chain8 PETRA: losses and weights differ"]
+
+
+def test_a_training_is_repeatable_and_its_hash_depends_on_the_method() -> None:
+    petra, again, backpropagation = (
+        bitwise._hash(bitwise.cell("chain8", method))
+        for method in (methods.PETRA, methods.PETRA, methods.BACKPROPAGATION)
+    )
+    assert petra == again
+    assert petra[0] != backpropagation[0]
+    assert petra[1] != backpropagation[1]
+
+
+def test_the_exit_status_tells_whether_bits_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bitwise, "FILE", tmp_path / "bitwise.json")
+    monkeypatch.setattr(bitwise, "hashes", lambda: ONE)
+    assert bitwise.main([]) == 2, "nothing is stored for this machine"
+    assert "--write" in capsys.readouterr().err
+    assert bitwise.main(["--write"]) == 0
+    assert bitwise.main([]) == 0
+    changed = {bitwise.machine(): {"chain8 PETRA": {"losses": "z", "weights": "b"}}}
+    bitwise.FILE.write_text(json.dumps(changed), encoding="utf-8")
+    assert bitwise.main([]) == 1
+    assert "losses differ" in capsys.readouterr().out
