@@ -242,6 +242,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Change the engine at 200 places, one at a time, and see whether its tests notice; takes an hour or more."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.mutants", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """Try docs/cluster.md with a Slurm of one node, started for that; skipped where Slurm is not installed."""
     install(session, "tests")
