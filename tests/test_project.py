@@ -80,6 +80,24 @@ def test_the_installed_command_is_the_command_line(
     assert capsys.readouterr().out == f"petra, version {petra_core.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("subject", "accepted"),
+    [
+        ("table3: accept records without memory growth", True),
+        ("petra_core/models, docs: rename a block\n\nThe reason.", True),
+        ("Merge branch 'docs'", True),
+        ("records: " + "x" * 63, True),
+        ("records: " + "x" * 64, False),
+        ("Accept records without memory growth", False),
+        ("table3:accept records", False),
+    ],
+)
+def test_the_commit_hook_accepts_subjects_with_an_area_and_at_most_72_characters(subject: str, accepted: bool) -> None:
+    """Search as pre-commit does: `--multiline` sets these flags."""
+    (pattern,) = re.findall(r"entry: '(.+)'", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert bool(re.search(pattern, f"{subject}\n", re.MULTILINE | re.DOTALL)) is accepted
+
+
 def test_no_source_file_is_ignored() -> None:
     """The pattern `data/`, meant for data sets, once hid the package reproduce.data: it ran, and was in no commit."""
     hidden = listed("--others", "--ignored", "--exclude-standard", "petra_core", "reproduce", "benchmarks", "tests")
