@@ -22,7 +22,7 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 
 CONSTRAINTS = "constraints.txt"
-PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "noxfile.py")
+PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "docs", "noxfile.py")
 # Of tests: pytest-xdist fills the cores, and more threads would only get into each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -325,6 +325,14 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", *PYTHON_FILES)
     session.run("ruff", "format", "--check", *PYTHON_FILES)
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site in build/site. Arguments go to `mkdocs build`; every warning is an error."""
+    session.install("--group=docs", "--constraint", CONSTRAINTS)
+    # Not a warning about our pages but the announcement that mkdocs.yml mentions.
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

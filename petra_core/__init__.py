@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from petra_core.pipeline import Pipeline
     from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
 
+#: The version of the suite. pyproject.toml reads it from here, and records name it.
+__version__ = "0.2.0"
+
 __all__ = [
     "BufferedStage",
     "CheckpointError",

@@ -1,8 +1,14 @@
-"""`python -m reproduce`."""
+"""`python -m reproduce`; installed, the same is the command `petra`."""
 
-if __name__ == "__main__":
+
+def run(program: str = "petra") -> None:
+    """Run the command line, under the name that its help shows."""
     from reproduce.commands.cli import main
     from reproduce.teams.launch import leaving_at_once
 
     with leaving_at_once():
-        main(prog_name="python -m reproduce")
+        main(prog_name=program)
+
+
+if __name__ == "__main__":
+    run("python -m reproduce")

@@ -1,5 +1,6 @@
 """What the repository promises as a whole: commands, pinned versions, and files that belong to no machine."""
 
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+import petra_core
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,8 +65,37 @@ def test_readme_names_every_session_and_no_other() -> None:
     assert {name or function for name, function in defined} == set(re.findall(r"^\| `(.+?)` \|", table, re.M))
 
 
-def test_citation_names_the_version_of_the_project() -> None:
-    assert f"\nversion: {PROJECT['project']['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+def test_citation_and_changelog_name_the_version_of_the_project() -> None:
+    assert f"\nversion: {petra_core.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest == petra_core.__version__
+
+
+def test_the_installed_command_is_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["petra", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        pkgutil.resolve_name(PROJECT["project"]["scripts"]["petra"])()
+    assert capsys.readouterr().out == f"petra, version {petra_core.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("subject", "accepted"),
+    [
+        ("table3: accept records without memory growth", True),
+        ("petra_core/models, docs: rename a block\n\nThe reason.", True),
+        ("Merge branch 'docs'", True),
+        ("records: " + "x" * 63, True),
+        ("records: " + "x" * 64, False),
+        ("Accept records without memory growth", False),
+        ("table3:accept records", False),
+    ],
+)
+def test_the_commit_hook_accepts_subjects_with_an_area_and_at_most_72_characters(subject: str, accepted: bool) -> None:
+    """Search as pre-commit does: `--multiline` sets these flags."""
+    (pattern,) = re.findall(r"entry: '(.+)'", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert bool(re.search(pattern, f"{subject}\n", re.MULTILINE | re.DOTALL)) is accepted
 
 
 def test_no_source_file_is_ignored() -> None:

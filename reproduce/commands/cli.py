@@ -6,6 +6,7 @@ Ctrl-C, after which the same command goes on.
 
 import click
 
+import petra_core
 from reproduce.commands.data import data
 from reproduce.commands.partition import partition
 from reproduce.commands.records import records
@@ -15,6 +16,7 @@ from reproduce.commands.train import train
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(petra_core.__version__)
 def main() -> None:
     """Reproduce PETRA (arXiv 2406.02052) and the methods it competes with."""
 

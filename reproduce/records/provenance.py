@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import petra_core
+
 if TYPE_CHECKING:
     import torch
 
@@ -72,7 +74,7 @@ def code() -> tuple[dict[str, Any], str]:
 
     Works without git and outside a checkout, and says so.
     """
-    version = _version("petra-suite")
+    version = petra_core.__version__
     try:
         # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
         _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
