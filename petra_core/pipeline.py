@@ -70,8 +70,8 @@ class Pipeline:
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
             and its input as reconstructed or kept. For measurements; it must not change what it is given.
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
-            makes the pipeline with the same arguments and takes the same steps; it trains its own stages, and the
-            others may be on the meta device. Needs a seed. None: all stages are trained here.
+            makes the pipeline with the same arguments and takes the same steps, which is compared; it trains its own
+            stages, and the others may be on the meta device. Needs a seed. None: all stages are trained here.
         replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
