@@ -120,7 +120,8 @@ def predicted_peak(run: MemoryRun) -> int:
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
-        stages = predict(run.stages(), method, *run.micro_batch(), accumulation=run.accumulation, optimizer=SGD)
+        outlined, batch = run.stages(), run.micro_batch()
+    stages = predict(outlined, method, *batch, accumulation=run.accumulation, optimizer=SGD)
     if method.pipelined:
         held = sum(sum(stage.held.values()) + stage.peak["gradients"] for stage in stages)
         return held + max(stage.peak["graph"] - stage.held["graph"] for stage in stages)

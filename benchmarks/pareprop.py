@@ -126,7 +126,8 @@ def allocated(run: ParepropRun, device: torch.device) -> int:
 def predicted_peak(run: ParepropRun) -> int:
     """The allocated peak from shapes: what lasts, gradients and messages of one stage (of two that overlap), graphs."""
     with torch.device("meta"):
-        per_stage = footprints(run.stages(), run.method, *run.micro_batch(), optimizer=SGD)
+        stages, batch = run.stages(), run.micro_batch()
+    per_stage = footprints(stages, run.method, *batch, optimizer=SGD)
     lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
     messages = [stage.peak["messages"] for stage in of_footprints(per_stage, run.method)]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)

@@ -356,8 +356,7 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
             recorder.comparisons.append(Comparison(group, "time", TICK, limit, high=aim_on_chain(options, limit)))
         del calls, others, pipeline
         gc.collect()
-    if autocast is None:  # nothing is predicted of mixed precision
-        _print_predicted(stages, x, y)
+    _print_predicted(stages, x, y, autocast)
     return recorder.finish(complete)
 
 
@@ -413,9 +412,10 @@ def _of_evaluations(benchmark: Benchmark, sought: Comparison) -> float | None:
     return None
 
 
-def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor) -> None:
+def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor, autocast: torch.dtype | None) -> None:
     def held(method: Method) -> int:
-        return sum(stage.held[kind] for stage in predict(stages(), method, x, y, optimizer=sgd) for kind in HELD)
+        predicted = predict(stages(), method, x, y, optimizer=sgd, autocast=autocast)
+        return sum(stage.held[kind] for stage in predicted for kind in HELD)
 
     print("  held between ticks, predicted: " + ", ".join(f"{m} {held(m) / 1e6:.1f} MB" for m in methods.PAPER))
 

@@ -7,9 +7,12 @@ schedule which messages a tick brings, so nothing is announced and nobody is ask
 
 import abc
 import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from petra_core.recipe import OptimizerFactory
 from petra_core.schedule import Action, Tick
 from petra_core.stages import Stage
 from petra_core.tape import Streams
@@ -33,6 +36,42 @@ class Channel(abc.ABC):
     count: int
     replicas: tuple[int, ...]
     replica: int
+
+    @abc.abstractmethod
+    def check_settings(
+        self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
+    ) -> None:
+        """Compare the arguments of the pipeline with those of all ranks, as it is made; all ranks call this.
+
+        Args:
+            settings: values by name that must be equal.
+            stages: of the whole pipeline.
+            optimizer: makes the optimizer of a stage.
+
+        Raises:
+            ValueError: two ranks differ; raised on all ranks.
+
+        """
+
+    @abc.abstractmethod
+    def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
+        """Compare, at the first steps and at some later ones, what the ranks were given; all ranks call this.
+
+        Args:
+            micro_batch: number of the micro-batch that enters.
+            inputs: of stage 0.
+            target: of the loss.
+            learning_rate: that was set last; None before it was set.
+
+        Raises:
+            ValueError: the ranks of stage 0 and of the head have different micro-batches, or two ranks different
+                learning rates; raised on all ranks.
+
+        """
+
+    @abc.abstractmethod
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of all ranks, on the CPU, in the order of the ranks; all ranks call this."""
 
     @abc.abstractmethod
     def begin(self, tick: Tick) -> None:

@@ -70,8 +70,8 @@ class Pipeline:
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
             and its input as reconstructed or kept. For measurements; it must not change what it is given.
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
-            makes the pipeline with the same arguments and takes the same steps; it trains its own stages, and the
-            others may be on the meta device. Needs a seed. None: all stages are trained here.
+            makes the pipeline with the same arguments and takes the same steps, which is compared; it trains its own
+            stages, and the others may be on the meta device. Needs a seed. None: all stages are trained here.
         replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
@@ -175,11 +175,47 @@ class Pipeline:
         self._recordings: list[Recording] = []
         self.trace: Trace | None = None
         self._unfinished_tick = False
+        self._learning_rate: float | None = None  # that was set last
+        if channel is not None:
+            channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
 
     @property
     def model(self) -> nn.Sequential:
-        """The network as a plain model from input to logits; shares the stages' weights."""
+        """The network as a plain model from input to logits; shares the stages' weights.
+
+        Raises:
+            RuntimeError: other processes train some of the stages, which are not trained here.
+
+        """
+        own = self._own_stages
+        if len(own) < len(self.stages):
+            raise RuntimeError(
+                f"this process trains stages {own.start} to {own.stop - 1} of {len(self.stages)}, so here the plain "
+                f"model would have untrained stages. Call gather() on every rank: it returns the state of the whole "
+                f"plain model. For the modules as they are here, use petra_core.models.sequential(pipeline.stages)"
+            )
         return sequential(self.stages)
+
+    def gather(self) -> dict[str, Tensor]:
+        """Return a copy of the plain model's state, on the CPU; every process calls this and gets all of it.
+
+        Over several processes each stage's state comes from the process that trains it. The names are those of
+        `petra_core.models.sequential(stages).state_dict()`, so any process, or another program, can load it there.
+
+        Raises:
+            TypeError: a module has extra state that is no tensor.
+            ChannelError: another process has died or does not call this.
+
+        """
+        own = self._own_stages
+        first = sum(len(stage.parts()) for stage in self.stages[: own.start])
+        tensors: dict[str, Tensor] = {}
+        for name, value in sequential(self.stages[own.start : own.stop]).state_dict().items():
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{name} is a {type(value).__name__}, and only tensors can be gathered")
+            number, rest = name.split(".", 1)
+            tensors[f"{int(number) + first}.{rest}"] = value.detach().to("cpu", copy=True)
+        return tensors if self._channel is None else self._channel.gather(tensors)
 
     @property
     def in_flight(self) -> int:
@@ -207,11 +243,14 @@ class Pipeline:
 
         Raises:
             ChannelError: another process has died or hangs.
-            ValueError: the shape or dtype differs from that of the micro-batches before.
+            ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
+                different micro-batches.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
 
         """
         streams = as_streams(inputs)
+        if self._channel is not None:
+            self._channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self._shapes.check(self.micro_batches, (*streams, target))
         first, last = self._workers[0], self._workers[-1]
         number = self.micro_batches
@@ -303,6 +342,7 @@ class Pipeline:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use `learning_rate` for every parameter, from the next tick on."""
+        self._learning_rate = learning_rate
         for optimizer in self.optimizers:
             set_rate(optimizer, learning_rate)
 

@@ -39,21 +39,25 @@ strides may mean other kernels, which round differently.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from math import gcd, lcm
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from petra_core.ages import of_stages
 from petra_core.channel import Channel
+from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage
 from petra_core.distributed.exchange import OUTSIDE, Exchange, Peer
+from petra_core.distributed.gathering import gather
 from petra_core.distributed.groups import CPU, PATIENCE, new_group
 from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.peers import Inlet, Outlet
 from petra_core.distributed.replicas import Replicas
+from petra_core.recipe import OptimizerFactory
 from petra_core.schedule import Action, Kind, Tick
 from petra_core.shares import owned, places
 from petra_core.stages import Stage
@@ -61,6 +65,8 @@ from petra_core.tape import Streams
 from petra_core.worker import Message
 
 __all__ = ["ProcessChannel"]
+
+FIRST_STEPS = 8  # at each of which the ranks compare their micro-batches
 
 
 class ProcessChannel(Channel):
@@ -75,9 +81,13 @@ class ProcessChannel(Channel):
         wire: the device on which messages are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
         patience: how long a message is waited for.
         batched: whether all messages of a tick start together at its end, on all ranks alike; None: over NCCL.
+        compare_every: how often the ranks compare the micro-batches that they were given: at the first 8 steps and at
+            every step whose number is a multiple of this. A comparison takes a SHA-256 of the micro-batch, copied to
+            the CPU, and two small all-gathers, at which the ranks wait for one another. None: never.
 
     Raises:
-        ValueError: partition and replicas do not fit the number of ranks, or give a rank no stage.
+        ValueError: partition and replicas do not fit the number of ranks, or give a rank no stage, or differ between
+            the ranks.
         RuntimeError: torch.distributed is not initialised.
         ChannelError: a neighbour does not answer.
 
@@ -92,11 +102,16 @@ class ProcessChannel(Channel):
         wire: torch.device = CPU,
         patience: timedelta = PATIENCE,
         batched: bool | None = None,
+        compare_every: int | None = 256,
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group before")
         ranks = range(dist.get_world_size()) if ranks is None else ranks
         place = list(ranks).index(dist.get_rank())
+        self._group = new_group(ranks, wire, patience)
+        cut = {"partition": partition, "replicas of the parts": replicas}
+        agree(self._group, cut, "Make the channel with the same partition on every rank")
+        self._compare_every, self._steps = compare_every, 0
         parts = places(partition, replicas, len(ranks))
         number = next(number for number, part in enumerate(parts) if place in part)
         self._part = parts[number]
@@ -105,7 +120,6 @@ class ProcessChannel(Channel):
         self.replicas = of_stages(partition, counts) if max(counts) > 1 else ()
         self.replica = place - self._part.start
         self._wire = wire
-        self._group = new_group(ranks, wire, patience)
         self._exchange = Exchange(self._group, batched=wire.type == "cuda" if batched is None else batched)
         self._twins = Replicas([ranks[twin] for twin in self._part], wire=wire, patience=patience)
         self._twins.before = self.settle
@@ -155,6 +169,32 @@ class ProcessChannel(Channel):
         self._exchange.end()
         for greeting in greetings:
             greeting.wait()
+
+    def check_settings(
+        self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
+    ) -> None:
+        values = {**settings, "stages": list(map(describe_stage, stages)), **describe_optimizer(optimizer)}
+        agree(self._group, values, "Make the pipeline with the same arguments on every rank")
+
+    def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
+        step, self._steps = self._steps, self._steps + 1
+        if self._compare_every is None or (step >= FIRST_STEPS and step % self._compare_every):
+            return
+        values: dict[str, Any] = {"learning rate": learning_rate}
+        if 0 in self.stages or self.count - 1 in self.stages:  # the other ranks use neither inputs nor targets
+            values[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
+        agree(
+            self._group,
+            values,
+            "Give every rank the same micro-batches in the same order, such as by "
+            "DataLoader(generator=torch.Generator().manual_seed(0)), and the same learning rate: the loss is known to "
+            "the rank of the head only, and a schedule that depends on it needs a broadcast",
+        )
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of all ranks, on the CPU, in the order of the ranks; of replicas those of the first."""
+        self.settle()
+        return gather(self._group, tensors)
 
     def begin(self, tick: Tick) -> None:
         """Expect what the neighbours send in this tick."""

@@ -18,7 +18,7 @@ are the same network with twice as many stages and twice the staleness. Merged o
 functions one at a time, so a backward never holds the graphs of both.
 
 Attention is `scaled_dot_product_attention`, whose fused kernels save less for the backward than the plain form does.
-`petra_core.prediction.memory` predicts the plain form, since which kernel will run is known on the device alone.
+Which kernel runs depends on the device; `petra_core.prediction.memory` predicts the one that PyTorch chooses there.
 
 Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
 distribution of deviation 0.02. LayerNorm has PyTorch's eps.

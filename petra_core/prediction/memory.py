@@ -1,17 +1,32 @@
-"""Memory predicted: what a stage will hold, from shapes and the method alone.
+"""Predict what each stage will hold, from shapes and the method.
 
-The ledger (`petra_core.ledger`) measures what a run holds; here the same quantities come from closed formulas, without
-running anything: shapes and graph sizes from one pass on the meta device (`footprints`), the rest from Table 1 of the
-paper (`petra_core.prediction.footprint`), so the two can be compared, and the comparison can fail. Float32 or float64
-without autocast; temporaries inside an operation are in neither.
+The ledger (`petra_core.ledger`) measures what a run holds. Here the same quantities come from closed formulas and
+nothing is allocated: shapes and graph sizes come from one pass with fake tensors (`footprints`), the rest from Table 1
+of the paper (`petra_core.prediction.footprint`). The two can be compared, and the comparison can fail. Temporaries
+inside an operation are in neither.
+
+What a graph saves depends on the kernel, and the kernel on the device: fused attention saves its output and one number
+for each query, the plain form saves the probabilities of all pairs of tokens. The meta device only has plain kernels.
+So the fake tensors claim to be on the device of the run, and PyTorch chooses the kernels that it would choose there.
+
+A warning says where that is not exact:
+
+    a device that this machine lacks   its kernels cannot be asked for; the prediction is the one for the CPU
+    LSTM                               saves a workspace whose size only its kernel knows; predicted too small
 """
 
+import contextlib
 import copy
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
@@ -21,8 +36,11 @@ from petra_core.prediction.footprint import Footprint, StagePrediction, joined, 
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
+from petra_core.worker import devices_of
 
 __all__ = ["footprints", "predict"]
+
+CPU = torch.device("cpu")
 
 
 def footprints(
@@ -32,16 +50,22 @@ def footprints(
     target: Tensor,
     *,
     optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
     messages: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> tuple[Footprint, ...]:
-    """The bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as of `predict`."""
-    streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
-    target = target.to("meta")
+    """Return the bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as in `predict`."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    streams = as_streams(inputs)
     per_stage = []
-    for index, stage in enumerate(stages):
+    for index, (stage, where) in enumerate(zip(stages, _places(stages, device), strict=True)):
         blocks = []
         for part in stage.parts():
-            block, streams = _of_block(part, method, streams, target, optimizer, messages if index else None, messages)
+            streams = tuple(_imitated(mode, stream, where) for stream in streams)
+            below = messages if index else None
+            fake = _imitated_block(mode, part, where)
+            with _evaluation_of(index):
+                block, streams = _of_block(fake, method, mode, streams, target, optimizer, autocast, below, messages)
             blocks.append(block)
         whole = joined(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
@@ -58,10 +82,12 @@ def predict(
     *,
     accumulation: int = 1,
     optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
     messages: torch.dtype | None = None,
     replicas: Sequence[int] | None = None,
     forward_weights: ForwardWeights = ForwardWeights.CURRENT,
     correction: Correction | None = None,
+    device: torch.device | None = None,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
@@ -72,35 +98,141 @@ def predict(
         target: its target, of which only shape and dtype are used.
         accumulation: k in 1..32.
         optimizer: as for `Pipeline`.
+        autocast: as for `Pipeline`.
         messages: as for `Pipeline`.
         replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
         forward_weights: as for `Pipeline`.
         correction: as for `Pipeline`.
+        device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
+            of each stage, and the CPU for stages on the meta device. The kernels of a device that this machine does not
+            have are unknown here: a warning says so, and the prediction is the one for the CPU.
 
     Raises:
         ValueError: k is not in 1..32, or the replicas do not fit.
 
     """
     check_accumulation(accumulation)
-    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
+    per_stage = footprints(
+        stages, method, inputs, target, optimizer=optimizer, autocast=autocast, messages=messages, device=device
+    )
     return of_footprints(
         per_stage, method, accumulation, replicas, forward_weights=forward_weights, correction=correction
     )
 
 
+def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.device]:
+    """Return the device whose kernels each stage is predicted with, and warn of what will not be exact."""
+    wanted = devices_of(stages) if device is None else [device] * len(stages)
+    places = [CPU if place.type == "meta" else place for place in wanted]
+    absent = sorted({place.type for place in places if not _is_here(place)})
+    if absent:
+        warnings.warn(
+            f"memory is predicted with the kernels of the CPU, since this machine has no {' or '.join(absent)} device: "
+            f"attention, recurrent layers and autocast may save more or less there. For an exact prediction, predict "
+            f"on a machine that has the device",
+            stacklevel=4,
+        )
+    recurrent = [index for index, stage in enumerate(stages) if any(isinstance(m, nn.LSTM) for m in stage.modules())]
+    if recurrent:
+        warnings.warn(
+            f"memory of stages {recurrent} is predicted too small: an LSTM saves a workspace for its backward, whose "
+            f"size only its kernel knows. Read Pipeline.memory() of a short run",
+            stacklevel=4,
+        )
+    return [place if _is_here(place) else CPU for place in places]
+
+
+def _is_here(device: torch.device) -> bool:
+    return device.type == "cpu" or bool(torch.get_device_module(device).is_available())
+
+
+def _imitated(mode: FakeTensorMode, tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor without memory that claims to be on `device`, with the layout of `tensor`."""
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+
+
+def _imitated_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> Stage:
+    """Return a copy of a block whose tensors take no memory, those that are neither parameters nor buffers included."""
+    attributes = (value for module in block.modules() for value in vars(module).values() if isinstance(value, Tensor))
+    tensors = chain(block.parameters(), block.buffers(), attributes)
+    return copy.deepcopy(block, {id(tensor): _imitated(mode, tensor, device) for tensor in tensors})
+
+
+@contextlib.contextmanager
+def _evaluation_of(index: int) -> Iterator[None]:
+    """Explain an error inside as one of an evaluation without values."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            f"stage {index} was evaluated with fake tensors, which have shapes and no values, to predict its memory. "
+            f"The memory of a function that reads values of tensors, as in `if x.sum() > 0`, cannot be predicted: read "
+            f"Pipeline.memory() of a run"
+        )
+        raise
+
+
+def _precision(device: torch.device, autocast: torch.dtype | None) -> torch.autocast:
+    """Return the automatic mixed precision of a part: that of the pipeline, else that of the caller."""
+    kind = device.type
+    if autocast is None and torch.is_autocast_enabled(kind):
+        autocast = torch.get_autocast_dtype(kind)
+    return torch.autocast(kind, dtype=autocast, enabled=autocast is not None, cache_enabled=False)
+
+
+ATEN = torch.ops.aten
+NORMALIZATIONS = {
+    ATEN.native_layer_norm.default,
+    ATEN.native_group_norm.default,
+    ATEN.native_batch_norm.default,
+    ATEN._native_batch_norm_legit.default,
+    ATEN._native_batch_norm_legit.no_stats,
+}
+
+
+class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's has no types
+    """Give statistics of normalizations in mixed precision the dtype that the CPU's kernels save them in, float32.
+
+    PyTorch's fake kernels for the CPU return them in the dtype of the input, as the real ones do without such weights.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        mixed = any(isinstance(weight, Tensor) and weight.dtype is torch.float32 for weight in args[1:])
+        if func in NORMALIZATIONS and mixed and args[0].device.type == "cpu":
+            return (result[0], *(statistics.float() for statistics in result[1:]))
+        return result
+
+
 def _of_block(
     block: Stage,
     method: Method,
+    mode: FakeTensorMode,
     streams: Streams,
     target: Tensor,
     optimizer: OptimizerFactory | None,
+    autocast: torch.dtype | None,
     below: torch.dtype | None,
     above: torch.dtype | None,
 ) -> tuple[Footprint, Streams]:
-    """The footprint of a block by a pass on the meta device, and its output; messages are narrowed to dtypes."""
-    block = copy.deepcopy(block).to("meta").train()
-    with torch.enable_grad(), SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved:
-        tape = block.record_loss(streams, target) if isinstance(block, HeadStage) else block.record(streams)
+    """Return the footprint of a block of fake tensors, and its output; messages are narrowed to dtypes."""
+    device = streams[0].device
+    with (
+        mode,
+        _MixedStatistics(),  # type: ignore[no-untyped-call]  # PyTorch's has no types
+        device,  # of tensors that the block makes
+        _precision(device, autocast),
+        torch.enable_grad(),
+        SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
+    ):
+        if isinstance(block, HeadStage):
+            tape = block.record_loss(streams, _imitated(mode, target, device))
+        else:
+            tape = block.record(streams)
     assert tape.outputs is not None
     is_head = isinstance(block, HeadStage)
     lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
@@ -123,9 +255,9 @@ def _of_block(
     return footprint, tape.outputs
 
 
-def _optimizer_bytes(stage: Stage, factory: OptimizerFactory | None) -> int:
-    """Bytes of the optimizer's state after its first step, by a step on the meta device."""
-    parameters = [nn.Parameter(p.detach().to("meta")) for p in stage.parameters() if p.requires_grad]
+def _optimizer_bytes(block: Stage, factory: OptimizerFactory | None) -> int:
+    """Return the bytes of the optimizer's state after its first step with the fake parameters of a block."""
+    parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
     if factory is None or not parameters:
         return 0
     optimizer = factory(parameters)

@@ -146,7 +146,8 @@ def stage_lines(measured: Balance) -> Iterator[str]:
     cell = measured.cell
     yield (
         f"{cell.coupled}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
-        f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns"
+        f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns; "
+        f"memory as predicted for {measured.device}"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
     for stage, (cost, held) in enumerate(zip(measured.costs, measured.held, strict=True)):

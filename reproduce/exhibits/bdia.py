@@ -93,8 +93,8 @@ def _held(frames: Frames) -> Table:
             amount("their share, %", lambda row: share(row["network"]), 2, without="not run"),
         ],
         notes=[
-            "The allocator's peak and not a prediction: fused attention keeps less for its backward than follows from "
-            "the shapes. How the published numbers were measured is unknown."
+            "The allocator's peak and not a prediction: it includes the temporaries of operations. How the published "
+            "numbers were measured is unknown."
         ],
     )
 

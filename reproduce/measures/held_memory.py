@@ -41,7 +41,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """
     assert isinstance(cell, MemoryCell)
     method = methods.by_name(cell.method)
-    prediction = predicted(cell)
+    prediction = predicted(cell, context.device)
     _check_fits(cell, sum(stage.total for stage in prediction), context.device)
     witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
@@ -61,17 +61,19 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     }
 
 
-def predicted(cell: MemoryCell) -> tuple[StagePrediction, ...]:
-    """Predict what each stage will hold, from shapes: nothing is allocated."""
+def predicted(cell: MemoryCell, device: torch.device | None = None) -> tuple[StagePrediction, ...]:
+    """Predict what each stage will hold on `device` (None: the CPU), from shapes: nothing is allocated."""
     dataset = catalogue.by_name(cell.dataset)
     with torch.device("meta"):
-        return predict(
-            networks.build(cell, dataset.num_classes),
-            methods.by_name(cell.method),
-            *micro_batch(cell, dataset.num_classes),
-            accumulation=cell.accumulation,
-            optimizer=SGD,
-        )
+        stages, batch = networks.build(cell, dataset.num_classes), micro_batch(cell, dataset.num_classes)
+    return predict(
+        stages,
+        methods.by_name(cell.method),
+        *batch,
+        accumulation=cell.accumulation,
+        optimizer=SGD,
+        device=device,
+    )
 
 
 def _check_fits(cell: MemoryCell, needed: int, device: torch.device) -> None:

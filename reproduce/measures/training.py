@@ -40,6 +40,7 @@ from petra_core.finite import REMEDY
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
+from petra_core.stages import sequential
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
@@ -290,7 +291,8 @@ class Trainer:
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
         as_they_are = compiled.uncompiled() if self._context.how.compiled else contextlib.nullcontext()
-        with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics(), as_they_are:
+        model = sequential(self.pipeline.stages)
+        with self._replicas.averaged_statistics(model), self.pipeline.averaged_statistics(), as_they_are:
             turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
@@ -343,7 +345,7 @@ class Trainer:
             "train_seconds": round(seconds, 4),
             "evaluation_seconds": round(sum(line["evaluation_seconds"] for line in metrics), 4),
             "images_per_second": self._speed(self.pipeline.micro_batches, seconds),
-            "parameters": sum(p.numel() for p in self.pipeline.model.parameters()),
+            "parameters": sum(p.numel() for stage in self.pipeline.stages for p in stage.parameters()),
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": stages,
@@ -449,8 +451,9 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Engine, context: Context) -> None:
     """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    with context.team.replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
-        own_entries = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
+    model = sequential(pipeline.stages)
+    with context.team.replicas.averaged_statistics(model), pipeline.averaged_statistics():
+        own_entries = {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta}
     state = context.team.gather(own_entries)
     if not context.team.leads:
         return

@@ -36,10 +36,18 @@ REPETITIONS = 5  # timed turns of each stage
 
 @dataclass(frozen=True)
 class Balance:
-    """The stages of a network (`cell` has its method and k) with their costs, and the cuts that follow from them."""
+    """The stages of a network (`cell` has its method and k) with their costs, and the cuts that follow from them.
+
+    Attributes:
+        cell: the network, its method and k.
+        costs: of each stage.
+        device: the device with whose kernels memory is predicted.
+
+    """
 
     cell: StageCostCell
     costs: tuple[Cost, ...]
+    device: str = "cpu"
 
     @classmethod
     def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
@@ -77,7 +85,7 @@ class Balance:
     @property
     def footprints(self) -> tuple[Footprint, ...]:
         """Bytes that each stage takes for a micro-batch."""
-        return _footprints(replace(self.cell, accumulation=1))  # they do not depend on k
+        return _footprints(replace(self.cell, accumulation=1), self.device)  # they do not depend on k
 
     def even(self, processes: int) -> Cut:
         """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
@@ -146,7 +154,7 @@ class Balance:
 
 
 @cache
-def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
+def _footprints(cell: StageCostCell, device: str) -> tuple[Footprint, ...]:
     import torch
 
     from petra_core.prediction.memory import footprints
@@ -154,7 +162,8 @@ def _footprints(cell: StageCostCell) -> tuple[Footprint, ...]:
 
     with torch.device("meta"):
         images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
-    return footprints(networks.outlined(cell), methods.by_name(cell.method), images, labels, optimizer=SGD)
+    method, where = methods.by_name(cell.method), torch.device(device)
+    return footprints(networks.outlined(cell), method, images, labels, optimizer=SGD, device=where)
 
 
 def measured(
@@ -163,7 +172,7 @@ def measured(
     """Time the stages of the cell's network on `device`; arguments as of `stage_costs.timed`."""
     from reproduce.measures import stage_costs
 
-    return Balance.of_rows(cell, stage_costs.timed(cell, device, begin))
+    return replace(Balance.of_rows(cell, stage_costs.timed(cell, device, begin)), device=str(device))
 
 
 def of_training(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:

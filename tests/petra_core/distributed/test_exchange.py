@@ -20,6 +20,7 @@ from petra_core.distributed.groups import ChannelError
 from petra_core.distributed.layout import HEADER_BYTES
 from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
+from petra_core.models import sequential
 from petra_core.schedule import Action, Clock, Kind, Tick
 from petra_core.worker import Message, Worker
 from tests import toys
@@ -195,7 +196,7 @@ def in_order(rank: int, parts: Parts, method: Method, rows: int) -> None:
             toys.train(pipeline, data[:8], drain=False)
             assert not batched or all(tick_in_order(tick) for tick in ticks(log))
             before_evaluation = len(log)
-            with replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
+            with replicas.averaged_statistics(sequential(pipeline.stages)), pipeline.averaged_statistics():
                 pipeline.evaluate(data[0][0])
                 pipeline.evaluate(data[1][0])
             after_evaluation = len(log)

@@ -12,6 +12,7 @@ from petra_core import HeadStage, Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
+from petra_core.models import sequential
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes, of_process
@@ -116,7 +117,7 @@ def mesh(rank: int) -> None:
             losses, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
             assert losses == (expected if rank % 2 else [])
             test = data[0][0]
-            with replicas.averaged_statistics(split.model):
+            with replicas.averaged_statistics(sequential(split.stages)):
                 logits = split.evaluate(test)
             with replicas.averaged_statistics(whole.model):
                 assert_bitwise_equal(logits, whole.evaluate(test))

@@ -147,6 +147,17 @@ def test_what_is_timed_is_the_network_that_is_trained() -> None:
     assert up["bdia"] == pytest.approx(2 * up["own"], abs=0.02)
 
 
+def test_a_limit_of_memory_does_not_refuse_a_transformer_for_the_plain_kernel_of_attention() -> None:
+    network = ["--model", "revvit_micro", "--dataset", "cifar10", "--stem", "patch2", "--batch-size", "8"]
+    arguments = ["partition", *network, "--processes", "2", "--memory-limit", "20MB", "--repetitions", "1"]
+    said = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert said.exit_code == 0, said.output  # the pipeline holds 5.5 MB at its largest stage, 25.5 MB at all
+    lines = said.output.splitlines()
+    assert any(line.endswith("memory as predicted for cpu") for line in lines)
+    held = [float(line.split()[4]) for line in lines if line[:5].strip().isdigit()]
+    assert 20 < sum(held) < 30
+
+
 @pytest.mark.usefixtures("costs")
 def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[int, list[str]]] = []

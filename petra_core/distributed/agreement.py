@@ -1,0 +1,181 @@
+"""Ranks compare what must be equal on all of them, and all refuse together what is not.
+
+No rank of a pipeline gives orders: each derives from its own arguments what the others do. A rank with another k, seed
+or order of data would train on garbage, or wait for messages that never come. So all ranks exchange their values and
+compare them:
+
+    when a channel is made     the partition
+    when a pipeline is made    method, k, delay compensation, precision, seed, stages, optimizer class and settings
+    at some of its steps       the learning rate, and the SHA-256 of inputs and targets of stage 0's rank and the head's
+
+Values travel as JSON over the CPU and not as pickles, which could run code. Every rank sees the values of all ranks,
+finds the same differences and raises the same error, so no rank waits for another one.
+
+Internal: `petra_core.distributed.process_channel` asks for the comparisons.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from petra_core.distributed.groups import ChannelError
+from petra_core.recipe import OptimizerFactory
+from petra_core.stages import Stage
+from petra_core.tape import Streams
+
+__all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
+
+ABSENT = "nothing"  # the value of an entry that only the other rank has
+
+
+def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> None:
+    """Compare values with those of all ranks of the group; every rank calls this.
+
+    Args:
+        group: of torch.distributed.
+        values: by name. What is no number, text, sequence, mapping, dataclass or enum is compared by its type's name. A
+            name that some ranks leave out is compared among the others.
+        remedy: the end of the error message.
+
+    Raises:
+        ValueError: two ranks have different values; raised on all ranks, with the same message.
+        ChannelError: a rank has died or does not call this.
+
+    """
+    rows = [json.loads(text) for text in exchange(group, json.dumps(_plain(values)))]
+    found = list(differences(rows))
+    if found:
+        listed = "; ".join(
+            f"{name} is {_shortened(a)} on rank {dist.get_global_rank(group, i)} and {_shortened(b)} on rank "
+            f"{dist.get_global_rank(group, j)}"
+            for name, (i, a), (j, b) in found
+        )
+        raise ValueError(f"the ranks of this pipeline do not agree: {listed}. {remedy}")
+
+
+def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
+    """Return the texts of all ranks of the group, in their order; every rank calls this.
+
+    Raises:
+        ChannelError: a rank has died or does not call this.
+
+    """
+    own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    sizes = _gathered(group, torch.tensor([len(own)]))
+    padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    padded[: len(own)] = own
+    texts = _gathered(group, padded)
+    return [bytes(of_rank[: int(size)].tolist()).decode() for of_rank, size in zip(texts, sizes, strict=True)]
+
+
+def _gathered(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
+    tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    try:
+        dist.all_gather(tensors, own, group=group)
+    except RuntimeError as error:
+        raise ChannelError(
+            f"rank {dist.get_rank()} lost another rank as all compared their values: that process has died, has been "
+            f"silent for too long, or did not make its channel and pipeline in the same order ({error})"
+        ) from error
+    return tensors
+
+
+Difference = tuple[str, tuple[int, Any], tuple[int, Any]]  # name, (rank, value) of two ranks
+
+
+def differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
+    """Yield, for each name, the first two ranks whose values differ, with the place of the difference in nested values.
+
+    Args:
+        rows: of each rank, its plain values by name; names that it leaves out are not compared.
+
+    """
+    for name in dict.fromkeys(name for row in rows for name in row):
+        having = [(rank, row[name]) for rank, row in enumerate(rows) if name in row]
+        first, value = having[0]
+        for rank, other in having[1:]:
+            if other != value:
+                place, a, b = _first_difference(name, value, other)
+                yield place, (first, a), (rank, b)
+                break
+
+
+def _first_difference(name: str, a: Any, b: Any) -> tuple[str, Any, Any]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        key = next(key for key in {**a, **b} if a.get(key, ABSENT) != b.get(key, ABSENT))
+        return _first_difference(f"{name}.{key}", a.get(key, ABSENT), b.get(key, ABSENT))
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        place = next(place for place, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+        return _first_difference(f"{name}[{place}]", a[place], b[place])
+    return name, a, b
+
+
+def _shortened(value: Any) -> str:
+    text = value if value is ABSENT else repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it, equal in all processes that were given the same value."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return type(value).__qualname__
+
+
+def describe_stage(stage: Stage) -> dict[str, Any]:
+    """Return the kinds of a stage's blocks, and shape, dtype and whether it is trained of each of its parameters."""
+    return {
+        "blocks": [type(part).__name__ for part in stage.parts()],
+        "parameters": [
+            [tuple(p.shape), p.dtype, "trained" if p.requires_grad else "frozen"] for p in stage.parameters()
+        ],
+    }
+
+
+def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
+    """Return `optimizer` with the class and settings of the optimizer that a factory makes, or nothing.
+
+    The optimizers of two ranks may differ rightly, since a factory may make another one for each stage. So every rank
+    calls its factory with the same two parameters, of two dimensions and of one. A factory that fails on these, say
+    because it looks its parameters up, is not compared.
+    """
+    if factory is None:
+        return {"optimizer": None}
+    try:
+        optimizer = factory([nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))])
+        groups = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+    except Exception:  # of the user's function, about parameters that are not the user's
+        return {}
+    return {"optimizer": {"class": type(optimizer).__qualname__, "groups": groups}}
+
+
+def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
+    """Return dtype, shape and the beginning of the SHA-256 of each tensor of a micro-batch."""
+    return {"inputs": [_digest(stream) for stream in inputs], "target": _digest(target)}
+
+
+def _digest(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__qualname__
+    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    digest = hashlib.sha256(dense.flatten().view(torch.uint8).numpy().data).hexdigest()
+    return f"{value.dtype} {list(value.shape)} with SHA-256 {digest[:12]}"

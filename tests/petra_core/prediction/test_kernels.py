@@ -1,0 +1,242 @@
+"""Predicted graphs are those of the kernels that run: attention of many tokens, mixed precision, what is not known."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from petra_core import BufferedStage, HeadStage, ReversibleStage, Stage, methods
+from petra_core.methods import Method
+from petra_core.models import (
+    ConcatStreams,
+    DuplicateStreams,
+    HierarchicalSize,
+    TransformerSize,
+    gpt,
+    revmvit,
+    revroberta,
+    revswin,
+    revvit,
+)
+from petra_core.prediction.memory import footprints, predict
+from petra_core.recipe import adamw
+from tests import toys
+from tests.properties import assert_bytes_are_as_predicted
+
+WIDTH, CLASSES = 16, 5
+SIZE = TransformerSize(width=WIDTH, depth=2, heads=2)
+GROUPS = HierarchicalSize(width=8, depths=(1, 1), heads=2)
+Batch = tuple[Tensor, Tensor]
+
+
+class CausalAttention(nn.Module):
+    """What a user writes: projections, heads, `scaled_dot_product_attention`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.projections, self.output = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.projections(self.norm(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        return self.output(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class MaskedAttention(nn.Module):
+    """PyTorch's own module with a mask that the forward makes, on whatever device is the default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        mixed: Tensor = self.attention(x, x, x, attn_mask=future, need_weights=False)[0]
+        return mixed
+
+
+def users(function: Callable[[], nn.Module]) -> Callable[[int], list[Stage]]:
+    """Return the network of a user around a residual function, for any number of tokens."""
+    return lambda tokens: [
+        BufferedStage(nn.Sequential(nn.Embedding(CLASSES, WIDTH), DuplicateStreams())),
+        *(ReversibleStage(function()) for _ in range(2)),
+        BufferedStage(
+            nn.Sequential(ConcatStreams(dim=-1), nn.TransformerEncoderLayer(2 * WIDTH, 2, 32, batch_first=True))
+        ),
+        HeadStage(nn.Linear(2 * WIDTH, CLASSES), lambda output, y: F.cross_entropy(output.flatten(0, 1), y.flatten())),
+    ]
+
+
+def image_model(family: Callable[..., list[Stage]], size: object, **options: int) -> Callable[[int], list[Stage]]:
+    def build(tokens: int) -> list[Stage]:
+        return family(size, num_classes=CLASSES, image_size=2 * math.isqrt(tokens), patch=2, **options)
+
+    return build
+
+
+IMAGE_MODELS = {
+    "RevViT": image_model(revvit, SIZE),
+    "RevSwin": image_model(revswin, GROUPS, window=8),
+    "RevMViT": image_model(revmvit, GROUPS),
+}
+NETWORKS: dict[str, Callable[[int], list[Stage]]] = {
+    **IMAGE_MODELS,
+    "RevRoBERTa": lambda tokens: revroberta(SIZE, vocabulary=CLASSES, length=tokens),
+    "GPT": lambda tokens: gpt(SIZE, vocabulary=CLASSES, length=tokens),
+    "BDIA-GPT": lambda tokens: gpt(SIZE, vocabulary=CLASSES, length=tokens, bdia=True),
+    "causal attention of a user": users(CausalAttention),
+    "masked attention of a user": users(MaskedAttention),
+}
+
+
+def micro_batch(network: str, tokens: int, device: str = "cpu") -> Batch:
+    if network in IMAGE_MODELS:
+        side = 2 * math.isqrt(tokens)
+        return torch.randn(1, 3, side, side, device=device), torch.randint(CLASSES, (1,), device=device)
+    return (
+        torch.randint(CLASSES, (1, tokens), device=device),
+        torch.randint(CLASSES, (1, tokens), device=device),
+    )
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])
+@pytest.mark.parametrize("tokens", [64, 256, 1024])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_attention_is_predicted_to_the_byte(network: str, tokens: int, autocast: torch.dtype | None) -> None:
+    batch = micro_batch(network, tokens)
+    for method in (methods.PETRA, methods.BACKPROPAGATION) if tokens < 1024 else (methods.PETRA,):
+        assert_bytes_are_as_predicted(NETWORKS[network](tokens), method, batch, 1, toys.sgd, autocast=autocast)
+
+
+@pytest.mark.parametrize("network", ["GPT", "RevViT"])
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
+def test_predicted_graphs_of_attention_grow_linearly_with_tokens(network: str, method: Method) -> None:
+    graphs = []
+    for tokens in (256, 1024):
+        with torch.device("meta"):
+            stages, batch = NETWORKS[network](tokens), micro_batch(network, tokens, "meta")
+        graphs.append([stage.peak["graph"] for stage in predict(stages, method, *batch)[1:-1]])
+    assert [large / small for small, large in zip(*graphs, strict=True)] == pytest.approx(
+        [4] * len(graphs[0]), rel=0.01
+    )
+
+
+def test_the_caller_s_autocast_counts_as_it_does_in_the_pipeline() -> None:
+    stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        predicted = predict(stages, methods.PETRA, *batch)
+    assert predicted == predict(stages, methods.PETRA, *batch, autocast=torch.bfloat16)
+    assert predicted != predict(stages, methods.PETRA, *batch)
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.BatchNorm2d(8),
+    "batch without weights": lambda: nn.BatchNorm2d(8, affine=False, track_running_stats=False),
+    "instance": lambda: nn.InstanceNorm2d(8, affine=True),
+    "group": lambda: nn.GroupNorm(2, 8),
+    "group without weights": lambda: nn.GroupNorm(2, 8, affine=False),
+    "layer": lambda: nn.LayerNorm(8),
+    "layer without weights": lambda: nn.LayerNorm(8, elementwise_affine=False),
+    "root mean square": lambda: nn.RMSNorm(8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # PyTorch's of RMSNorm under autocast
+@pytest.mark.parametrize("norm", NORMS)
+def test_statistics_of_normalizations_in_mixed_precision_are_predicted(norm: str) -> None:
+    function = nn.Sequential(nn.Conv2d(8, 8, 1), NORMS[norm](), nn.Conv2d(8, 8, 1))
+    stages: list[Stage] = [
+        BufferedStage(nn.Sequential(nn.Conv2d(3, 8, 1), DuplicateStreams())),
+        ReversibleStage(function),
+        HeadStage(nn.Sequential(ConcatStreams(), nn.Flatten(), nn.Linear(1024, CLASSES))),
+    ]
+    batch = torch.randn(2, 3, 8, 8), torch.randint(CLASSES, (2,))
+    assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd, autocast=torch.bfloat16)
+
+
+def test_optimizers_that_exist_on_some_devices_only_are_predicted() -> None:
+    stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
+    usual = predict(stages, methods.PETRA, *batch, optimizer=adamw(0.1))
+    for option in ("fused", "foreach"):
+        other = predict(
+            stages, methods.PETRA, *batch, optimizer=lambda p, key=option: torch.optim.AdamW(p, **{key: True})
+        )
+        assert other == usual
+
+
+def head() -> HeadStage:
+    return HeadStage(nn.Sequential(ConcatStreams(), nn.Flatten(), nn.Linear(8 * WIDTH * 2, CLASSES)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without the device")
+def test_kernels_of_a_device_that_is_not_here_are_said_to_be_unknown() -> None:
+    stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
+    with pytest.warns(UserWarning, match="this machine has no cuda device.*predict on a machine that has the device"):
+        far = predict(stages, methods.PETRA, *batch, device=torch.device("cuda"), autocast=torch.bfloat16)
+    assert far == predict(stages, methods.PETRA, *batch, autocast=torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(stages, methods.PETRA, *batch, device=torch.device("cpu"))
+
+
+def test_the_workspace_of_an_lstm_is_said_to_be_unknown() -> None:
+    class Recurrent(nn.LSTM):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # of a residual function
+            states: Tensor = super().forward(x)[0]
+            return states
+
+    stages: list[Stage] = [
+        BufferedStage(DuplicateStreams()),
+        ReversibleStage(Recurrent(WIDTH, WIDTH, batch_first=True)),
+        head(),
+    ]
+    batch = torch.randn(2, 8, WIDTH), torch.randint(CLASSES, (2,))
+    with pytest.warns(UserWarning, match=r"stages \[1\] is predicted too small: an LSTM.*Pipeline.memory"):
+        predicted = predict(stages, methods.PETRA, *batch)
+    pipeline = toys.pipeline(stages, methods.PETRA)
+    pipeline.step(*batch)
+    pipeline.drain()
+    assert predicted[1].peak["graph"] < pipeline.memory().stages[1].peak["graph"]  # else it needs no warning
+
+
+def test_frozen_batch_norm_is_predicted_in_the_mode_in_which_it_trains() -> None:
+    function = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(8), nn.Linear(WIDTH, WIDTH))
+    function[1].eval()
+    stages: list[Stage] = [BufferedStage(DuplicateStreams()), ReversibleStage(function), head()]
+    batch = torch.randn(2, 8, WIDTH), torch.randint(CLASSES, (2,))
+    assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd)
+
+
+def test_a_function_that_branches_on_values_is_named() -> None:
+    class Branching(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else x
+
+    stages: list[Stage] = [BufferedStage(DuplicateStreams()), ReversibleStage(Branching(WIDTH, WIDTH)), head()]
+    with pytest.raises(RuntimeError) as caught:
+        footprints(stages, methods.PETRA, torch.randn(2, 8, WIDTH), torch.zeros(2, dtype=torch.int64))
+    assert "stage 1 was evaluated with fake tensors" in caught.value.__notes__[0]
+
+
+def test_predicting_draws_no_random_numbers() -> None:
+    stages, batch = NETWORKS["masked attention of a user"](64), micro_batch("GPT", 64)
+    before = torch.get_rng_state()
+    predict(stages, methods.PETRA, *batch, optimizer=toys.sgd)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels of a GPU are known to a GPU only")
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_attention_on_a_gpu_is_predicted_to_the_byte(network: str, autocast: torch.dtype | None) -> None:
+    with torch.device("cuda"):
+        stages = NETWORKS[network](256)
+        batch = micro_batch(network, 256, "cuda")
+        assert_bytes_are_as_predicted(stages, methods.PETRA, batch, 1, toys.sgd, autocast=autocast)
