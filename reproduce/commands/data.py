@@ -218,6 +218,8 @@ def _describe(findings: Findings) -> None:
         ", ".join(f"{value:.4f}" for value in values) for values in (findings.mean, findings.deviation)
     )
     click.echo(f"  channels: mean {means}; standard deviation {deviations}")
+    for note in findings.notes:
+        click.echo(f"  {note}")
 
 
 @contextmanager
