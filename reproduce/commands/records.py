@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from reproduce.commands.common import FOLDER, RECORDS, check_writable
+from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
 from reproduce.records import merging, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
@@ -48,7 +48,7 @@ def check(root: Path) -> None:
 
 
 @records.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=UserPath())
 @RECORDS
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")

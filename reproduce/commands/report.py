@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import CORES, RECORDS, check_writable
+from reproduce.commands.common import CORES, FILE, RECORDS, check_writable
 from reproduce.records.storage import StorageFullError
 
 
@@ -13,7 +13,7 @@ from reproduce.records.storage import StorageFullError
 @RECORDS
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     default=Path("reports/index.html"),
     show_default=True,
     help="The page to write.",

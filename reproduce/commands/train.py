@@ -26,7 +26,7 @@ from reproduce.cells.kinds import (
     TrainingCell,
     is_forward_gradient,
 )
-from reproduce.commands.common import FOLDER, THREADS, check_files, how_options, shared_by
+from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
 from reproduce.grids import recipes
 from reproduce.measures.how import How
@@ -194,7 +194,7 @@ def _choices(of: type[enum.Enum]) -> str:
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File for a Chrome trace of the first micro-batches after the pipeline has filled.",
 )
 @RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="How many of them.")
