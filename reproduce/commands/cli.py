@@ -4,6 +4,11 @@ Exit codes: 0 all that was asked for is there; 1 something failed; 2 the command
 Ctrl-C, after which the same command goes on.
 """
 
+import contextlib
+import io
+import sys
+from typing import Any
+
 import click
 
 from reproduce.commands.data import data
@@ -14,7 +19,18 @@ from reproduce.commands.run import run
 from reproduce.commands.train import train
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _AnyLocale(click.Group):
+    """Commands that end in no locale because it lacks a character: that is printed as a question mark."""
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                with contextlib.suppress(io.UnsupportedOperation):
+                    stream.reconfigure(errors="replace")
+        return super().main(*arguments, **settings)
+
+
+@click.group(cls=_AnyLocale, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
     """Reproduce PETRA (arXiv 2406.02052) and the methods it competes with."""
 

@@ -32,7 +32,7 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
         for cell, state in states
         if isinstance(cell, TrainedCell)
         and state.status is Status.DONE
-        and near_chance(cell, state.result["test_accuracy"])
+        and near_chance(cell, state.result.get("test_accuracy", 100.0))
     ]
     _warn("broken: at most twice the test accuracy of a guess", wrecks)
     unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]

@@ -55,7 +55,7 @@ class ImageFolder:
                     source / lacking, problem, "A class needs a folder of that name, with images in it, in both"
                 )
         self._classes = train
-        walk = _Walk(source)
+        walk = _FolderWalk(source)
         self._files = {split: list(walk.files(folder, train)) for split, folder in FOLDERS.items()}
         walk.check_links()
         self._passed_over = walk.passed_over
@@ -135,7 +135,7 @@ def _classes(folder: Path, dataset: Dataset) -> list[str]:
     return classes
 
 
-class _Walk:
+class _FolderWalk:
     """Finds image files, in torchvision's order, and remembers where it has been.
 
     Attributes:

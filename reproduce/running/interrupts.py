@@ -31,6 +31,7 @@ class Interrupt:
     def __init__(self) -> None:
         self._received = 0
         self._asked = False  # since the signal came
+        self._late = False  # whether the time is over
         self._before: dict[int, Any] = {}
 
     @property
@@ -68,7 +69,10 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        if not self._asked:
+        if not self._late:  # one call into a library may have taken all the time: then it is asked for now
+            self._late = True
+            signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS / 10)
+        elif not self._asked:
             print(
                 f"stopped without saving: nothing moved for {GRACE_SECONDS:.0f} s after the signal; the same command "
                 f"goes on from the last checkpoint",

@@ -136,8 +136,8 @@ def check_secret() -> None:
     for rank, theirs in enumerate(proofs):
         if not hmac.compare_digest(_bytes(theirs), proof(rank)):
             raise ChannelError(
-                f"rank {rank} does not know the secret of this launch: another program of this machine has connected in "
-                f"its place, and was refused"
+                f"rank {rank} does not know the secret of this launch: another program of this machine has connected "
+                f"in its place, and was refused"
             )
 
 
