@@ -6,6 +6,7 @@ Ctrl-C, after which the same command goes on.
 
 import contextlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -20,13 +21,15 @@ from reproduce.commands.train import train
 
 
 class _AnyLocale(click.Group):
-    """Commands that end in no locale because it lacks a character: that is printed as a question mark."""
+    """Commands for every terminal: a character that the locale lacks is a question mark, and NO_COLOR is obeyed."""
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 with contextlib.suppress(io.UnsupportedOperation):
                     stream.reconfigure(errors="replace")
+        if os.environ.get("NO_COLOR"):
+            settings["color"] = False
         return super().main(*arguments, **settings)
 
 

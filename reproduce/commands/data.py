@@ -19,7 +19,7 @@ from reproduce.commands.common import CORES, FOLDER, listed
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError
 from reproduce.words import some
 
 DATA_ROOT = click.option(
@@ -239,7 +239,7 @@ def _errors() -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of what is printed has seen enough; click knows
         raise
-    except StorageFullError as error:
+    except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     except (DataError, OSError) as error:  # a folder that cannot be written, for one
         raise click.ClickException(str(error)) from error

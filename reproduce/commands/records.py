@@ -17,7 +17,7 @@ from reproduce.records import merging, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
 from reproduce.records.record import scan
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError
 
 
 @click.group()
@@ -74,8 +74,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
                     decisions[decision] += 1
                     if decision.to_be_told or verbose:
                         click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
-        except StorageFullError as error:
-            raise click.ClickException(str(error)) from error
+        except StorageError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
     for decision in Decision:
         if decisions[decision]:
@@ -124,7 +124,7 @@ def export(folder: Path, root: Path) -> None:
     try:
         for table in Frames(contents).export(folder):
             click.echo(f"wrote {table}")
-    except StorageFullError as error:
+    except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 

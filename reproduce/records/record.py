@@ -363,7 +363,8 @@ def check_free(folder: Path) -> None:
         raise RecordError(folder, "is not a folder", fix)
     if not folder.is_dir() or (folder / "config.json").exists():
         return
-    names = sorted(file.name for file in folder.iterdir())
+    # Other folders do no harm; a record has none but that of a checkpoint, which it removes in the end.
+    names = sorted(file.name for file in folder.iterdir() if file.name == "checkpoint" or not file.is_dir())
     foreign = [name for name in names if name not in locks.FILES and not LEFTOVER.fullmatch(name)]
     if foreign:
         raise RecordError(folder, f"is not a record (it has no config.json), and contains {some(foreign)}", fix)

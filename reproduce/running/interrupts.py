@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a terminal that is closed
 GRACE_SECONDS = 120.0  # for one tick, at the end of which a run asks; the slowest on a CPU take a minute
 
 
 class Interrupt:
-    """Context in which SIGINT or SIGTERM only sets `received`; a SIGINT after that does what it always does.
+    """Context in which SIGINT, SIGTERM or SIGHUP only sets `received`; a SIGINT after that does what it always does.
 
     If nobody asks for `received` in the `GRACE_SECONDS` after a signal, the main thread leaves by SystemExit.
     """
@@ -51,7 +51,8 @@ class Interrupt:
         return 128 + (self.received or signal.SIGTERM)
 
     def __enter__(self) -> "Interrupt":
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        heeded = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]  # by `nohup`
+        self._before = {number: signal.signal(number, self._note) for number in heeded}
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._leave)
         return self
 
@@ -84,7 +85,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def ignored() -> Iterator[None]:
-    """Context in which SIGINT and SIGTERM do nothing; a process that is started in it ignores them from its birth.
+    """Context in which these signals do nothing; a process that is started in it ignores them from its birth.
 
     Ctrl-C and Slurm reach every process of a group. One that is told by another what to do could ignore them by itself,
     but only once it has imported what it needs, which takes seconds.

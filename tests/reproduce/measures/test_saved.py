@@ -31,6 +31,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copied(saved: Path, folder: Path) -> None:
+    for file in saved.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+
+
 def _module(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     module: dict[str, torch.Tensor] = state["workers"][1]["module"]
     return module
@@ -102,8 +107,7 @@ CONTRADICTIONS: dict[str, Change] = {
 def test_a_checkpoint_that_contradicts_its_cell_is_refused_and_left(tmp_path: Path, saved: Path, name: str) -> None:
     state = checkpoint.load(saved / "checkpoint.pt")
     before = json.loads((saved / "config.json").read_text())
-    for file in ("config.json", "environment.json", "code.json", "metrics.jsonl"):
-        (tmp_path / file).write_bytes((saved / file).read_bytes())
+    copied(saved, tmp_path)
     CONTRADICTIONS[name](state)
     checkpoint.save(tmp_path / "checkpoint.pt", state)
     harm = (tmp_path / "checkpoint.pt").read_bytes()
@@ -134,8 +138,7 @@ def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
 ) -> None:
     """A flipped bit in a table of contents asked for 22.9 GB, and that became the result "out of memory"."""
-    for file in ("config.json", "environment.json", "code.json", "metrics.jsonl", "checkpoint.pt"):
-        (tmp_path / file).write_bytes((saved / file).read_bytes())
+    copied(saved, tmp_path)
 
     def fail(*_: object) -> None:
         raise error
@@ -207,8 +210,7 @@ def test_a_mask_may_be_infinite() -> None:
 def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file in ("config.json", "environment.json", "code.json", "metrics.jsonl", "checkpoint.pt"):
-        (tmp_path / file).write_bytes((saved / file).read_bytes())
+    copied(saved, tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))
     said: list[str] = []

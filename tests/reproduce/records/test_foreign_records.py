@@ -309,6 +309,15 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -
     assert snapshot(tmp_path) == before
 
 
+def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_harm(tmp_path: Path) -> None:
+    """That folder goes once a cell is finished."""
+    (tmp_path / "notes").mkdir()
+    check_free(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(RecordError, match="contains checkpoint"):
+        check_free(tmp_path)
+
+
 def test_only_leftovers_of_this_program_are_removed(tmp_path: Path) -> None:
     record = Record(tmp_path, CELL)
     record.begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
