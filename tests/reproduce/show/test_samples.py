@@ -28,7 +28,7 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
     samples = means(DataFrame(runs), "accuracy", ["method"])
     assert samples["A"].broken == {1: "accuracy of a guess", 2: "loss not finite"}
     assert (samples["A"].ended, samples["B"].ended, samples["C"].ended) == (True, False, False)
-    assert samples["A"].seeds == "2 of 3; 1 diverged"
+    assert samples["A"].seeds == "2 of 3; 1 diverged; 1 broken"
     assert (samples["A"] - samples["B"]).values == {0: -10.0}
 
 
